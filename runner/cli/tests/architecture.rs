@@ -298,8 +298,12 @@ const SERVICES: [&str; 7] = [
 
 /// The code of a file, without comments.
 fn code(path: &Path) -> String {
-    let text = read(path);
+    without_comments(&read(path))
+}
+
+fn without_comments(text: &str) -> String {
     let lines = text.lines().filter(|line| !line.trim_start().starts_with("//"));
+    let lines = lines.map(|line| line.split(" //").next().unwrap_or_default());
     lines.fold(String::with_capacity(text.len()), |code, line| code + line + "\n")
 }
 
@@ -571,6 +575,110 @@ fn files_use_each_other_in_no_circle() {
     }
     assert!(circles.is_empty(), "files that use each other: {circles:#?}");
     assert!(looked_at > 400, "only {looked_at} files were found");
+}
+
+/// Adds what a tree of imports brings into a file: paths, and the names that they have there.
+fn imported(before: &str, tree: &str, found: &mut Vec<(String, String)>) {
+    let tree = tree.trim();
+    if let Some(brace) = tree.find('{') {
+        let before = format!("{before}{}", &tree[..brace]);
+        group(&tree[brace..])
+            .into_iter()
+            .for_each(|tree| imported(&before, tree, found));
+    } else if !tree.is_empty() {
+        let (path, name) = tree
+            .split_once(" as ")
+            .unwrap_or((tree, tree.rsplit("::").next().unwrap_or_default()));
+        found.push((format!("{before}{path}"), name.to_owned()));
+    }
+}
+
+/// What a file imports from its own crate: paths, and the names that they have there.
+fn imports(code: &str) -> Vec<(String, String)> {
+    let mut found = Vec::new();
+    for tree in code.split("use crate::").skip(1) {
+        imported("", tree.split(';').next().unwrap_or_default(), &mut found);
+    }
+    found
+}
+
+/// Whether code makes a value of a type: `Type(..)`, or `Type::function(..)`.
+fn makes(code: &str, name: &str) -> bool {
+    code.match_indices(name).any(|(at, _)| {
+        let is_part = |one: char| one.is_alphanumeric() || one == '_' || one == ':';
+        let rest = &code[at + name.len()..];
+        let called = rest.strip_prefix("::").map_or(rest, |path| {
+            path.trim_start_matches(|one: char| one.is_lowercase() || one == '_')
+        });
+        !code[..at].ends_with(is_part) && called.starts_with('(')
+    })
+}
+
+/// Whether code imports and makes a value of this type of a module (`queues/reaper`): a shorter path may lead to it.
+/// `shared` are imports of the module above, which the file has too.
+fn makes_type(code: &str, shared: &[(String, String)], module: &str, name: &str) -> bool {
+    let own = imports(code);
+    own.iter().chain(shared).any(|(path, known)| {
+        let modules = path.strip_suffix(name).and_then(|path| path.strip_suffix("::"));
+        modules.is_some_and(|modules| {
+            let modules = modules.replace("::", "/");
+            (module == modules || module.starts_with(&format!("{modules}/"))) && makes(code, known)
+        })
+    })
+}
+
+#[test]
+fn types_that_code_makes_are_found() {
+    let code = "use crate::a::{B, c::{D, E as F}};\nuse crate::g::H as I;\nB(x); F::of(y); &mut I::of_all(z); D; D::X;";
+    let of = |module: &str, name: &str| makes_type(code, &[], module, name);
+    assert!(of("a/b", "B") && of("a", "B") && of("a/c", "E") && of("g", "H"));
+    assert!(!of("b", "B") && !of("ab", "B") && !of("a/b", "E"), "it is another's");
+    assert!(!of("a/c", "D"), "it is only named");
+    assert!(makes_type("J::of(x)", &[("k::J".into(), "J".into())], "k", "J"));
+    assert!(!makes("a::B(x); Bc(x)", "B"));
+    assert!(
+        !makes(&without_comments("// B(x)\nlet x = y; // B(x)"), "B"),
+        "a comment makes nothing"
+    );
+}
+
+/// For each service there is a test that drives it alone, by a clock that the test sets: it makes the service, and ticks.
+#[test]
+fn every_service_is_driven_by_a_simulated_clock() {
+    let source = root().join("runner/engine/src");
+    let mut files = Vec::new();
+    rust_files(&source.join("simulation"), &mut files);
+    let head = code(&source.join("simulation.rs"));
+    let shared = imports(&head);
+    let tests: Vec<String> = files.iter().map(|path| code(path)).chain([head.clone()]).collect();
+    let mut all = Vec::new();
+    rust_files(&source, &mut all);
+    let (mut undriven, mut count) = (Vec::new(), 0);
+    for path in &all {
+        let inside = path
+            .strip_prefix(&source)
+            .expect("it was found there")
+            .with_extension("");
+        let module = inside.to_string_lossy();
+        let module = module.strip_suffix("/mod").unwrap_or(&module);
+        for line in code(path).lines().filter(|line| line.starts_with("impl")) {
+            let Some((_, named)) = line.split_once(" Service for ") else {
+                continue;
+            };
+            // A service may be shared: `Arc<Type>`.
+            let name = first_name(named.strip_prefix("Arc<").unwrap_or(named));
+            count += 1;
+            let drives = |test: &String| test.contains("tick(") && makes_type(test, &shared, module, name);
+            if !tests.iter().any(drives) {
+                undriven.push(format!("{module}: {name}"));
+            }
+        }
+    }
+    assert!(
+        undriven.is_empty(),
+        "no file of simulation/ makes and drives these: {undriven:#?}"
+    );
+    assert!(count > 20, "only {count} services were found");
 }
 
 /// The histogram of transactions tells those apart that record outcomes, by the place that begins them.

@@ -5,7 +5,7 @@
 //! a `tick` that gets the time, and one loop drives all of them (`node/service.rs`). Two things do not tick, because
 //! time does not start them: group commits (`node/group_commit.rs`), which begin as soon as there is something to
 //! commit, and the drainers of messages (`messages/drainer.rs`), which the drain starts, and which end when there is
-//! nothing left to send. Everything else of a node can be driven by a clock that a test sets, as `simulation.rs` does.
+//! nothing left to send. Everything else of a node is driven by a clock that a test sets, in `simulation/`.
 //!
 //! | loop | file | what wakes it | what it does |
 //! |---|---|---|---|
@@ -80,6 +80,7 @@ use heddle_store::live::ClaimKey;
 use heddle_store::secret::SecretKeys;
 use heddle_store::{Store, StoreError};
 use prometheus::Histogram;
+use tokio::sync::mpsc;
 use uuid::Uuid;
 
 pub use dispatch::{Considered, DispatchConfig, DispatchError, Dispatcher, Next, PEEKED_MAX, Peek};
@@ -106,6 +107,7 @@ use node::part::{Part, Parts};
 use node::service::drive;
 use node::signals::Signal;
 use node::{Identity, Node, changes, lease, news};
+use runs::held::Report;
 use runs::{RunContext, Runs};
 
 /// Errors of the engine that the caller did not cause. A copy, for another request that fails with it, tells as much as the
@@ -223,8 +225,8 @@ struct Services {
 }
 
 impl Services {
-    /// Starts all services that tick.
-    fn start_loops(&self, runs: &Arc<Runs>) {
+    /// Starts all services that tick. `long_logs` are attempts that have ended, and whose logs come before their outcomes.
+    fn start_loops(&self, runs: &Arc<Runs>, long_logs: mpsc::Receiver<Report>) {
         let node = &runs.node;
         let loops = &node.tracker;
         loops.spawn(drive(runs::claimer::Claimer::of(runs.clone())));
@@ -250,6 +252,7 @@ impl Services {
         loops.spawn(drive(dispatch::Reaper::of(self.dispatch.clone())));
         loops.spawn(drive(messages::Drain::of(self.messages.clone())));
         loops.spawn(drive(messages::Days::of(node.clone())));
+        loops.spawn(drive(runs::logs::LogWriter::of(runs.clone(), long_logs)));
         loops.spawn(drive(runs::scripts::Warmer::of(runs.clone())));
         loops.spawn(drive(runs::scripts::Preparer::of(runs.clone())));
         loops.spawn(drive(runs::runtimes::Rechecker(runs.clone())));
@@ -343,7 +346,7 @@ impl Engine {
         runs.queue.has_come_to(node.store.first_turn().await?);
         // Before anything is written: if the node slept for long, there may be no partition for the present day.
         retention.make_partitions().await;
-        gathering_runs.start(&runs);
+        let long_logs = gathering_runs.start(&runs);
         gathering_enqueues.start(Enqueues(attempts.clone()));
         gathering_claims.start(&queues);
         gathering_users.start(&dispatch);
@@ -359,7 +362,7 @@ impl Engine {
             messages,
             parts,
         };
-        services.start_loops(&runs);
+        services.start_loops(&runs, long_logs);
         Ok(Self {
             runs,
             services: Arc::new(services),

@@ -3,16 +3,19 @@
 //! There are two clocks, and both are set together: the node's clock stands still until it is set, and the test's
 //! database has its own `clock_timestamp()`. So every period (a lease, a back-off, a month) lasts exactly as long as
 //! the test says, on the slowest machine.
+//!
+//! The tests are below, by subject. Each service has one (`runner/cli/tests/architecture.rs` checks that): what it does,
+//! at which instant, and that it does nothing a moment before.
 
+use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
 
 use chrono::TimeDelta;
 use heddle_domain::id::RunId;
-use heddle_domain::notify;
-use heddle_domain::notify::rules::Notice;
 use heddle_domain::run::AttemptKey;
-use heddle_domain::spec::{NotifyEvent, gather_group};
+use heddle_domain::spec::gather_group;
 use heddle_domain::state::ErrorKind;
 use heddle_domain::{Chance, Clock, Name, Time};
 use heddle_postgres::{TestCluster, TestDatabase, stamp};
@@ -20,45 +23,65 @@ use heddle_sandbox::{CompilerCommand, Sandbox, SandboxConfig};
 use heddle_store::Store;
 use heddle_store::change::By;
 use heddle_store::live::{EndedAttempt, Grant};
-use heddle_store::notice::NoticeRow;
 use heddle_store::secret::{SecretKey, SecretKeys};
 use parking_lot::Mutex;
 use serde_json::{Value, json};
-use tokio::sync::OnceCell;
+use tokio::sync::{OnceCell, mpsc};
+use tokio_postgres::types::FromSqlOwned;
 use tokio_postgres::{Client, NoTls};
 use uuid::Uuid;
 
 use crate::RunContext;
+use crate::messages::Messages;
 use crate::node::clock::NodeClock;
 use crate::node::lease::Keeper;
 use crate::node::part::{Part, Parts};
 use crate::node::service::Service;
 use crate::node::short_ways::ShortWays;
 use crate::node::{Identity, Node};
+use crate::notify::{Notifier, NotifyConfig};
 use crate::put_group::put_group;
-use crate::retention::{Pruner, Rounds};
-use crate::runs::claimer::Claimer;
+use crate::queues::{ClaimRequest, QueueClaim, Queues};
 use crate::runs::ending::{Applied, End, Ending};
-use crate::runs::given_up::Abandoner;
-use crate::runs::held::HeldAttempt;
-use crate::runs::inbox::{Inbox, Reaper};
+use crate::runs::held::{HeldAttempt, Report};
 use crate::runs::{GatheringRuns, Runs, Worker};
-use crate::schedules::{Links, Scheduler, Schedules};
+use crate::schedules::{Scheduler, Schedules};
 
-mod work;
+mod dispatch;
+mod leases;
+mod logs;
+mod messages;
+mod node;
+mod notify;
+mod queues;
+mod runs;
+mod schedules;
+mod scripts;
 
-/// Replaces the database's clock: it returns the time in a table. What the migrations dated by the machine's clock is
-/// long ago.
+/// Replaces the database's clock: it returns the time in a table. The values of columns that are left out have to be told:
+/// they hold on to the function that was renamed. What the migrations dated by the machine's clock is long ago.
 const CLOCK: &str = "
     CREATE TABLE public.simulated_clock (at timestamptz NOT NULL);
     INSERT INTO public.simulated_clock VALUES (pg_catalog.clock_timestamp());
     ALTER FUNCTION pg_catalog.clock_timestamp() RENAME TO machine_timestamp;
     CREATE FUNCTION pg_catalog.clock_timestamp() RETURNS timestamptz VOLATILE LANGUAGE sql
         AS 'SELECT at FROM public.simulated_clock';
+    DO $$ DECLARE kept record; BEGIN
+        FOR kept IN SELECT c.attrelid::regclass AS relation, c.attname, pg_get_expr(d.adbin, d.adrelid) AS value
+                      FROM pg_attrdef d JOIN pg_attribute c ON c.attrelid = d.adrelid AND c.attnum = d.adnum LOOP
+            IF kept.value LIKE '%machine_timestamp()%' THEN
+                EXECUTE format('ALTER TABLE %s ALTER COLUMN %I SET DEFAULT %s', kept.relation, kept.attname,
+                               replace(kept.value, 'machine_timestamp()', 'clock_timestamp()'));
+            END IF;
+        END LOOP;
+    END $$;
     UPDATE heddle.upkeep SET due_at = '2000-01-01';";
 
 /// For how long a lease holds.
 const LEASE: TimeDelta = TimeDelta::seconds(8);
+
+/// The shortest time that a clock here tells.
+const MOMENT: TimeDelta = TimeDelta::microseconds(1);
 
 static CLUSTER: OnceCell<(TestCluster, String)> = OnceCell::const_new();
 
@@ -107,6 +130,48 @@ fn at(text: &str) -> Time {
     text.parse().expect("an instant")
 }
 
+/// An object with the fields of another besides its own.
+fn with(mut object: Value, more: Value) -> Value {
+    let fields = object.as_object_mut().expect("an object");
+    fields.extend(more.as_object().expect("an object").clone());
+    object
+}
+
+/// Waits for something that is under way: where it does not come, the test fails.
+async fn soon<T>(comes: impl Future<Output = T>) -> T {
+    let comes = tokio::time::timeout(Duration::from_secs(60), comes);
+    comes.await.expect("it comes within a minute")
+}
+
+/// The same for what has to be looked for.
+async fn until(mut is_so: impl AsyncFnMut() -> bool) {
+    let comes = async {
+        while !is_so().await {
+            tokio::task::yield_now().await;
+        }
+    };
+    soon(comes).await;
+}
+
+/// A group of one task that a worker of queue `q` does; its run begins after a second.
+fn queued(more: Value) -> Value {
+    let task = with(json!({"queue": "q"}), more);
+    json!({"tasks": {"t": task}, "schedules": {"s": {"once": {"delay": "1s"}}}})
+}
+
+/// What a worker of queue `q` gets at once.
+async fn claim(queues: &Arc<Queues>, lease: Duration) -> Vec<QueueClaim> {
+    let request = ClaimRequest {
+        queue: "q".into(),
+        worker: "w".into(),
+        tags: Vec::new(),
+        max: 10,
+        lease,
+        wait: Duration::ZERO,
+    };
+    queues.claim(&request).await.expect("an answer")
+}
+
 impl World {
     async fn at(start: &str) -> Self {
         let (cluster, template) = CLUSTER.get_or_init(cluster).await;
@@ -141,18 +206,26 @@ impl World {
         self.set(self.now() + time).await;
     }
 
-    /// A group of one task, which calls a server; its runs do not wait for each other.
-    async fn group(&self, name: &str, more: Value) {
-        let mut spec = json!({"tasks": {"t": {"http": {"url": "http://example.com/"}}}, "overlap": "allow"});
-        let fields = spec.as_object_mut().expect("an object");
-        fields.extend(more.as_object().expect("an object").clone());
-        let spec = gather_group(&spec).rest.expect("a spec");
-        let by = By {
+    /// Lets time pass for a node that holds its lease all the while, without a heart.
+    async fn pass_for(&self, node: &Simulated, time: TimeDelta) {
+        node.node.register().await.expect("a lease");
+        self.pass(time).await;
+        node.node.register().await.expect("a lease");
+    }
+
+    fn by(&self) -> By<'static> {
+        By {
             actor: "test",
             at: self.now(),
-        };
+        }
+    }
+
+    /// A group of one task, which calls a server; its runs do not wait for each other.
+    async fn group(&self, name: &str, more: Value) {
+        let spec = json!({"tasks": {"t": {"http": {"url": "http://example.com/"}}}, "overlap": "allow"});
+        let spec = gather_group(&with(spec, more)).rest.expect("a spec");
         let name: Name = name.parse().expect("a name");
-        let put = put_group(&self.store, by, &name, spec, None, None, None).await;
+        let put = put_group(&self.store, self.by(), &name, spec, None, None, None).await;
         put.expect("a group");
     }
 
@@ -172,7 +245,29 @@ impl World {
         rows.into_iter().map(|row| instant(row.get(0))).collect()
     }
 
+    /// The one value that a query returns.
+    async fn one<T: FromSqlOwned>(&self, query: &str) -> T {
+        let row = self.sql.query_one(query, &[]).await;
+        row.unwrap_or_else(|error| panic!("{query}: {error}")).get(0)
+    }
+
+    /// The one instant that a query returns as `at`, if it is not null.
+    async fn instant(&self, query: &str) -> Option<Time> {
+        let query = format!("SELECT (extract(epoch FROM at) * 1000000)::bigint FROM ({query}) AS it");
+        let micros: Option<i64> = self.one(&query).await;
+        micros.map(|micros| chrono::DateTime::from_timestamp_micros(micros).expect("an instant"))
+    }
+
+    async fn execute(&self, statements: &str) {
+        let executed = self.sql.batch_execute(statements).await;
+        executed.unwrap_or_else(|error| panic!("{statements}: {error}"));
+    }
+
     async fn node(&self, number: u128) -> Simulated {
+        self.node_with(number, sandbox()).await
+    }
+
+    async fn node_with(&self, number: u128, sandbox: Sandbox) -> Simulated {
         let identity = Identity {
             id: Uuid::from_u128(number),
             name: number.to_string(),
@@ -190,7 +285,7 @@ impl World {
         );
         let node = Arc::new(node);
         let keys = SecretKeys::new(SecretKey::new([7; 32]), Vec::new());
-        let (runs, gathering) = Runs::new(node.clone(), sandbox(), Arc::new(keys), 100, 2);
+        let (runs, gathering) = Runs::new(node.clone(), sandbox, Arc::new(keys), 100, 2);
         let begun = Arc::new(Begun::default());
         let worker: Arc<dyn Worker> = begun.clone();
         runs.held.carried_out_by(&worker);
@@ -201,8 +296,9 @@ impl World {
             node,
             runs,
             begun,
+            gathering: Some(gathering),
+            loops: 0,
             _worker: worker,
-            _gathering: gathering,
         }
     }
 }
@@ -217,17 +313,20 @@ fn sandbox() -> Sandbox {
             args: Vec::new(),
             env: Vec::new(),
         };
-        let config = SandboxConfig {
-            threads: 1,
-            long_threads: 1,
-            max_instances: 4,
-            max_memory_bytes: 1 << 20,
-            ..SandboxConfig::new(directory.path().to_owned(), compiler)
-        };
-        let sandbox = Sandbox::new(config, Arc::new(NodeClock::default())).expect("a sandbox");
-        (sandbox, directory)
+        (sandbox_in(directory.path(), compiler), directory)
     });
     sandbox.clone()
+}
+
+fn sandbox_in(directory: &Path, compiler: CompilerCommand) -> Sandbox {
+    let config = SandboxConfig {
+        threads: 1,
+        long_threads: 1,
+        max_instances: 4,
+        max_memory_bytes: 1 << 20,
+        ..SandboxConfig::new(directory.to_owned(), compiler)
+    };
+    Sandbox::new(config, Arc::new(NodeClock::default())).expect("a sandbox")
 }
 
 /// Attempts that a node was given, in their order. They end only when the test says so.
@@ -246,8 +345,10 @@ struct Simulated {
     runs: Arc<Runs>,
     keeper: Keeper,
     begun: Arc<Begun>,
+    gathering: Option<GatheringRuns>,
+    /// How many async tasks of the node go on as long as it does.
+    loops: usize,
     _worker: Arc<dyn Worker>,
-    _gathering: GatheringRuns,
 }
 
 impl Simulated {
@@ -255,13 +356,54 @@ impl Simulated {
         Arc::new(Schedules::new(self.node.clone(), self.runs.clone()))
     }
 
-    /// One tick of a service, and what it has started.
-    async fn tick(&self, service: &mut impl Service) {
+    fn messages(&self) -> Arc<Messages> {
+        Arc::new(Messages::new(self.node.clone(), self.runs.clone()))
+    }
+
+    /// `stalled_after`: how long a task run may wait in its queue before people are told.
+    fn notifier(&self, stalled_after: Duration) -> Arc<Notifier> {
+        let config = NotifyConfig {
+            public_url: "http://heddle.example.com".into(),
+            mail_dir: None,
+            stalled_after,
+        };
+        let scripts = &self.runs.scripts;
+        let notifier = Notifier::new(
+            self.node.clone(),
+            scripts.keys.clone(),
+            config,
+            scripts.sandbox.outbound(),
+        );
+        Arc::new(notifier.expect("a notifier"))
+    }
+
+    /// Workers' queues, whose claims can be ended.
+    fn queues(&mut self) -> Arc<Queues> {
+        let (queues, gathering) = Queues::new(self.node.clone(), self.runs.clone());
+        gathering.start(&queues);
+        self.loops = self.node.tracker.len();
+        queues
+    }
+
+    /// Lets outcomes and submissions be recorded as they come. Returns the attempts whose logs come first.
+    fn records(&mut self) -> mpsc::Receiver<Report> {
+        let gathering = self.gathering.take().expect("it is called once");
+        let long_logs = gathering.start(&self.runs);
+        self.loops = self.node.tracker.len();
+        long_logs
+    }
+
+    /// One tick of a service, and what it has started. Returns the time until the next.
+    async fn tick(&self, service: &mut impl Service) -> Duration {
         let ticked = service.tick(self.node.now()).await;
-        ticked.expect("a tick");
-        self.node.tracker.close();
-        self.node.tracker.wait().await;
-        self.node.tracker.reopen();
+        let next = ticked.expect("a tick");
+        self.settled().await;
+        next
+    }
+
+    /// Waits until nothing is left to do of what was begun.
+    async fn settled(&self) {
+        until(async || self.node.tracker.len() <= self.loops).await;
     }
 
     /// The attempts that began since the last call.
@@ -295,364 +437,4 @@ impl Simulated {
         self.runs.acted(after);
         self.runs.held.forget(run, at);
     }
-}
-
-/// Every noon of March in Zurich, whose clocks are put forward on the 29th: no microsecond sooner, and none twice.
-#[tokio::test]
-async fn a_schedule_fires_at_exactly_the_instants_of_a_month() {
-    let world = World::at("2026-03-01T00:00:00Z").await;
-    let noon = json!({"cron": "0 12 * * *", "timezone": "Europe/Zurich"});
-    world.group("g", json!({"schedules": {"noon": noon}})).await;
-    let node = world.node(1).await;
-    let mut scheduler = Scheduler(node.schedules());
-    let mut rounds = Rounds::of(Arc::new(Pruner::new(node.node.clone())));
-    let expected: Vec<Time> = (1..=31)
-        .map(|day| at(&format!("2026-03-{day:02}T{}:00:00Z", if day < 29 { 11 } else { 10 })))
-        .collect();
-    for (day, instant) in expected.iter().enumerate() {
-        world.set(*instant - TimeDelta::microseconds(1)).await;
-        node.tick(&mut rounds).await;
-        node.tick(&mut scheduler).await;
-        assert_eq!(world.runs("running").await.len(), day, "before {instant}");
-        world.set(*instant).await;
-        node.tick(&mut scheduler).await;
-        node.tick(&mut scheduler).await;
-        assert_eq!(world.runs("running").await, expected[..=day]);
-    }
-}
-
-/// When a node is not heard of any more, another node runs its attempts as soon as its lease has expired, and not
-/// before; and the node itself has stopped by then.
-#[tokio::test]
-async fn a_lease_runs_out_and_is_taken_over() {
-    let world = World::at("2026-03-01T00:00:00Z").await;
-    world.group("g", json!({"schedules": {"s": {"every": "1h"}}})).await;
-    let (mut one, mut other) = (world.node(1).await, world.node(2).await);
-    world.pass(TimeDelta::hours(1)).await;
-    // Both have been alive all the time.
-    for node in [&one, &other] {
-        node.node.register().await.expect("a lease");
-    }
-    one.keeper = Keeper::of(one.node.clone(), Parts::new([one.runs.clone() as Arc<dyn Part>]));
-    other.keeper = Keeper::of(other.node.clone(), Parts::new([other.runs.clone() as Arc<dyn Part>]));
-    one.tick(&mut Scheduler(one.schedules())).await;
-    let (run, first) = one.only_begun();
-    let mut reaper = Reaper::of(other.runs.clone());
-    let lease = one.runs.lease();
-    // One sends no heartbeat any more; the other does.
-    for _ in 0..3 {
-        world.pass(TimeDelta::seconds(2)).await;
-        other.keeper.tick(world.now()).await.expect("a heartbeat");
-        other.tick(&mut reaper).await;
-        assert_eq!(other.begun(), [], "the lease holds");
-    }
-    assert!(!one.node.is_fenced());
-    world.pass(TimeDelta::seconds(2)).await;
-    other.keeper.tick(world.now()).await.expect("a heartbeat");
-    other.tick(&mut reaper).await;
-    let second = AttemptKey { attempt: 2, ..first };
-    assert_eq!(other.begun(), [(run, second)]);
-    // It finds that its time is over before it asks the database, stops what it has in hand, and continues under a new
-    // lease.
-    let held = one.runs.held.get(run, first.key).expect("it is in hand");
-    one.keeper.tick(world.now()).await.expect("a new lease");
-    assert!(held.stop.is_cancelled());
-    assert!(!one.node.is_fenced() && one.runs.lease() > lease);
-    assert_eq!(one.node.state.now().leases_lost, 1);
-}
-
-/// If a newer build has written the progress of a run, an older node does not change the run. It takes the run over when it
-/// can read the progress.
-#[tokio::test]
-async fn a_run_of_a_newer_format_is_left_to_newer_nodes() {
-    // Format 3; see `heddle_domain::run`.
-    is_left_to_newer_nodes("'\\x800003'::bytea || progress", "substr(progress, 4)").await;
-    // The state of its task.
-    is_left_to_newer_nodes("set_byte(progress, 1, 10)", "set_byte(progress, 1, 1)").await;
-}
-
-async fn is_left_to_newer_nodes(newer: &str, older: &str) {
-    let world = World::at("2026-03-01T00:00:00Z").await;
-    world
-        .group("g", json!({"schedules": {"s": {"once": {"delay": "1s"}}}}))
-        .await;
-    world.pass(TimeDelta::seconds(1)).await;
-    let one = world.node(1).await;
-    one.tick(&mut Scheduler(one.schedules())).await;
-    let (run, first) = one.only_begun();
-    let progress = async || {
-        let row = world.sql.query_one("SELECT progress FROM heddle.runs_live", &[]).await;
-        row.expect("a run").get::<_, Vec<u8>>(0)
-    };
-    let write = async |value: &str| {
-        let update = format!("UPDATE heddle.runs_live SET progress = {value}");
-        assert_eq!(world.sql.execute(&update, &[]).await.expect("a run"), 1);
-    };
-    write(newer).await;
-    let written = progress().await;
-    // Its node dies.
-    world.pass(LEASE + TimeDelta::seconds(1)).await;
-    let other = world.node(2).await;
-    let mut reaper = Reaper::of(other.runs.clone());
-    let mut abandoner = Abandoner(other.runs.clone());
-    let given_up = &other.runs.reports.given_up;
-    let pass = async || {
-        world.pass(TimeDelta::seconds(31)).await;
-        other.node.register().await.expect("a lease");
-    };
-    for _ in 0..3 {
-        other.tick(&mut reaper).await;
-        other.tick(&mut abandoner).await;
-        assert_eq!((given_up.set_aside(), given_up.runs()), (1, 0));
-        assert_eq!(world.runs("running").await.len(), 1);
-        assert_eq!(progress().await, written);
-        pass().await;
-    }
-    write(older).await;
-    other.tick(&mut abandoner).await;
-    assert_eq!(given_up.set_aside(), 0);
-    other.tick(&mut reaper).await;
-    let second = AttemptKey { attempt: 2, ..first };
-    assert_eq!(other.begun(), [(run, second)]);
-}
-
-/// Attempts of a dead node are taken over while the end of a run that is given up waits.
-#[tokio::test]
-async fn nobody_waits_for_a_run_that_is_given_up() {
-    let world = World::at("2026-03-01T00:00:00Z").await;
-    for name in ["bad", "good"] {
-        world
-            .group(name, json!({"schedules": {"s": {"once": {"delay": "1s"}}}}))
-            .await;
-    }
-    world.pass(TimeDelta::seconds(1)).await;
-    let one = world.node(1).await;
-    one.tick(&mut Scheduler(one.schedules())).await;
-    let begun = one.begun();
-    let [(bad, _), (good, first)] = begun[..] else {
-        panic!("two attempts have begun: {begun:?}");
-    };
-    // The history refuses an attempt of one run, and its end waits for a lock.
-    let poison = format!(
-        "CREATE FUNCTION public.refuse() RETURNS trigger LANGUAGE plpgsql AS
-             $$ BEGIN RAISE 'poisonous' USING ERRCODE = 'P0099'; END $$;
-         CREATE FUNCTION public.wait() RETURNS trigger LANGUAGE plpgsql AS
-             $$ BEGIN PERFORM pg_advisory_xact_lock(77); RETURN NEW; END $$;
-         CREATE TRIGGER poison BEFORE INSERT ON heddle.attempts FOR EACH ROW WHEN (NEW.run = '{bad}')
-             EXECUTE FUNCTION public.refuse();
-         CREATE TRIGGER poison BEFORE INSERT ON heddle.runs_done FOR EACH ROW WHEN (NEW.id = '{bad}')
-             EXECUTE FUNCTION public.wait();
-         SELECT pg_advisory_lock(77)"
-    );
-    world.sql.batch_execute(&poison).await.expect("triggers");
-    world.pass(LEASE + TimeDelta::seconds(1)).await;
-    let other = world.node(2).await;
-    other.tick(&mut Reaper::of(other.runs.clone())).await;
-    let second = AttemptKey { attempt: 2, ..first };
-    assert_eq!(other.begun(), [(good, second)]);
-    let given_up = &other.runs.reports.given_up;
-    assert_eq!((given_up.set_aside(), given_up.runs()), (1, 0));
-    world
-        .sql
-        .batch_execute("SELECT pg_advisory_unlock(77)")
-        .await
-        .expect("a lock");
-    other.tick(&mut Abandoner(other.runs.clone())).await;
-    assert_eq!((given_up.set_aside(), given_up.runs()), (0, 1));
-    assert_eq!(world.runs("failed").await.len(), 1);
-}
-
-/// Between a failure and the next attempt, a task run waits for its interval: exact to the microsecond.
-#[tokio::test]
-async fn a_retry_waits_its_backoff() {
-    let world = World::at("2026-03-01T00:00:00Z").await;
-    let retry = json!({"strategy": "exponential", "retries": 3, "interval": "10m"});
-    let task = json!({"http": {"url": "http://example.com/"}, "retry": retry});
-    let spec = json!({"tasks": {"t": task}, "schedules": {"s": {"once": {"delay": "1s"}}}});
-    world.group("g", spec).await;
-    world.pass(TimeDelta::seconds(1)).await;
-    let node = world.node(1).await;
-    node.tick(&mut Scheduler(node.schedules())).await;
-    let (mut inbox, mut claimer) = (Inbox(node.runs.clone()), Claimer::of(node.runs.clone()));
-    for (attempt, minutes) in [(1, 10), (2, 20), (3, 40)] {
-        let (run, at) = node.only_begun();
-        assert_eq!(at.attempt, attempt);
-        node.end((run, at), Ending::failed(ErrorKind::Failed, "on purpose"))
-            .await;
-        // It holds its lease all the time, without heartbeats.
-        node.node.register().await.expect("a lease");
-        world
-            .pass(TimeDelta::minutes(minutes) - TimeDelta::microseconds(1))
-            .await;
-        node.node.register().await.expect("a lease");
-        node.tick(&mut inbox).await;
-        node.tick(&mut claimer).await;
-        assert_eq!(node.begun(), [], "attempt {} is not due", attempt + 1);
-        world.pass(TimeDelta::microseconds(1)).await;
-        node.tick(&mut inbox).await;
-        node.tick(&mut claimer).await;
-        assert_eq!(node.begun.0.lock().len(), 1, "attempt {}", attempt + 1);
-    }
-    let last = node.only_begun();
-    node.end(last, Ending::failed(ErrorKind::Failed, "on purpose")).await;
-    assert_eq!(world.runs("failed").await.len(), 1, "three retries are all");
-}
-
-/// Runs are removed when they were kept for 90 days, counted from their ends, and not a round sooner.
-#[tokio::test]
-async fn retention_removes_what_is_old() {
-    let world = World::at("2026-03-01T00:00:00Z").await;
-    world
-        .group("g", json!({"schedules": {"s": {"once": {"delay": "1s"}}}}))
-        .await;
-    world.pass(TimeDelta::seconds(1)).await;
-    let node = world.node(1).await;
-    node.tick(&mut Scheduler(node.schedules())).await;
-    let begun = node.only_begun();
-    node.end(begun, Ending::Succeeded("null".into())).await;
-    assert_eq!(world.runs("succeeded").await.len(), 1);
-    let mut rounds = Rounds::of(Arc::new(Pruner::new(node.node.clone())));
-    world.pass(TimeDelta::days(90) - TimeDelta::seconds(1)).await;
-    node.tick(&mut rounds).await;
-    assert_eq!(world.runs("succeeded").await.len(), 1);
-    // The next round of the cluster.
-    world.pass(TimeDelta::minutes(10)).await;
-    node.tick(&mut rounds).await;
-    assert!(world.runs("succeeded").await.is_empty());
-}
-
-/// A run at a gate with an unreadable progress holds up neither those behind it nor other groups, and gets its turn
-/// when it is repaired.
-#[tokio::test]
-async fn a_gate_is_held_up_by_no_run_that_cannot_be_read() {
-    let world = World::at("2026-03-01T00:00:00Z").await;
-    let spec = json!({"schedules": {"s": {"every": "1h", "misfire": "all", "grace": "1d"}}, "overlap": "queue"});
-    world.group("one", spec.clone()).await;
-    world.group("other", spec).await;
-    world.pass(TimeDelta::hours(3)).await;
-    let node = world.node(1).await;
-    node.tick(&mut Scheduler(node.schedules())).await;
-    assert_eq!(world.runs("waiting").await.len(), 6);
-    let garble = async |logical_time: Time, with: &str| {
-        let micros = logical_time.timestamp_micros();
-        let statement = format!(
-            "UPDATE heddle.runs_live SET progress = {with}
-              WHERE group_id = (SELECT id FROM heddle.groups WHERE name = 'one')
-                AND logical_time = to_timestamp($1::bigint / 1000000.0)"
-        );
-        assert_eq!(world.sql.execute(&statement, &[&micros]).await.expect("a run"), 1);
-    };
-    let first = world.now() - TimeDelta::hours(2);
-    garble(first, "'\\xff'::bytea || progress").await;
-    // One tick finds out which it is, the next decides about the others: each group runs one at a time.
-    let mut inbox = Inbox(node.runs.clone());
-    node.tick(&mut inbox).await;
-    node.tick(&mut inbox).await;
-    let begun = world.runs("running").await;
-    assert_eq!(begun, [first, first + TimeDelta::hours(1)]);
-    let set_aside = node.runs.pending.aside.of(crate::runs::aside::Kind::Gates);
-    assert_eq!(set_aside.len(), 1);
-    // It is repaired, tried again, and gets its turn when no run is before it.
-    garble(first, "substr(progress, 2)").await;
-    for _ in 0..2 {
-        node.node.register().await.expect("a lease");
-        world.pass(TimeDelta::seconds(11)).await;
-        node.node.register().await.expect("a lease");
-        node.tick(&mut inbox).await;
-    }
-    assert_eq!(set_aside.len(), 0);
-}
-
-/// People are told of a failure also if only a newer build knows its kind.
-#[tokio::test]
-async fn a_failure_of_an_unknown_kind_is_told() {
-    let world = World::at("2026-03-01T00:00:00Z").await;
-    let run = RunId(Uuid::from_u128(7));
-    let newer = format!(
-        "ALTER TABLE heddle.attempts DROP CONSTRAINT attempts_error_kind_check;
-         INSERT INTO heddle.attempts (run, task, item, attempt, state, started_at, finished_at, error_kind, error_message)
-             VALUES ('{run}', 0, -1, 1, 2, now(), now(), 99, 'broken')"
-    );
-    world.sql.batch_execute(&newer).await.expect("an attempt");
-    let notice = NoticeRow {
-        id: 1,
-        at: world.now(),
-        event: notify::Event::Rule(NotifyEvent::Failed),
-        group_id: None,
-        revision_id: None,
-        run: Some(run),
-        notice: Notice::of_run(NotifyEvent::Failed),
-        about: None,
-        said: None,
-    };
-    let failures = world.store.last_failures(&[&notice]).await.expect("failures");
-    assert_eq!((failures[&1].kind, failures[&1].message.as_str()), (None, "broken"));
-}
-
-/// A group with an unreadable revision holds up only its followers, and these go on when it is repaired: the run that
-/// waits for it, and the one that a success of another group calls for.
-#[tokio::test]
-async fn links_are_held_up_by_no_revision_that_cannot_be_read() {
-    let world = World::at("2026-03-01T00:00:00Z").await;
-    let hourly = json!({"schedules": {"s": {"every": "1h"}}});
-    world.group("upstream", hourly.clone()).await;
-    world.group("unreadable", json!({})).await;
-    let follows = |groups: Value| json!({"depends_on": groups});
-    world.group("called", follows(json!(["upstream"]))).await;
-    world.group("held", follows(json!(["upstream", "unreadable"]))).await;
-    let waits = |group: &str| {
-        let mut spec = hourly.clone();
-        spec["depends_on"] = json!([group]);
-        spec
-    };
-    world.group("waiting", waits("upstream")).await;
-    world.group("held-waiting", waits("unreadable")).await;
-    let garble = async |from: &str, to: &str| {
-        let statement = "UPDATE heddle.revisions SET spec = (spec - $1) || jsonb_build_object($2::text, spec -> $1)
-              WHERE group_id = (SELECT id FROM heddle.groups WHERE name = 'unreadable')";
-        assert_eq!(
-            world.sql.execute(statement, &[&from, &to]).await.expect("a revision"),
-            1
-        );
-    };
-    garble("tasks", "no tasks").await;
-    world.pass(TimeDelta::hours(1)).await;
-    let instant = world.now();
-    let node = world.node(1).await;
-    let schedules = node.schedules();
-    node.tick(&mut Scheduler(schedules.clone())).await;
-    let [first] = node.begun()[..] else {
-        panic!("the upstream's run has begun, those that follow wait");
-    };
-    node.end(first, Ending::Succeeded("null".into())).await;
-    let made = async || {
-        let of = "SELECT g.name FROM heddle.runs_live r JOIN heddle.groups g ON g.id = r.group_id
-              WHERE NOT EXISTS (SELECT FROM heddle.waits w WHERE w.run = r.id AND w.upstreams) ORDER BY 1";
-        let rows = world.sql.query(of, &[]).await.expect("runs");
-        rows.iter().map(|row| row.get(0)).collect::<Vec<String>>()
-    };
-    let mut links = Links::of(schedules);
-    node.tick(&mut links).await;
-    node.tick(&mut links).await;
-    assert_eq!(made().await, ["called", "waiting"]);
-    // It is repaired, and has succeeded: what was left is checked after a while, and the waiting run by the sweep.
-    garble("no tasks", "tasks").await;
-    let micros = instant.timestamp_micros();
-    let succeeded = "INSERT INTO heddle.successes (group_id, logical_time, run)
-         SELECT id, to_timestamp($1::bigint / 1000000.0), gen_random_uuid() FROM heddle.groups WHERE name = 'unreadable'";
-    world.sql.execute(succeeded, &[&micros]).await.expect("a success");
-    node.tick(&mut links).await;
-    assert_eq!(made().await, ["called", "waiting"]);
-    for _ in 0..2 {
-        node.node.register().await.expect("a lease");
-        world.pass(TimeDelta::seconds(16)).await;
-        node.node.register().await.expect("a lease");
-        node.tick(&mut links).await;
-    }
-    assert_eq!(made().await, ["called", "held", "held-waiting", "waiting"]);
-    let left = world
-        .sql
-        .query_one("SELECT count(*) FROM heddle.link_events", &[])
-        .await;
-    assert_eq!(left.expect("a count").get::<_, i64>(0), 0);
 }

@@ -174,7 +174,7 @@ impl Attempts {
         self.node.tracker.spawn(async move {
             let stop = held.stop.clone();
             let prepared = tokio::select! {
-                prepared = attempts.runs.patient("prepare an attempt", until(held.since, None), || async {
+                prepared = attempts.runs.patient("prepare an attempt", until(Instant::now(), None), || async {
                     if tells_start(&context, at) && !is_queued(&context, at) {
                         attempts.runs.tell_started(&context, at).await?;
                     }
@@ -220,7 +220,7 @@ impl Attempts {
                 end
             }
             Prepared::Offer(offer) => {
-                let handed = self.runs.patient("create an offer", until(held.since, None), || {
+                let handed = self.runs.patient("create an offer", until(Instant::now(), None), || {
                     self.hand_to_offer(&context, at, (*offer).clone())
                 });
                 match handed.await {
@@ -230,7 +230,7 @@ impl Attempts {
                 }
             }
             Prepared::SubRun { group, spec } => {
-                self.make_sub_run(&context, at, until(held.since, None), group, spec)
+                self.make_sub_run(&context, at, until(Instant::now(), None), group, spec)
                     .await
             }
         };
@@ -346,7 +346,7 @@ impl Attempts {
         {
             held.log.say(run, at, self.node.now(), format!("skipped: {why}"));
         }
-        let lasted = held.since.elapsed();
+        let lasted = self.node.clock.elapsed().saturating_sub(held.since);
         self.runs.seen.counts.attempt_seconds.observe(lasted.as_secs_f64());
         let report = Report {
             run,

@@ -32,9 +32,9 @@ pub(crate) struct Reaper {
 impl Reaper {
     pub(crate) fn of(dispatch: Arc<Dispatch>) -> Self {
         Self {
+            withdraw: Every::at_once(WITHDRAW_EVERY, &dispatch.node.clock),
+            sweep: Every::at_once(SWEEP_EVERY, &dispatch.node.clock),
             dispatch,
-            withdraw: Every::at_once(WITHDRAW_EVERY),
-            sweep: Every::at_once(SWEEP_EVERY),
         }
     }
 }

@@ -294,7 +294,7 @@ pub(crate) struct Drain {
 impl Drain {
     pub(crate) fn of(messages: Arc<Messages>) -> Self {
         Self {
-            disown: Every::later(DISOWN_EVERY, messages.node.now()),
+            disown: Every::later(DISOWN_EVERY, &messages.node.clock),
             messages,
         }
     }

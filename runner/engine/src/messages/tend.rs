@@ -55,14 +55,16 @@ impl Service for Days {
 impl Days {
     pub(crate) fn of(node: Arc<Node>) -> Self {
         Self {
+            partitions: Every::at_once(PARTITIONS_EVERY, &node.clock),
             node,
-            partitions: Every::at_once(PARTITIONS_EVERY),
         }
     }
 
     /// Notes which days are drained, and releases those whose retention is over.
     async fn tend_days(&self, now: Time) -> Result<(), EngineError> {
-        for row in self.node.store.topics_with_open_days().await? {
+        // In some time zones it is already tomorrow.
+        let until = tomorrow(now.date_naive());
+        for row in self.node.store.topics_with_open_days(until).await? {
             let topic = match compile(&row) {
                 Ok(topic) => topic,
                 Err(error) => {

@@ -2,8 +2,8 @@
 //!
 //! A service is a `tick` that gets the time: it does what there is to do, and returns when to come back. The loop is
 //! the same for all services: it waits for that instant or for the service's signal, starts nothing on a node that may
-//! not work, and tries again after a failure. A test with its own clock drives a service without this loop:
-//! `simulation.rs` has tests that go through a month.
+//! not work, and tries again after a failure. A test with its own clock drives a service without this loop: `simulation/`
+//! has at least one for each service, and some go through a month.
 //!
 //! Usually a service waits for the time and for one signal. A service that waits for something else does so in
 //! [`Service::woken`], which notes what it has heard; the next tick handles it.
@@ -12,11 +12,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use chrono::TimeDelta;
-use heddle_domain::{Chain, Time};
-use tokio::time::Instant;
+use heddle_domain::{Chain, Clock, Time};
 use tokio_util::sync::CancellationToken;
 
 use super::Node;
+use super::clock::NodeClock;
 use super::signals::Signal;
 use super::state::{NodeState, State};
 use crate::EngineError;
@@ -110,25 +110,30 @@ async fn go_on<S: Service>(service: &mut S, state: &State, stop: &CancellationTo
 
 /// Something that a tick does only once per period, by the time that the tick gets, or by a clock that is never
 /// corrected. After a backward correction, a node's time stands still, perhaps for minutes
-/// ([`NodeClock`](super::clock::NodeClock)), and this must go on meanwhile.
+/// ([`NodeClock`]), and this must go on meanwhile.
 #[derive(Debug)]
 pub(crate) struct Every {
     period: TimeDelta,
-    done: Option<(Time, Instant)>,
+    clock: Arc<NodeClock>,
+    /// By the time that the tick got, and by [`NodeClock::elapsed`].
+    done: Option<(Time, Duration)>,
 }
 
 impl Every {
     /// Due at once, and then one period after it was done.
-    pub(crate) fn at_once(period: TimeDelta) -> Self {
-        Self { period, done: None }
+    pub(crate) fn at_once(period: TimeDelta, clock: &Arc<NodeClock>) -> Self {
+        Self {
+            period,
+            clock: clock.clone(),
+            done: None,
+        }
     }
 
     /// Due for the first time one period from now.
-    pub(crate) fn later(period: TimeDelta, now: Time) -> Self {
-        Self {
-            period,
-            done: Some((now, Instant::now())),
-        }
+    pub(crate) fn later(period: TimeDelta, clock: &Arc<NodeClock>) -> Self {
+        let mut every = Self::at_once(period, clock);
+        every.done(clock.now());
+        every
     }
 
     /// How long until it is due; zero: it is.
@@ -137,7 +142,7 @@ impl Every {
             return Duration::ZERO;
         };
         let told = (now - done).to_std().unwrap_or_default();
-        period.saturating_sub(told.max(since.elapsed()))
+        period.saturating_sub(told.max(self.clock.elapsed().saturating_sub(since)))
     }
 
     pub(crate) fn is_due(&self, now: Time) -> bool {
@@ -145,7 +150,7 @@ impl Every {
     }
 
     pub(crate) fn done(&mut self, now: Time) {
-        self.done = Some((now, Instant::now()));
+        self.done = Some((now, self.clock.elapsed()));
     }
 }
 
@@ -252,22 +257,26 @@ mod tests {
 
     #[test]
     fn once_in_a_while_goes_by_the_time_that_it_is_told() {
-        let mut every = Every::at_once(TimeDelta::seconds(10));
+        let clock = Arc::new(NodeClock::by_hand(at(0)));
+        let mut every = Every::at_once(TimeDelta::seconds(10), &clock);
         assert!(every.is_due(at(0)));
         assert!(every.is_due(at(5)), "until it is done");
         every.done(at(5));
         assert!(!every.is_due(at(14)) && every.is_due(at(15)));
-        assert!(!Every::later(TimeDelta::seconds(10), at(0)).is_due(at(9)));
+        assert!(!Every::later(TimeDelta::seconds(10), &clock).is_due(at(9)));
         assert_eq!(every.rest(at(15)), Duration::ZERO);
-        assert!(every.rest(at(12)) <= Duration::from_secs(3));
+        assert_eq!(every.rest(at(12)), Duration::from_secs(3));
     }
 
-    #[tokio::test]
-    async fn once_in_a_while_comes_although_time_stands_still() {
-        let mut every = Every::later(TimeDelta::milliseconds(20), at(7));
-        for _ in 0..2 {
+    #[test]
+    fn once_in_a_while_comes_although_time_stands_still() {
+        let clock = Arc::new(NodeClock::by_hand(at(7)));
+        let mut every = Every::later(TimeDelta::seconds(10), &clock);
+        for ten in [17, 27] {
             // The time was corrected backwards: it repeats a value, and was later before.
-            tokio::time::sleep(every.rest(at(6))).await;
+            clock.set(at(ten) - TimeDelta::microseconds(1));
+            assert_eq!(every.rest(at(6)), Duration::from_micros(1));
+            clock.set(at(ten));
             assert!(every.is_due(at(7)));
             every.done(at(7));
         }

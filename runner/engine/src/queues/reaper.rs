@@ -35,8 +35,8 @@ pub(crate) struct Reaper {
 impl Reaper {
     pub(crate) fn of(queues: Arc<Queues>) -> Self {
         Self {
-            prune: Every::later(PRUNE_EVERY, queues.node.now()),
-            reap: Every::at_once(REAP_PAUSE),
+            prune: Every::later(PRUNE_EVERY, &queues.node.clock),
+            reap: Every::at_once(REAP_PAUSE, &queues.node.clock),
             queues,
         }
     }

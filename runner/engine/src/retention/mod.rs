@@ -74,8 +74,8 @@ pub(crate) struct Rounds {
 impl Rounds {
     pub(crate) fn of(pruner: Arc<Pruner>) -> Self {
         Self {
+            partitions: Every::at_once(PARTITIONS_EVERY, &pruner.node.clock),
             pruner,
-            partitions: Every::at_once(PARTITIONS_EVERY),
         }
     }
 }

@@ -48,8 +48,8 @@ pub(crate) struct HeldAttempt {
     pub(crate) trouble: Arc<Mutex<Option<Ending>>>,
     /// Stops the script of the attempt.
     pub(crate) handle: Arc<Mutex<Option<AttemptHandle>>>,
-    /// When it was taken, by the monotonic clock.
-    pub(crate) since: tokio::time::Instant,
+    /// When it was taken, by [`NodeClock::elapsed`](crate::node::clock::NodeClock::elapsed).
+    pub(crate) since: Duration,
     /// Its progress, for people.
     pub(crate) progress: Arc<Mutex<Option<(f64, String)>>>,
     /// The secrets that its log must not show.
@@ -120,7 +120,7 @@ impl HeldAttempts {
         let _ = self.worker.set(Arc::downgrade(worker));
     }
 
-    pub(crate) fn add(&self, run: RunId, at: AttemptKey) -> HeldAttempt {
+    pub(crate) fn add(&self, run: RunId, at: AttemptKey, since: Duration) -> HeldAttempt {
         let held = HeldAttempt {
             attempt: at.attempt,
             released: false,
@@ -128,7 +128,7 @@ impl HeldAttempts {
             stop: CancellationToken::new(),
             trouble: Arc::default(),
             handle: Arc::default(),
-            since: tokio::time::Instant::now(),
+            since,
             progress: Arc::default(),
             secrets: Arc::default(),
         };
@@ -188,12 +188,12 @@ impl HeldAttempts {
         }
     }
 
-    /// The attempts that were taken longer than `age` ago.
-    pub(crate) fn older_than(&self, age: Duration) -> Vec<(RunId, AttemptKey)> {
+    /// The attempts that were taken at or before an instant.
+    pub(crate) fn taken_until(&self, until: Duration) -> Vec<(RunId, AttemptKey)> {
         self.attempts
             .lock()
             .iter()
-            .filter(|(_, held)| !held.released && held.since.elapsed() > age)
+            .filter(|(_, held)| !held.released && held.since <= until)
             .map(|(&(run, key), held)| {
                 (
                     run,
@@ -250,8 +250,9 @@ impl Runs {
     /// Begins to work on attempts that are this node's now.
     pub(crate) fn take(self: &Arc<Self>, taken: Vec<(RunId, AttemptKey)>) {
         let mut unknown = Vec::new();
+        let now = self.node.clock.elapsed();
         for (run, at) in taken {
-            let held = self.held.add(run, at);
+            let held = self.held.add(run, at, now);
             match self.contexts.get(&run) {
                 Some(context) => self.begin(context, at, held),
                 None => unknown.push((run, at, held)),
@@ -298,7 +299,7 @@ impl Runs {
     /// At the end of a drain, stops the remaining attempts and puts them back into the queue. They are not lost, so
     /// they do not count against `max_lost`.
     pub(crate) async fn hand_back(self: &Arc<Self>) -> Result<(), EngineError> {
-        let left = self.held.older_than(Duration::ZERO);
+        let left = self.held.taken_until(self.node.clock.elapsed());
         if left.is_empty() {
             return Ok(());
         }

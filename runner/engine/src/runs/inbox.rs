@@ -116,7 +116,7 @@ impl Reaper {
     pub(crate) fn of(runs: Arc<Runs>) -> Self {
         Self {
             strangers: HashMap::new(),
-            sweep: Every::later(SWEEP_GATES_EVERY, runs.now()),
+            sweep: Every::later(SWEEP_GATES_EVERY, &runs.node.clock),
             cursor: None,
             back_at: None,
             runs,
@@ -481,7 +481,7 @@ impl Runs {
             tracing::info!(attempts = lost.len(), "taking over the attempts of a lost node");
             self.take_over(lost).await?;
         }
-        let old = self.held.older_than(YOUNG);
+        let old = self.held.taken_until(self.node.clock.elapsed().saturating_sub(YOUNG));
         let held: HashSet<(RunId, AttemptKey)> = self.node.store.held(self.lease()).await?.into_iter().collect();
         for entry in old.into_iter().filter(|entry| !held.contains(entry)) {
             self.held.cancel(entry.0, entry.1);

@@ -2,7 +2,7 @@
 //! with more lines than their outcome should take along.
 //!
 //! ```text
-//! guest --> LogBuffer --take--> a round: all who have lines, the modest first --> INSERT, 1,000 lines each, rests
+//! guest --> LogBuffer --take--> a round: all who have lines, the modest first --> INSERT, 1,000 lines a tick, rests
 //! ended, many lines left --> waits here, keeps its slot --all written--> to the recorder, outcome recorded
 //! ```
 //!
@@ -16,6 +16,7 @@
 //! * All that waits is bounded: lines by [`LogBuffer`], attempts by the node's slots, which they keep meanwhile.
 //! * No outcome waits longer than [`LAG_MAX`] of writing for its lines: the others are left out, and a line says so.
 
+use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -81,10 +82,27 @@ impl From<Report> for Ended {
     }
 }
 
+/// Writes one statement in each tick. The pause after it is the time until the next tick.
 pub(crate) struct LogWriter {
     runs: Arc<Runs>,
     reports: mpsc::Receiver<Report>,
     ended: Vec<Ended>,
+    /// The rest of a round: the lines that were taken of each log, the modest first.
+    round: VecDeque<(Arc<LogBuffer>, Vec<LogRow>)>,
+    /// What the next statement writes.
+    statement: Statement,
+    /// It has written, and pauses: nothing wakes it.
+    rests: bool,
+}
+
+/// Lines that are written together.
+#[derive(Default)]
+struct Statement {
+    lines: Vec<LogRow>,
+    /// The logs that they are from.
+    whose: Vec<Arc<LogBuffer>>,
+    /// How often it was tried in vain.
+    tries: u32,
 }
 
 impl LogWriter {
@@ -93,6 +111,9 @@ impl LogWriter {
             runs,
             reports,
             ended: Vec::new(),
+            round: VecDeque::new(),
+            statement: Statement::default(),
+            rests: false,
         }
     }
 }
@@ -112,6 +133,9 @@ impl Service for LogWriter {
 
     /// Woken by an attempt that has ended: its outcome waits.
     async fn woken(&mut self) {
+        if self.rests {
+            return std::future::pending().await;
+        }
         match self.reports.recv().await {
             Some(report) => self.ended.push(report.into()),
             None => std::future::pending().await,
@@ -119,96 +143,109 @@ impl Service for LogWriter {
     }
 
     async fn tick(&mut self, _now: Time) -> Result<Duration, EngineError> {
-        let runs = &self.runs;
         while let Ok(report) = self.reports.try_recv() {
             self.ended.push(report.into());
         }
-        let took = round(runs, &self.ended).await;
+        let has_rested = std::mem::take(&mut self.rests);
+        if self.is_round_over() {
+            if has_rested && self.ended.is_empty() {
+                return Ok(FLUSH_EVERY);
+            }
+            self.begin_round();
+        }
+        let took = self.write().await?;
+        if self.is_round_over() {
+            self.report_ended().await;
+        }
+        self.rests = took.is_some();
+        Ok(took.unwrap_or(FLUSH_EVERY))
+    }
+}
+
+impl LogWriter {
+    fn is_round_over(&self) -> bool {
+        self.round.is_empty() && self.statement.lines.is_empty()
+    }
+
+    /// Takes some lines of each attempt.
+    fn begin_round(&mut self) {
+        // Usually those that have ended are in hand too.
+        let mut logs = self.runs.held.logs();
+        logs.extend(self.ended.iter().map(|ended| ended.report.held.log.clone()));
+        logs.retain(|log| !log.is_written());
+        logs.sort_by_key(Arc::as_ptr);
+        logs.dedup_by(|one, other| Arc::ptr_eq(one, other));
+        let share = (ROUND_MAX / logs.len().max(1)).clamp(SHARE_MIN, SHARE);
+        let taken = logs.into_iter().map(|log| {
+            let lines = log.take(share);
+            (log, lines)
+        });
+        self.round = taken.collect();
+        self.round.make_contiguous().sort_by_key(|(_, lines)| lines.len());
+    }
+
+    /// Takes the next lines of the round, unless a statement is to be tried again.
+    fn next_statement(&mut self) {
+        let Statement { lines, whose, .. } = &mut self.statement;
+        let mut bytes: usize = lines.iter().map(bytes_of).sum();
+        while lines.len() < LINES_MAX
+            && bytes < BYTES_MAX
+            && let Some((log, more)) = self.round.pop_front()
+        {
+            bytes += more.iter().map(bytes_of).sum::<usize>();
+            lines.extend(more);
+            whose.push(log);
+        }
+    }
+
+    /// Writes the next lines of the round, and confirms them to their buffers. Returns for how long to pause; `None`:
+    /// there was nothing to write.
+    async fn write(&mut self) -> Result<Option<Duration>, EngineError> {
+        self.next_statement();
+        let Statement { lines, whose, tries } = &mut self.statement;
+        if lines.is_empty() {
+            return Ok(None);
+        }
+        let node = &self.runs.node;
+        let began = node.clock.elapsed();
+        let mut took = Duration::ZERO;
+        match node.store.insert_logs(lines).await {
+            Ok(()) => took = node.clock.elapsed().saturating_sub(began),
+            Err(error) => {
+                *tries += 1;
+                if *tries < TRIES_MAX {
+                    return Err(error.into());
+                }
+                tracing::error!(error = %Chain(&error), lines = lines.len(), "log lines are lost, because the \
+                    database did not accept them");
+            }
+        }
+        *tries = 0;
+        lines.clear();
+        whose.drain(..).for_each(|log| log.written());
+        for ended in &mut self.ended {
+            // With the pause.
+            ended.lag += 2 * took;
+        }
+        Ok(Some(took))
+    }
+
+    /// Gives those outcomes to the recorder whose lines are written, or that have waited for long enough.
+    async fn report_ended(&mut self) {
         let is_done = |ended: &mut Ended| {
-            ended.lag += took;
             if ended.lag >= LAG_MAX {
                 ended.report.held.log.cut();
             }
             ended.lag >= LAG_MAX || ended.report.held.log.is_written()
         };
+        let runs = &self.runs;
         for Ended { report, .. } in self.ended.extract_if(.., is_done) {
             runs.held.unpark();
             let _ = runs.reports.outcomes.send_patiently(report.into()).await;
         }
-        Ok(match self.ended.is_empty() {
-            true => FLUSH_EVERY,
-            false => Duration::ZERO,
-        })
     }
-}
-
-/// Writes some lines of each attempt; returns how long that took, with the pauses.
-async fn round(runs: &Runs, ended: &[Ended]) -> Duration {
-    // Usually those that have ended are in hand too.
-    let mut logs = runs.held.logs();
-    logs.extend(ended.iter().map(|ended| ended.report.held.log.clone()));
-    logs.retain(|log| !log.is_written());
-    logs.sort_by_key(Arc::as_ptr);
-    logs.dedup_by(|one, other| Arc::ptr_eq(one, other));
-    let share = (ROUND_MAX / logs.len().max(1)).clamp(SHARE_MIN, SHARE);
-    let mut shares: Vec<(Arc<LogBuffer>, Vec<LogRow>)> = Vec::with_capacity(logs.len());
-    for log in logs {
-        let lines = log.take(share);
-        shares.push((log, lines));
-    }
-    shares.sort_by_key(|(_, lines)| lines.len());
-    let mut chunk = Vec::new();
-    let mut bytes = 0;
-    let mut whose = Vec::new();
-    let mut took = Duration::ZERO;
-    for (log, lines) in shares {
-        bytes += lines.iter().map(bytes_of).sum::<usize>();
-        chunk.extend(lines);
-        whose.push(log);
-        if chunk.len() >= LINES_MAX || bytes >= BYTES_MAX {
-            took += flush(runs, &mut chunk, &mut whose).await;
-            bytes = 0;
-        }
-    }
-    took + flush(runs, &mut chunk, &mut whose).await
 }
 
 fn bytes_of(row: &LogRow) -> usize {
     row.message.len() + row.fields.as_ref().map_or(0, String::len)
-}
-
-/// Writes these lines, confirms them to their buffers, and pauses.
-async fn flush(runs: &Runs, lines: &mut Vec<LogRow>, whose: &mut Vec<Arc<LogBuffer>>) -> Duration {
-    if lines.is_empty() {
-        return Duration::ZERO;
-    }
-    let took = insert(runs, lines).await;
-    lines.clear();
-    for log in whose.drain(..) {
-        log.written();
-    }
-    tokio::time::sleep(took).await;
-    2 * took
-}
-
-/// Returns how long the last try took.
-async fn insert(runs: &Runs, lines: &[LogRow]) -> Duration {
-    for attempt in 1..=TRIES_MAX {
-        let began = tokio::time::Instant::now();
-        match runs.node.store.insert_logs(lines).await {
-            Ok(()) => return began.elapsed(),
-            Err(error) if attempt == TRIES_MAX || runs.node.stop.is_cancelled() => {
-                tracing::error!(error = %Chain(&error), lines = lines.len(), "log lines are lost, because the \
-                    database did not accept them");
-            }
-            Err(error) => {
-                tracing::warn!(error = %Chain(&error), lines = lines.len(), "cannot write log lines; trying again");
-                tokio::time::sleep(FLUSH_EVERY).await;
-            }
-        }
-        if runs.node.stop.is_cancelled() {
-            break;
-        }
-    }
-    Duration::ZERO
 }

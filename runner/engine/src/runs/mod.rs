@@ -59,7 +59,6 @@ use tokio::sync::mpsc;
 use crate::node::Node;
 use crate::node::catalog::{Resolution, Revision};
 use crate::node::group_commit::{Gathering, GroupCommit};
-use crate::node::service::drive;
 use held::{HeldAttempt, HeldAttempts, Report};
 
 /// A run as this node works on it.
@@ -109,12 +108,11 @@ pub(crate) struct GatheringRuns {
 }
 
 impl GatheringRuns {
-    pub(crate) fn start(self, runs: &Arc<Runs>) {
+    /// Returns what comes for the log writer.
+    pub(crate) fn start(self, runs: &Arc<Runs>) -> mpsc::Receiver<Report> {
         self.outcomes.start(recorder::Outcomes(runs.clone()));
         self.submissions.start(submit::Submissions(runs.clone()));
-        runs.node
-            .tracker
-            .spawn(drive(logs::LogWriter::of(runs.clone(), self.reports)));
+        self.reports
     }
 }
 

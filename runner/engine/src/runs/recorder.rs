@@ -284,7 +284,8 @@ fn spans_of(runs: &Runs, reports: &[&Report], rows: &[&SingleTaskEnd], owned: &[
             continue;
         };
         // The database knows when the attempt was taken; here the node's own monotonic clock is accurate enough.
-        let took = chrono::TimeDelta::from_std(report.held.since.elapsed()).unwrap_or_default();
+        let took = runs.node.clock.elapsed().saturating_sub(report.held.since);
+        let took = chrono::TimeDelta::from_std(took).unwrap_or_default();
         let started_at = runs.now() - took;
         let context = &report.context;
         spans.extend(runs.attempt_span(context, &row.attempt, started_at));

@@ -42,10 +42,17 @@ impl Service for Warmer {
     const FAILED: &'static str = "cannot load scripts in advance; each one is loaded when a run needs it";
     const NEEDS: Needs = Needs::Nothing;
     const AGAIN_AFTER: Duration = AGAIN_AFTER;
-    const WOKEN_BY: Option<Signal> = Some(Signal::Scripts);
 
     fn node(&self) -> &Arc<Node> {
         &self.runs.node
+    }
+
+    /// Woken by new scripts, but not before the first tick, which loads no scripts: they would be forgotten.
+    async fn woken(&mut self) {
+        match self.has_begun {
+            true => self.runs.node.signals.raised(Signal::Scripts).await,
+            false => std::future::pending().await,
+        }
     }
 
     async fn tick(&mut self, _now: Time) -> Result<Duration, EngineError> {

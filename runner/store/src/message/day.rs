@@ -150,14 +150,15 @@ impl Store {
     }
 
     /// Topics with days that are not drained.
-    pub async fn topics_with_open_days(&self) -> Result<Vec<TopicRow>, StoreError> {
+    pub async fn topics_with_open_days(&self, until: NaiveDate) -> Result<Vec<TopicRow>, StoreError> {
         Ok(sqlx::query_as!(
             TopicRow,
             "SELECT t.id, t.name, t.spec, t.created_at, t.updated_at, NULL::text AS problem
                FROM heddle.topics t
               WHERE EXISTS (SELECT FROM heddle.message_days d
-                             WHERE d.topic = t.id AND d.dropped_at IS NULL AND d.day <= current_date + 1)
-              LIMIT $1",
+                             WHERE d.topic = t.id AND d.dropped_at IS NULL AND d.day <= $1)
+              LIMIT $2",
+            until,
             TOPICS_MAX
         )
         .fetch_all(&self.pool)

@@ -13,7 +13,7 @@ use heddle_store::live::{Created, NewRun};
 use uuid::Uuid;
 
 use super::Schedules;
-use super::search::{AHEAD_FOR, Source};
+use super::search::Source;
 use crate::node::catalog::{Group, Resolution, Revision};
 use crate::node::short_ways::ShortWay;
 use crate::runs::submit::Layout;
@@ -38,7 +38,7 @@ impl Schedules {
             return Ok(false);
         };
         let known = source.ahead.lock().take();
-        let Some(mut ahead) = known.filter(|ahead| ahead.looked_at.elapsed() < AHEAD_FOR) else {
+        let Some(mut ahead) = known.filter(|ahead| ahead.is_fresh(source.clock.elapsed())) else {
             return Ok(false);
         };
         let (Some(row), Some(next)) = (ahead.left.clone(), ahead.free.front().map(|next| next.at)) else {

@@ -11,6 +11,7 @@ use parking_lot::Mutex;
 
 use super::{Schedules, verdict};
 use crate::EngineError;
+use crate::node::clock::NodeClock;
 
 /// How many instants one statement looks up.
 const CHUNK_MAX: usize = 1_000;
@@ -19,7 +20,7 @@ const CHUNK_MAX: usize = 1_000;
 const AHEAD_MIN: usize = 64;
 
 /// For how long an instant that was found free counts as free.
-pub(super) const AHEAD_FOR: Duration = Duration::from_millis(500);
+const AHEAD_FOR: Duration = Duration::from_millis(500);
 
 /// How many instants one round checks.
 pub(super) const LOOKED_AT_MAX: usize = 10_000;
@@ -32,6 +33,7 @@ pub(in crate::schedules) const SOURCES_MAX: usize = 1_000;
 pub(in crate::schedules) struct Source {
     pub(super) grid: Grid,
     pub(super) ahead: Mutex<Option<Ahead>>,
+    pub(super) clock: Arc<NodeClock>,
 }
 
 /// Free instants that the last round found beyond its number of runs. If a backfill has few active runs, looking up
@@ -44,7 +46,8 @@ pub(super) struct Ahead {
     /// They follow directly after this position.
     pub(super) position: Option<Time>,
     catching_up: bool,
-    pub(super) looked_at: tokio::time::Instant,
+    /// By [`NodeClock::elapsed`].
+    looked_at: Duration,
     pub(super) free: VecDeque<Occupancy>,
     /// The row of the backfill after the round, if it has one run at a time and nothing but these runs is to be
     /// written.
@@ -52,8 +55,12 @@ pub(super) struct Ahead {
 }
 
 impl Ahead {
-    fn continues(&self, moved: &Moved) -> bool {
-        (self.position, self.catching_up) == (moved.position, moved.catching_up) && self.looked_at.elapsed() < AHEAD_FOR
+    fn continues(&self, moved: &Moved, elapsed: Duration) -> bool {
+        (self.position, self.catching_up) == (moved.position, moved.catching_up) && self.is_fresh(elapsed)
+    }
+
+    pub(super) fn is_fresh(&self, elapsed: Duration) -> bool {
+        elapsed.saturating_sub(self.looked_at) < AHEAD_FOR
     }
 }
 
@@ -73,6 +80,7 @@ impl Schedules {
         let source = Arc::new(Source {
             grid,
             ahead: Mutex::default(),
+            clock: self.node.clock.clone(),
         });
         self.sources.insert(row.id, source.clone());
         Ok(source)
@@ -102,7 +110,7 @@ pub(super) async fn search(
         exhausted: false,
     };
     let known = source.ahead.lock().take();
-    let mut ahead = known.filter(|ahead| ahead.continues(moved));
+    let mut ahead = known.filter(|ahead| ahead.continues(moved, source.clock.elapsed()));
     if let Some(ahead) = &mut ahead {
         let known = ahead.free.len().min(room);
         found.make.extend(ahead.free.drain(..known));
@@ -128,7 +136,7 @@ pub(super) async fn search(
             break;
         }
         looked_at += instants.len();
-        let since = tokio::time::Instant::now();
+        let since = source.clock.elapsed();
         let mut occupancies = round.occupancies(&instants).await?.into_iter().peekable();
         while let Some(occupancy) = occupancies.next_if(|_| found.make.len() < room) {
             moved.position = Some(occupancy.at);

@@ -98,7 +98,7 @@ pub(crate) struct Links {
 impl Links {
     pub(crate) fn of(schedules: Arc<Schedules>) -> Self {
         Self {
-            sweep: Every::later(SWEEP_EVERY, schedules.node.now()),
+            sweep: Every::later(SWEEP_EVERY, &schedules.node.clock),
             schedules,
             place: Uuid::nil(),
         }

@@ -1,0 +1,47 @@
+//! Assignments of offers to users.
+
+use heddle_domain::dispatch::{Offer, OfferSpec};
+
+use super::*;
+use crate::dispatch::{Cache, Dispatch, DispatchConfig, Dispatcher, Next, Reaper as DispatchReaper};
+
+/// Whoever keeps an assignment longer than `max_hold` loses it, and the piece of work goes to the next who asks.
+#[tokio::test]
+async fn an_assignment_is_held_no_longer_than_it_may_be() {
+    let world = World::at("2026-03-01T00:00:00Z").await;
+    let node = world.node(1).await;
+    let cache = Arc::new(Cache::default());
+    let (dispatch, gathering) = Dispatch::new(node.node.clone(), node.runs.clone(), DispatchConfig::default(), cache);
+    gathering.start(&dispatch);
+    let mut reaper = DispatchReaper::of(dispatch.clone());
+    let dispatcher = dispatch.dispatcher();
+    let members = ["a".to_owned(), "b".to_owned()];
+    let members = heddle_store::audience::Members::Replace(&members);
+    let made = world.store.change_members(world.by(), "gid_team", members).await;
+    made.expect("an audience");
+    let spec = json!({"audience": "gid_team", "kind": "once", "dispatch_times": 1, "max_hold": "10m"});
+    let spec: OfferSpec = serde_json::from_value(spec).expect("an offer");
+    let offer = Offer::compile(spec, world.now()).expect("an offer");
+    let put = world.store.put_offer(world.by(), "one", &offer, false, 10).await;
+    put.expect("an offer");
+    let given = async |uid: &str| match next(&dispatcher, uid).await {
+        Next::Given(row, again) => Some((row.id, again)),
+        Next::Nothing(_) => None,
+    };
+    let (first, again) = given("a").await.expect("there is one");
+    assert!(!again);
+    world
+        .pass_for(&node, TimeDelta::minutes(10) - TimeDelta::microseconds(1))
+        .await;
+    reaper.tick(world.now()).await.expect("a tick");
+    assert_eq!(given("a").await, Some((first, true)), "it is still theirs");
+    assert_eq!(given("b").await, None);
+    world.pass_for(&node, TimeDelta::microseconds(1)).await;
+    reaper.tick(world.now()).await.expect("a tick");
+    let (second, again) = given("b").await.expect("it has come back");
+    assert!(!again && second != first);
+}
+
+async fn next(dispatcher: &Dispatcher, uid: &str) -> Next {
+    dispatcher.next(uid, Duration::ZERO).await.expect("an answer")
+}

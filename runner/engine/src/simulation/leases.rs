@@ -1,0 +1,169 @@
+//! Leases of nodes: what another node takes over, and what it leaves alone.
+
+use super::*;
+use crate::runs::given_up::Abandoner;
+use crate::runs::inbox::Reaper;
+
+/// When a node is not heard of any more, another node runs its attempts as soon as its lease has expired, and not
+/// before; and the node itself has stopped by then.
+#[tokio::test]
+async fn a_lease_runs_out_and_is_taken_over() {
+    let world = World::at("2026-03-01T00:00:00Z").await;
+    world.group("g", json!({"schedules": {"s": {"every": "1h"}}})).await;
+    let (mut one, mut other) = (world.node(1).await, world.node(2).await);
+    world.pass(TimeDelta::hours(1)).await;
+    // Both have been alive all the time.
+    for node in [&one, &other] {
+        node.node.register().await.expect("a lease");
+    }
+    one.keeper = Keeper::of(one.node.clone(), Parts::new([one.runs.clone() as Arc<dyn Part>]));
+    other.keeper = Keeper::of(other.node.clone(), Parts::new([other.runs.clone() as Arc<dyn Part>]));
+    one.tick(&mut Scheduler(one.schedules())).await;
+    let (run, first) = one.only_begun();
+    let mut reaper = Reaper::of(other.runs.clone());
+    let lease = one.runs.lease();
+    // One sends no heartbeat any more; the other does.
+    for _ in 0..3 {
+        world.pass(TimeDelta::seconds(2)).await;
+        other.keeper.tick(world.now()).await.expect("a heartbeat");
+        other.tick(&mut reaper).await;
+        assert_eq!(other.begun(), [], "the lease holds");
+    }
+    assert!(!one.node.is_fenced());
+    world.pass(TimeDelta::seconds(2)).await;
+    other.keeper.tick(world.now()).await.expect("a heartbeat");
+    other.tick(&mut reaper).await;
+    let second = AttemptKey { attempt: 2, ..first };
+    assert_eq!(other.begun(), [(run, second)]);
+    // It finds that its time is over before it asks the database, stops what it has in hand, and continues under a new
+    // lease.
+    let held = one.runs.held.get(run, first.key).expect("it is in hand");
+    one.keeper.tick(world.now()).await.expect("a new lease");
+    assert!(held.stop.is_cancelled());
+    assert!(!one.node.is_fenced() && one.runs.lease() > lease);
+    assert_eq!(one.node.state.now().leases_lost, 1);
+}
+
+/// If a newer build has written the progress of a run, an older node does not change the run. It takes the run over when it
+/// can read the progress.
+#[tokio::test]
+async fn a_run_of_a_newer_format_is_left_to_newer_nodes() {
+    // Format 3; see `heddle_domain::run`.
+    is_left_to_newer_nodes("'\\x800003'::bytea || progress", "substr(progress, 4)").await;
+    // The state of its task.
+    is_left_to_newer_nodes("set_byte(progress, 1, 10)", "set_byte(progress, 1, 1)").await;
+}
+
+async fn is_left_to_newer_nodes(newer: &str, older: &str) {
+    let world = World::at("2026-03-01T00:00:00Z").await;
+    world
+        .group("g", json!({"schedules": {"s": {"once": {"delay": "1s"}}}}))
+        .await;
+    world.pass(TimeDelta::seconds(1)).await;
+    let one = world.node(1).await;
+    one.tick(&mut Scheduler(one.schedules())).await;
+    let (run, first) = one.only_begun();
+    let progress = async || {
+        let row = world.sql.query_one("SELECT progress FROM heddle.runs_live", &[]).await;
+        row.expect("a run").get::<_, Vec<u8>>(0)
+    };
+    let write = async |value: &str| {
+        let update = format!("UPDATE heddle.runs_live SET progress = {value}");
+        assert_eq!(world.sql.execute(&update, &[]).await.expect("a run"), 1);
+    };
+    write(newer).await;
+    let written = progress().await;
+    // Its node dies.
+    world.pass(LEASE + TimeDelta::seconds(1)).await;
+    let other = world.node(2).await;
+    let mut reaper = Reaper::of(other.runs.clone());
+    let mut abandoner = Abandoner(other.runs.clone());
+    let given_up = &other.runs.reports.given_up;
+    let pass = async || {
+        world.pass(TimeDelta::seconds(31)).await;
+        other.node.register().await.expect("a lease");
+    };
+    for _ in 0..3 {
+        other.tick(&mut reaper).await;
+        other.tick(&mut abandoner).await;
+        assert_eq!((given_up.set_aside(), given_up.runs()), (1, 0));
+        assert_eq!(world.runs("running").await.len(), 1);
+        assert_eq!(progress().await, written);
+        pass().await;
+    }
+    write(older).await;
+    other.tick(&mut abandoner).await;
+    assert_eq!(given_up.set_aside(), 0);
+    other.tick(&mut reaper).await;
+    let second = AttemptKey { attempt: 2, ..first };
+    assert_eq!(other.begun(), [(run, second)]);
+}
+
+/// Attempts of a dead node are taken over while the end of a run that is given up waits.
+#[tokio::test]
+async fn nobody_waits_for_a_run_that_is_given_up() {
+    let world = World::at("2026-03-01T00:00:00Z").await;
+    for name in ["bad", "good"] {
+        world
+            .group(name, json!({"schedules": {"s": {"once": {"delay": "1s"}}}}))
+            .await;
+    }
+    world.pass(TimeDelta::seconds(1)).await;
+    let one = world.node(1).await;
+    one.tick(&mut Scheduler(one.schedules())).await;
+    let begun = one.begun();
+    let [(bad, _), (good, first)] = begun[..] else {
+        panic!("two attempts have begun: {begun:?}");
+    };
+    // The history refuses an attempt of one run, and its end waits for a lock.
+    let poison = format!(
+        "CREATE FUNCTION public.refuse() RETURNS trigger LANGUAGE plpgsql AS
+             $$ BEGIN RAISE 'poisonous' USING ERRCODE = 'P0099'; END $$;
+         CREATE FUNCTION public.wait() RETURNS trigger LANGUAGE plpgsql AS
+             $$ BEGIN PERFORM pg_advisory_xact_lock(77); RETURN NEW; END $$;
+         CREATE TRIGGER poison BEFORE INSERT ON heddle.attempts FOR EACH ROW WHEN (NEW.run = '{bad}')
+             EXECUTE FUNCTION public.refuse();
+         CREATE TRIGGER poison BEFORE INSERT ON heddle.runs_done FOR EACH ROW WHEN (NEW.id = '{bad}')
+             EXECUTE FUNCTION public.wait();
+         SELECT pg_advisory_lock(77)"
+    );
+    world.sql.batch_execute(&poison).await.expect("triggers");
+    world.pass(LEASE + TimeDelta::seconds(1)).await;
+    let other = world.node(2).await;
+    other.tick(&mut Reaper::of(other.runs.clone())).await;
+    let second = AttemptKey { attempt: 2, ..first };
+    assert_eq!(other.begun(), [(good, second)]);
+    let given_up = &other.runs.reports.given_up;
+    assert_eq!((given_up.set_aside(), given_up.runs()), (1, 0));
+    world
+        .sql
+        .batch_execute("SELECT pg_advisory_unlock(77)")
+        .await
+        .expect("a lock");
+    other.tick(&mut Abandoner(other.runs.clone())).await;
+    assert_eq!((given_up.set_aside(), given_up.runs()), (0, 1));
+    assert_eq!(world.runs("failed").await.len(), 1);
+}
+
+/// An attempt that is in hand here, and not this node's by the database, is stopped when it is 300 ms old: a younger one may
+/// not be committed yet.
+#[tokio::test]
+async fn an_attempt_of_somebody_else_is_stopped_when_it_is_old_enough() {
+    let world = World::at("2026-03-01T00:00:00Z").await;
+    world
+        .group("g", json!({"schedules": {"s": {"once": {"delay": "1s"}}}}))
+        .await;
+    world.pass(TimeDelta::seconds(1)).await;
+    let node = world.node(1).await;
+    node.tick(&mut Scheduler(node.schedules())).await;
+    let (run, at) = node.only_begun();
+    let held = node.runs.held.get(run, at.key).expect("it is in hand");
+    world.execute("DELETE FROM heddle.running").await;
+    let mut reaper = Reaper::of(node.runs.clone());
+    world.pass(TimeDelta::milliseconds(300) - MOMENT).await;
+    assert_eq!(node.tick(&mut reaper).await, Duration::from_secs(1));
+    assert!(!held.stop.is_cancelled());
+    world.pass(MOMENT).await;
+    node.tick(&mut reaper).await;
+    assert!(held.stop.is_cancelled());
+}

@@ -1,0 +1,260 @@
+//! Scheduled messages: when they are sent, when they are tried again, and how long they are kept.
+
+use heddle_domain::spec::parse_group;
+use heddle_domain::topic::{Topic, TopicSpec};
+use heddle_store::message::{BatchTerms, Claimed};
+use heddle_store::topic::{TopicPut, TopicWrite};
+
+use super::*;
+use crate::messages::{Days, Drain};
+use crate::put_group::check_group;
+use crate::queues::ClaimEnd;
+use crate::topic_group;
+
+/// A topic whose messages go to workers of queue `q`, on a node that tends it.
+struct Sending {
+    world: World,
+    node: Simulated,
+    messages: Arc<Messages>,
+    queues: Arc<Queues>,
+    topic: i32,
+}
+
+impl Sending {
+    async fn begun(start: &str, more: Value) -> Self {
+        let world = World::at(start).await;
+        let spec = with(json!({"queue": "q", "granularity": "instant"}), more);
+        let spec: TopicSpec = serde_json::from_value(spec).expect("a topic");
+        let topic = Topic::compile(spec).expect("a topic");
+        let group = parse_group(&topic_group("t", &topic)).expect("a group");
+        let name: Name = "t".parse().expect("a name");
+        let group = check_group(&world.store, &name, group, world.now())
+            .await
+            .expect("a group");
+        let write = TopicWrite {
+            name: "t",
+            script: None,
+            queue: Some("q"),
+            spec: &serde_json::to_value(&topic.spec).expect("JSON"),
+        };
+        let put = world
+            .store
+            .put_topic(world.by(), write, &[], Some(group.write("")))
+            .await;
+        let Ok(TopicPut::Done(put)) = put else {
+            panic!("a topic: {put:?}");
+        };
+        let mut node = world.node(1).await;
+        let queues = node.queues();
+        drop(node.records());
+        Self {
+            messages: node.messages(),
+            queues,
+            world,
+            node,
+            topic: put.row.id,
+        }
+    }
+
+    async fn ingest(&self, due: &[&str]) {
+        let mut stream = self.messages.ingest("t").await.expect("a topic");
+        let lines: Vec<String> = (1..)
+            .zip(due)
+            .map(|(sender, due)| json!({"sender": sender, "receiver": 1, "due": due}).to_string())
+            .collect();
+        let numbered = (1..).zip(lines.iter().map(String::as_str));
+        stream.push(numbered).await.expect("messages");
+        let report = stream.finish().await.expect("a report");
+        assert_eq!((report.accepted, report.rejected), (due.len() as u64, Vec::new()));
+    }
+
+    /// What a worker gets: the senders of the messages of each batch.
+    async fn claim(&self) -> Vec<(QueueClaim, Vec<u64>)> {
+        let claims = claim(&self.queues, Duration::from_secs(60)).await;
+        let senders = |claim: &QueueClaim| {
+            let params: Value = serde_json::from_str(claim.params.get()).expect("params");
+            let messages = params["messages"].as_array().expect("messages").iter();
+            let mut senders: Vec<u64> = messages.map(|one| one["sender"].as_u64().expect("a sender")).collect();
+            senders.sort_unstable();
+            senders
+        };
+        claims
+            .into_iter()
+            .map(|claim| (claim.clone(), senders(&claim)))
+            .collect()
+    }
+
+    /// The same, when it is one batch.
+    async fn only_claim(&self) -> (QueueClaim, Vec<u64>) {
+        let mut claims = self.claim().await;
+        assert_eq!(claims.len(), 1, "{claims:?}");
+        claims.remove(0)
+    }
+
+    /// The worker has sent a batch, all but the first of its messages if `all` is not set.
+    async fn end(&self, claim: &QueueClaim, all: bool) {
+        let params: Value = serde_json::from_str(claim.params.get()).expect("params");
+        let output = match all {
+            true => json!(null),
+            false => json!({"failed": [params["messages"][0]["id"]]}),
+        };
+        let ends = vec![(claim.claim, ClaimEnd::Completed(output.to_string()))];
+        let mut ended = self.queues.end_claims(ends).await;
+        ended.remove(0).expect("an end");
+    }
+
+    /// How many messages of a day are sent, failed, and tried again later.
+    async fn counts(&self, day: &str) -> (i64, i64, i64) {
+        let day = self
+            .world
+            .store
+            .message_day(self.topic, day.parse().expect("a day"))
+            .await;
+        let counts = day.expect("an answer").expect("a day").counts;
+        (counts.sent, counts.failed, counts.retrying)
+    }
+}
+
+/// A message is in its queue when the tenth of a second is over in which it is due, with all others of it, and not a moment
+/// before. What its worker reports as failed comes again after the interval of the topic, exactly, and as often as it says.
+#[tokio::test]
+async fn a_message_is_sent_at_its_time_and_again_after_its_interval() {
+    let retry = json!({"strategy": "exponential", "retries": 1, "interval": "10m"});
+    let sending = Sending::begun("2026-03-01T00:00:00Z", json!({"retry": retry})).await;
+    let (world, node) = (&sending.world, &sending.node);
+    let (day, pause) = ("2026-03-01", Duration::from_millis(200));
+    sending
+        .ingest(&[
+            "2026-03-01T00:10:00.05Z",
+            "2026-03-01T00:10:00.1Z",
+            "2026-03-01T00:10:00.100001Z",
+        ])
+        .await;
+    let mut drain = Drain::of(sending.messages.clone());
+    world
+        .pass_for(node, TimeDelta::minutes(10) + TimeDelta::milliseconds(100) - MOMENT)
+        .await;
+    assert_eq!(node.tick(&mut drain).await, pause);
+    assert!(sending.claim().await.is_empty());
+    world.pass_for(node, MOMENT).await;
+    assert_eq!(node.tick(&mut drain).await, pause);
+    let (first, senders) = sending.only_claim().await;
+    assert_eq!(senders, [1, 2]);
+    world.pass_for(node, TimeDelta::milliseconds(100)).await;
+    node.tick(&mut drain).await;
+    let (second, senders) = sending.only_claim().await;
+    assert_eq!(senders, [3]);
+    sending.end(&second, true).await;
+    sending.end(&first, false).await;
+    assert_eq!(sending.counts(day).await, (0, 0, 0), "nobody has looked");
+    node.tick(&mut drain).await;
+    assert_eq!(sending.counts(day).await, (2, 0, 1));
+    world.pass_for(node, TimeDelta::minutes(10) - MOMENT).await;
+    node.tick(&mut drain).await;
+    assert!(sending.claim().await.is_empty());
+    world.pass_for(node, MOMENT).await;
+    node.tick(&mut drain).await;
+    let (again, senders) = sending.only_claim().await;
+    assert_eq!(senders.len(), 1);
+    sending.end(&again, false).await;
+    node.tick(&mut drain).await;
+    assert_eq!(sending.counts(day).await, (2, 1, 0), "one retry is all");
+    world.pass_for(node, TimeDelta::days(1)).await;
+    node.tick(&mut drain).await;
+    assert!(sending.claim().await.is_empty());
+}
+
+/// A batch that this node holds by mistake, because the answer to its claim was lost, is given back when it is older than
+/// three seconds. That is looked for every two seconds. Then it is sent like that of a dead node.
+#[tokio::test]
+async fn a_batch_that_nobody_works_on_is_given_back() {
+    let sending = Sending::begun("2026-03-01T00:00:00Z", json!({})).await;
+    let (world, node) = (&sending.world, &sending.node);
+    sending.ingest(&["2026-03-01T00:10:00Z"]).await;
+    world.pass_for(node, TimeDelta::minutes(10)).await;
+    let mut drain = Drain::of(sending.messages.clone());
+    let terms = BatchTerms {
+        topic: sending.topic,
+        lease: node.node.lease(),
+        id: node.node.new_id(world.now()),
+        messages_max: 10,
+        bytes_max: 1 << 20,
+        concurrency: Some(16),
+        rate: None,
+        queued: true,
+        retries_first: true,
+    };
+    let claimed = world.store.next_batch(sending.topic, None, Some(&terms)).await;
+    assert!(matches!(claimed, Ok((_, Claimed::Batch(_)))), "{claimed:?}");
+    let two = TimeDelta::seconds(2);
+    for time in [two, two - MOMENT, MOMENT] {
+        world.pass(time).await;
+        node.tick(&mut drain).await;
+        assert!(sending.claim().await.is_empty(), "at {}", world.now());
+    }
+    node.tick(&mut drain).await;
+    assert_eq!(sending.only_claim().await.1, [1]);
+}
+
+/// A day is drained when it is over in the topic's zone, and all its messages are sent. They are kept for the topic's
+/// retention, to the moment; then the partition goes. (The clock may say any year.)
+#[tokio::test]
+async fn messages_are_kept_for_the_retention_of_their_topic() {
+    let more = json!({"timezone": "America/New_York", "retention": "1d"});
+    let sending = Sending::begun("2030-06-01T01:50:00Z", more).await;
+    let (world, node) = (&sending.world, &sending.node);
+    // The last day of May, in New York.
+    sending.ingest(&["2030-06-01T02:00:00Z"]).await;
+    let mut drain = Drain::of(sending.messages.clone());
+    let mut days = Days::of(node.node.clone());
+    let drained_at = async || world.instant("SELECT drained_at AS at FROM heddle.message_days").await;
+    let is_kept = async || {
+        let kept = "SELECT EXISTS (SELECT FROM heddle.message_partitions WHERE day = '2030-05-31')";
+        world.one::<bool>(kept).await
+    };
+    world.pass_for(node, TimeDelta::minutes(10)).await;
+    node.tick(&mut drain).await;
+    let (claimed, _) = sending.only_claim().await;
+    sending.end(&claimed, true).await;
+    node.tick(&mut drain).await;
+    assert_eq!(sending.counts("2030-05-31").await, (1, 0, 0));
+    let midnight = at("2030-06-01T04:00:00Z");
+    world.pass_for(node, midnight - world.now() - MOMENT).await;
+    assert_eq!(node.tick(&mut days).await, Duration::from_secs(2));
+    assert_eq!(drained_at().await, None, "there may be more until midnight");
+    world.pass_for(node, MOMENT).await;
+    node.tick(&mut days).await;
+    assert_eq!(drained_at().await, Some(midnight));
+    world.pass_for(node, TimeDelta::days(1) - MOMENT).await;
+    node.tick(&mut days).await;
+    assert!(is_kept().await);
+    world.pass_for(node, MOMENT).await;
+    node.tick(&mut days).await;
+    assert!(!is_kept().await);
+    assert_eq!(
+        sending.counts("2030-05-31").await,
+        (1, 0, 0),
+        "what became of them stays known"
+    );
+}
+
+/// Partitions exist for nine days ahead. That is checked every ten minutes, whatever day it is.
+#[tokio::test]
+async fn there_are_partitions_for_messages_of_the_next_days() {
+    let world = World::at("2030-05-31T23:55:00Z").await;
+    let node = world.node(1).await;
+    let mut days = Days::of(node.node.clone());
+    let last = async || {
+        world
+            .one::<String>("SELECT max(day)::text FROM heddle.message_partitions")
+            .await
+    };
+    node.tick(&mut days).await;
+    assert_eq!(last().await, "2030-06-09");
+    world.pass_for(&node, TimeDelta::minutes(10) - MOMENT).await;
+    node.tick(&mut days).await;
+    assert_eq!(last().await, "2030-06-09");
+    world.pass_for(&node, MOMENT).await;
+    node.tick(&mut days).await;
+    assert_eq!(last().await, "2030-06-10");
+}

@@ -1,0 +1,189 @@
+//! What nodes hear of each other: the log of changes, and news.
+
+use std::sync::atomic::AtomicI64;
+
+use futures::FutureExt;
+use futures::future::BoxFuture;
+use heddle_store::change::Change;
+
+use super::*;
+use crate::EngineError;
+use crate::node::changes::{Ear, Follower};
+use crate::node::news::{CHANNEL, News, Teller};
+use crate::node::service::NEVER;
+use crate::node::signals::Signal;
+
+/// A service that remembers what its node has told it.
+#[derive(Default)]
+struct Hears {
+    changes: Mutex<Vec<i64>>,
+    news: Mutex<Vec<News>>,
+    /// A change that it cannot handle.
+    stumbles_over: AtomicI64,
+}
+
+impl Part for Hears {
+    fn changed<'a>(&'a self, change: &'a Change) -> BoxFuture<'a, Result<(), EngineError>> {
+        let stumbles = change.id == self.stumbles_over.load(Ordering::Relaxed);
+        if !stumbles {
+            self.changes.lock().push(change.id);
+        }
+        Box::pin(std::future::ready(match stumbles {
+            true => Err(EngineError::Contended),
+            false => Ok(()),
+        }))
+    }
+
+    fn heard(&self, news: &News) {
+        self.news.lock().push(news.clone());
+    }
+}
+
+fn hears() -> (Arc<Hears>, Parts) {
+    let hears = Arc::new(Hears::default());
+    (hears.clone(), Parts::new([hears as Arc<dyn Part>]))
+}
+
+/// What was changed on another node is known after the next look, a second later at most. The log is read to its end,
+/// however long it is; numbers that are missing are passed over, and nothing is told twice, except what a service could not
+/// handle.
+#[tokio::test]
+async fn changes_of_other_nodes_are_known_after_a_look() {
+    let world = World::at("2026-03-01T00:00:00Z").await;
+    world.group("g", json!({"history": true})).await;
+    let node = world.node(1).await;
+    let (hears, parts) = hears();
+    let mut follower = Follower::of(node.node.clone(), parts);
+    let second = Duration::from_secs(1);
+    assert_eq!(node.tick(&mut follower).await, second);
+    hears.changes.lock().clear();
+    let revision = async || {
+        let group = node.node.catalog.group("g").await.expect("an answer");
+        group.expect("a group").revision.number
+    };
+    assert_eq!(revision().await, 1);
+    world
+        .group("g", json!({"history": true, "description": "another"}))
+        .await;
+    assert_eq!(revision().await, 1, "nobody has said so");
+    node.tick(&mut follower).await;
+    assert_eq!((revision().await, hears.changes.lock().len()), (2, 1));
+    // More than a page holds. Of every third number, the transaction was rolled back.
+    world
+        .execute(
+            "INSERT INTO heddle.changes (kind, name, at) SELECT 'pool', n::text, clock_timestamp() FROM generate_series(1, 1800) AS n;
+             DELETE FROM heddle.changes WHERE kind = 'pool' AND name::int % 3 = 0",
+        )
+        .await;
+    let rows = world
+        .sql
+        .query("SELECT id FROM heddle.changes WHERE kind = 'pool' ORDER BY id", &[]);
+    let ids: Vec<i64> = rows.await.expect("changes").iter().map(|row| row.get(0)).collect();
+    hears.changes.lock().clear();
+    hears.stumbles_over.store(ids[700], Ordering::Relaxed);
+    for _ in 0..2 {
+        assert!(follower.tick(world.now()).await.is_err());
+        assert_eq!(*hears.changes.lock(), ids[..700]);
+    }
+    hears.stumbles_over.store(0, Ordering::Relaxed);
+    for _ in 0..2 {
+        assert_eq!(node.tick(&mut follower).await, second);
+        assert_eq!(*hears.changes.lock(), ids);
+    }
+}
+
+/// News gather for five milliseconds, and go to the other nodes as one notification. What comes meanwhile goes with it; and
+/// nothing goes twice.
+#[tokio::test]
+async fn news_gather_and_are_heard_once() {
+    let world = World::at("2026-03-01T00:00:00Z").await;
+    let (one, other) = (world.node(1).await, world.node(2).await);
+    let (hears, parts) = hears();
+    let (mut teller, mut ear) = (Teller::of(one.node.clone()), Ear::of(other.node.clone(), parts));
+    let changed = || other.node.signals.raised(Signal::Changes).now_or_never().is_some();
+    assert_eq!(other.tick(&mut ear).await, Duration::from_secs(1));
+    assert!(changed(), "there may be changes from before it listened");
+    assert!(teller.first_after() == NEVER && teller.woken().now_or_never().is_none());
+    let (first, second) = (RunId(Uuid::from_u128(1)), RunId(Uuid::from_u128(2)));
+    one.node.outbox.tell_ended(&[first]);
+    soon(teller.woken()).await;
+    assert_eq!(one.tick(&mut teller).await, Duration::from_millis(5));
+    one.node.outbox.tell_ended(&[second]);
+    one.node.outbox.tell(News::Work);
+    assert!(teller.woken().now_or_never().is_none(), "it waits to the end");
+    assert_eq!(one.tick(&mut teller).await, NEVER);
+    // Nothing is left, so the next that is heard is what comes after.
+    for _ in 0..2 {
+        one.tick(&mut teller).await;
+    }
+    world.execute(&format!("NOTIFY {CHANNEL}, ' *'")).await;
+    let work = || other.node.signals.raised(Signal::Work).now_or_never().is_some();
+    soon(ear.woken()).await;
+    assert!(!work() && hears.news.lock().is_empty(), "it is heard with a tick");
+    other.tick(&mut ear).await;
+    assert!(work());
+    assert_eq!(*hears.news.lock(), [News::Ended(first), News::Ended(second)]);
+    soon(ear.woken()).await;
+    other.tick(&mut ear).await;
+    assert_eq!(hears.news.lock().last(), Some(&News::ManyEnded));
+    assert_eq!(hears.news.lock().len(), 3);
+    // A change of the log is heard too, and another tick without anything heard says nothing.
+    assert!(!changed());
+    world.group("g", json!({})).await;
+    soon(ear.woken()).await;
+    other.tick(&mut ear).await;
+    assert!(changed());
+    other.tick(&mut ear).await;
+    assert!(!changed() && hears.news.lock().len() == 3);
+}
+
+/// A node that is alone tells nobody, except that it has stopped attempts: a node that came since its last heartbeat may
+/// hold them.
+#[tokio::test]
+async fn a_node_that_is_alone_tells_only_stops() {
+    let world = World::at("2026-03-01T00:00:00Z").await;
+    let mut node = world.node(1).await;
+    let parts = Parts::new([node.runs.clone() as Arc<dyn Part>]);
+    node.keeper = Keeper::of(node.node.clone(), parts);
+    node.keeper.tick(world.now()).await.expect("a heartbeat");
+    let mut teller = Teller::of(node.node.clone());
+    node.node.outbox.tell(News::Work);
+    assert_eq!(node.tick(&mut teller).await, NEVER);
+    node.node.outbox.tell(News::Stopped);
+    assert_eq!(node.tick(&mut teller).await, Duration::from_millis(5));
+    let mut listener = world.store.listen(&[CHANNEL]).await.expect("a listener");
+    assert_eq!(node.tick(&mut teller).await, NEVER);
+    let (_, payload) = soon(listener.next()).await.expect("a notification");
+    assert_eq!(payload, "s ", "what was told to nobody is gone");
+}
+
+/// An ear whose connection is lost listens again with the next tick, and has the log of changes read: it may have missed
+/// something.
+#[tokio::test]
+async fn an_ear_that_has_lost_its_connection_listens_again() {
+    let world = World::at("2026-03-01T00:00:00Z").await;
+    let node = world.node(1).await;
+    let (hears, parts) = hears();
+    let mut ear = Ear::of(node.node.clone(), parts);
+    let changed = || node.node.signals.raised(Signal::Changes).now_or_never().is_some();
+    node.tick(&mut ear).await;
+    assert!(changed());
+    let listens = "datname = current_database() AND query LIKE 'LISTEN%'";
+    let cut: bool = world
+        .one(&format!(
+            "SELECT pg_terminate_backend(pid, 10000) FROM pg_stat_activity WHERE {listens}"
+        ))
+        .await;
+    assert!(cut);
+    soon(ear.woken()).await;
+    assert!(
+        ear.woken().now_or_never().is_none(),
+        "it hears nothing until it listens again"
+    );
+    assert_eq!(node.tick(&mut ear).await, Duration::from_secs(1));
+    assert!(changed());
+    world.execute(&format!("NOTIFY {CHANNEL}, ' *'")).await;
+    soon(ear.woken()).await;
+    node.tick(&mut ear).await;
+    assert_eq!(*hears.news.lock(), [News::ManyEnded]);
+}

@@ -1,0 +1,316 @@
+//! Notifications: when they are sent, tried again, gathered and given up.
+
+use heddle_domain::notify;
+use heddle_domain::notify::channel::ChannelSpec;
+use heddle_domain::notify::rules::Notice;
+use heddle_domain::spec::NotifyEvent;
+use heddle_store::channel::ChannelPut;
+use heddle_store::notice::NoticeRow;
+use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
+use tokio::net::{TcpListener, TcpStream};
+
+use super::*;
+use crate::notify::Stalls;
+
+/// A request of a webhook.
+#[derive(Clone, Debug)]
+struct Told {
+    id: String,
+    body: Value,
+}
+
+/// A server to which a channel sends: it answers as it is told to, and remembers the requests.
+#[derive(Clone)]
+struct Receiver {
+    url: String,
+    /// The line of the status, and further headers.
+    answer: Arc<Mutex<String>>,
+    told: Arc<Mutex<Vec<Told>>>,
+}
+
+impl Receiver {
+    async fn start(answer: &str) -> Self {
+        let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
+        let receiver = Self {
+            url: format!("http://{}/", listener.local_addr().expect("an address")),
+            answer: Arc::new(Mutex::new(answer.to_owned())),
+            told: Arc::default(),
+        };
+        let own = receiver.clone();
+        tokio::spawn(async move {
+            loop {
+                let (stream, _) = listener.accept().await.expect("a connection");
+                own.answer(stream).await.expect("a request");
+            }
+        });
+        receiver
+    }
+
+    async fn answer(&self, stream: TcpStream) -> std::io::Result<()> {
+        let mut stream = BufReader::new(stream);
+        let (mut id, mut length) = (String::new(), 0);
+        loop {
+            let mut line = String::new();
+            stream.read_line(&mut line).await?;
+            match line.trim_end().split_once(": ") {
+                Some(("webhook-id", value)) => value.clone_into(&mut id),
+                Some(("content-length", value)) => length = value.parse().expect("a number"),
+                None if line.trim_end().is_empty() => break,
+                _ => {}
+            }
+        }
+        let mut body = vec![0; length];
+        stream.read_exact(&mut body).await?;
+        let body = serde_json::from_slice(&body).expect("JSON");
+        self.told.lock().push(Told { id, body });
+        let answer = self.answer.lock().clone();
+        let answer = format!("HTTP/1.1 {answer}\r\ncontent-length: 0\r\nconnection: close\r\n\r\n");
+        stream.write_all(answer.as_bytes()).await?;
+        stream.shutdown().await
+    }
+
+    fn count(&self) -> usize {
+        self.told.lock().len()
+    }
+
+    fn answers(&self, answer: &str) {
+        answer.clone_into(&mut self.answer.lock());
+    }
+}
+
+impl World {
+    /// A channel `hook` that sends to a receiver.
+    async fn hook(&self, receiver: &Receiver, more: Value) {
+        let secret = "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw";
+        let spec = json!({"kind": "webhook", "url": receiver.url, "secret": secret, "allow_private": true});
+        let spec: ChannelSpec = serde_json::from_value(with(spec, more)).expect("a channel");
+        let keys = SecretKeys::new(SecretKey::new([7; 32]), Vec::new());
+        let put = self
+            .store
+            .put_channel(self.by(), &keys, &*self.chance, "hook", spec)
+            .await;
+        assert!(matches!(put, Ok(ChannelPut::Done(_))), "{put:?}");
+    }
+
+    /// A group whose run begins after this delay, and which tells the channel `hook` of failures.
+    async fn telling(&self, name: &str, delay: &str) {
+        let rules = json!({"on": ["failed"], "channels": ["hook"]});
+        let spec = json!({"schedules": {"s": {"once": {"delay": delay}}}, "notify": rules});
+        self.group(name, spec).await;
+    }
+
+    /// When the next notification is due.
+    async fn due_at(&self) -> Option<Time> {
+        self.instant("SELECT min(due_at) AS at FROM heddle.outgoing").await
+    }
+
+    /// The state of the only notification, and its last error.
+    async fn notified(&self) -> (i16, String) {
+        let row = self
+            .sql
+            .query_one("SELECT state, coalesce(last_error, '') FROM heddle.notifications", &[]);
+        let row = row.await.expect("one notification");
+        (row.get(0), row.get(1))
+    }
+}
+
+impl Simulated {
+    /// Runs that are due now fail.
+    async fn fail(&self) {
+        self.tick(&mut Scheduler(self.schedules())).await;
+        for begun in self.begun() {
+            self.end(begun, Ending::failed(ErrorKind::Failed, "on purpose")).await;
+        }
+    }
+}
+
+/// The states of notifications.
+const PENDING: i16 = 0;
+const SENT: i16 = 1;
+const FAILED: i16 = 2;
+
+/// For how long nobody waits in a queue here.
+const LONG: Duration = Duration::from_secs(86_400);
+
+/// What a receiver refuses is sent again after 2 s, 5 s, 15 s and so on, each up to a fifth longer, and not a moment before:
+/// with the same id, twelve times in all. Then it is given up.
+#[tokio::test]
+async fn what_is_refused_is_sent_again_after_its_time_and_given_up_after_twelve_tries() {
+    let world = World::at("2026-03-01T00:00:00Z").await;
+    let receiver = Receiver::start("503 Service Unavailable").await;
+    world.hook(&receiver, json!({})).await;
+    world.telling("g", "1s").await;
+    world.pass(TimeDelta::seconds(1)).await;
+    let node = world.node(1).await;
+    let mut notifier = node.notifier(LONG);
+    let second = Duration::from_secs(1);
+    assert_eq!(node.tick(&mut notifier).await, second);
+    assert_eq!(receiver.count(), 0);
+    node.fail().await;
+    node.tick(&mut notifier).await;
+    for (tries, seconds) in [2, 5, 15, 60, 300, 900, 3_600, 7_200, 14_400, 21_600, 28_800]
+        .into_iter()
+        .enumerate()
+    {
+        assert_eq!((receiver.count(), world.notified().await.0), (tries + 1, PENDING));
+        let wait = world.due_at().await.expect("it is sent again") - world.now();
+        let least = TimeDelta::seconds(seconds);
+        assert!(
+            least <= wait && wait <= least * 6 / 5,
+            "{wait} after {} tries",
+            tries + 1
+        );
+        world.pass_for(&node, wait - MOMENT).await;
+        assert_eq!(node.tick(&mut notifier).await, Duration::from_micros(1));
+        assert_eq!(receiver.count(), tries + 1, "it is not due");
+        world.pass_for(&node, MOMENT).await;
+        node.tick(&mut notifier).await;
+    }
+    let (state, error) = world.notified().await;
+    assert_eq!((receiver.count(), state, world.due_at().await), (12, FAILED, None));
+    assert!(error.ends_with("gave up after 12 tries"), "{error}");
+    let told = receiver.told.lock().clone();
+    assert!(
+        told.iter().all(|one| one.id == told[0].id && one.body == told[0].body),
+        "{told:?}"
+    );
+}
+
+/// A receiver may ask for a later time than ours, up to an hour; when it accepts, nothing more is sent.
+#[tokio::test]
+async fn a_receiver_may_ask_for_time() {
+    let world = World::at("2026-03-01T00:00:00Z").await;
+    let receiver = Receiver::start("429 Too Many Requests\r\nretry-after: 600").await;
+    world.hook(&receiver, json!({})).await;
+    world.telling("g", "1s").await;
+    world.pass(TimeDelta::seconds(1)).await;
+    let node = world.node(1).await;
+    let mut notifier = node.notifier(LONG);
+    node.fail().await;
+    node.tick(&mut notifier).await;
+    assert_eq!(world.due_at().await, Some(world.now() + TimeDelta::minutes(10)));
+    world.pass_for(&node, TimeDelta::minutes(10)).await;
+    receiver.answers("503 Service Unavailable\r\nretry-after: 86400");
+    node.tick(&mut notifier).await;
+    assert_eq!(world.due_at().await, Some(world.now() + TimeDelta::hours(1)));
+    world.pass_for(&node, TimeDelta::hours(1)).await;
+    receiver.answers("204 No Content");
+    node.tick(&mut notifier).await;
+    assert_eq!(
+        (world.notified().await, world.due_at().await),
+        ((SENT, String::new()), None)
+    );
+    world.pass_for(&node, TimeDelta::days(1)).await;
+    node.tick(&mut notifier).await;
+    assert_eq!(receiver.count(), 3);
+}
+
+/// More failures of a group than its channel wants one by one are told as one message, at the end of the channel's span and
+/// not before; it counts all of them.
+#[tokio::test]
+async fn a_storm_is_told_at_the_end_of_its_span() {
+    let world = World::at("2026-03-01T00:00:00Z").await;
+    let receiver = Receiver::start("204 No Content").await;
+    world.hook(&receiver, json!({"burst": 1, "digest_every": "10m"})).await;
+    let rules = json!({"on": ["failed"], "channels": ["hook"]});
+    world
+        .group("g", json!({"schedules": {"s": {"every": "1m"}}, "notify": rules}))
+        .await;
+    let node = world.node(1).await;
+    let mut notifier = node.notifier(LONG);
+    for told in [1, 1, 1] {
+        world.pass_for(&node, TimeDelta::minutes(1)).await;
+        node.fail().await;
+        node.tick(&mut notifier).await;
+        assert_eq!(receiver.count(), told);
+    }
+    let ends_at = at("2026-03-01T00:11:00Z");
+    assert_eq!(world.due_at().await, Some(ends_at));
+    world.pass_for(&node, ends_at - world.now() - MOMENT).await;
+    node.tick(&mut notifier).await;
+    assert_eq!(receiver.count(), 1);
+    world.pass_for(&node, MOMENT).await;
+    node.tick(&mut notifier).await;
+    let counts: Vec<Value> = receiver
+        .told
+        .lock()
+        .iter()
+        .map(|one| one.body["data"]["count"].clone())
+        .collect();
+    assert_eq!(counts, [1, 2]);
+}
+
+/// People are told that nobody claims a task run when it has waited for longer than they want, once; and again of the next
+/// one if somebody has come in between. It is looked for every ten seconds, or more often if they want to hear of it sooner.
+#[tokio::test]
+async fn a_queue_without_workers_is_told_when_patience_is_over() {
+    let world = World::at("2026-03-01T00:00:00Z").await;
+    let receiver = Receiver::start("204 No Content").await;
+    world.hook(&receiver, json!({})).await;
+    let rules = json!({"on": ["queue_stalled"], "channels": ["hook"]});
+    let often = json!({"notify": rules, "schedules": {"s": {"every": "1h"}}});
+    world.group("g", with(queued(json!({})), often)).await;
+    world.pass(TimeDelta::hours(1)).await;
+    let mut node = world.node(1).await;
+    let queues = node.queues();
+    let mut scheduler = Scheduler(node.schedules());
+    let mut stalls = Stalls(node.notifier(Duration::from_secs(600)));
+    let told = "SELECT count(*) FROM heddle.notices WHERE event = 'queue_stalled'";
+    node.tick(&mut scheduler).await;
+    assert_eq!(node.tick(&mut stalls).await, Duration::from_secs(10));
+    world.pass_for(&node, TimeDelta::minutes(10)).await;
+    node.tick(&mut stalls).await;
+    assert_eq!(
+        world.one::<i64>(told).await,
+        0,
+        "it has not waited for longer than that"
+    );
+    world.pass_for(&node, MOMENT).await;
+    for _ in 0..2 {
+        node.tick(&mut stalls).await;
+        assert_eq!(world.one::<i64>(told).await, 1);
+        world.pass_for(&node, TimeDelta::minutes(1)).await;
+    }
+    // A worker comes, and goes.
+    assert_eq!(claim(&queues, LONG).await.len(), 1);
+    node.tick(&mut stalls).await;
+    world.pass_for(&node, at("2026-03-01T02:00:00Z") - world.now()).await;
+    node.tick(&mut scheduler).await;
+    for (minutes, count) in [(10, 1), (1, 2)] {
+        world.pass_for(&node, TimeDelta::minutes(minutes)).await;
+        node.tick(&mut stalls).await;
+        assert_eq!(world.one::<i64>(told).await, count);
+    }
+    let mut impatient = Stalls(node.notifier(Duration::from_secs(3)));
+    let pause = Duration::from_secs(3);
+    assert_eq!(
+        (impatient.first_after(), node.tick(&mut impatient).await),
+        (pause, pause)
+    );
+}
+
+/// People are told of a failure also if only a newer build knows its kind.
+#[tokio::test]
+async fn a_failure_of_an_unknown_kind_is_told() {
+    let world = World::at("2026-03-01T00:00:00Z").await;
+    let run = RunId(Uuid::from_u128(7));
+    let newer = format!(
+        "ALTER TABLE heddle.attempts DROP CONSTRAINT attempts_error_kind_check;
+         INSERT INTO heddle.attempts (run, task, item, attempt, state, started_at, finished_at, error_kind, error_message)
+             VALUES ('{run}', 0, -1, 1, 2, now(), now(), 99, 'broken')"
+    );
+    world.sql.batch_execute(&newer).await.expect("an attempt");
+    let notice = NoticeRow {
+        id: 1,
+        at: world.now(),
+        event: notify::Event::Rule(NotifyEvent::Failed),
+        group_id: None,
+        revision_id: None,
+        run: Some(run),
+        notice: Notice::of_run(NotifyEvent::Failed),
+        about: None,
+        said: None,
+    };
+    let failures = world.store.last_failures(&[&notice]).await.expect("failures");
+    assert_eq!((failures[&1].kind, failures[&1].message.as_str()), (None, "broken"));
+}

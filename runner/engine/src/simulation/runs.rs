@@ -1,0 +1,169 @@
+//! Runs: retries, gates, slots of pools, and their removal.
+
+use futures::FutureExt;
+
+use super::*;
+use crate::node::signals::Signal;
+use crate::retention::{Pruner, Rounds};
+use crate::runs::claimer::Claimer;
+use crate::runs::inbox::Inbox;
+use crate::runs::pools::Admitter;
+
+/// Between a failure and the next attempt, a task run waits for its interval: exact to the microsecond.
+#[tokio::test]
+async fn a_retry_waits_its_backoff() {
+    let world = World::at("2026-03-01T00:00:00Z").await;
+    let retry = json!({"strategy": "exponential", "retries": 3, "interval": "10m"});
+    let task = json!({"http": {"url": "http://example.com/"}, "retry": retry});
+    let spec = json!({"tasks": {"t": task}, "schedules": {"s": {"once": {"delay": "1s"}}}});
+    world.group("g", spec).await;
+    world.pass(TimeDelta::seconds(1)).await;
+    let node = world.node(1).await;
+    node.tick(&mut Scheduler(node.schedules())).await;
+    let (mut inbox, mut claimer) = (Inbox(node.runs.clone()), Claimer::of(node.runs.clone()));
+    for (attempt, minutes) in [(1, 10), (2, 20), (3, 40)] {
+        let (run, at) = node.only_begun();
+        assert_eq!(at.attempt, attempt);
+        node.end((run, at), Ending::failed(ErrorKind::Failed, "on purpose"))
+            .await;
+        // It holds its lease all the time, without heartbeats.
+        node.node.register().await.expect("a lease");
+        world
+            .pass(TimeDelta::minutes(minutes) - TimeDelta::microseconds(1))
+            .await;
+        node.node.register().await.expect("a lease");
+        node.tick(&mut inbox).await;
+        node.tick(&mut claimer).await;
+        assert_eq!(node.begun(), [], "attempt {} is not due", attempt + 1);
+        world.pass(TimeDelta::microseconds(1)).await;
+        node.tick(&mut inbox).await;
+        node.tick(&mut claimer).await;
+        assert_eq!(node.begun.0.lock().len(), 1, "attempt {}", attempt + 1);
+    }
+    let last = node.only_begun();
+    node.end(last, Ending::failed(ErrorKind::Failed, "on purpose")).await;
+    assert_eq!(world.runs("failed").await.len(), 1, "three retries are all");
+}
+
+/// Runs are removed when they were kept for 90 days, counted from their ends, and not a round sooner.
+#[tokio::test]
+async fn retention_removes_what_is_old() {
+    let world = World::at("2026-03-01T00:00:00Z").await;
+    world
+        .group("g", json!({"schedules": {"s": {"once": {"delay": "1s"}}}}))
+        .await;
+    world.pass(TimeDelta::seconds(1)).await;
+    let node = world.node(1).await;
+    node.tick(&mut Scheduler(node.schedules())).await;
+    let begun = node.only_begun();
+    node.end(begun, Ending::Succeeded("null".into())).await;
+    assert_eq!(world.runs("succeeded").await.len(), 1);
+    let mut rounds = Rounds::of(Arc::new(Pruner::new(node.node.clone())));
+    world.pass(TimeDelta::days(90) - TimeDelta::seconds(1)).await;
+    node.tick(&mut rounds).await;
+    assert_eq!(world.runs("succeeded").await.len(), 1);
+    // The next round of the cluster.
+    world.pass(TimeDelta::minutes(10)).await;
+    node.tick(&mut rounds).await;
+    assert!(world.runs("succeeded").await.is_empty());
+}
+
+/// A run at a gate with an unreadable progress holds up neither those behind it nor other groups, and gets its turn
+/// when it is repaired.
+#[tokio::test]
+async fn a_gate_is_held_up_by_no_run_that_cannot_be_read() {
+    let world = World::at("2026-03-01T00:00:00Z").await;
+    let spec = json!({"schedules": {"s": {"every": "1h", "misfire": "all", "grace": "1d"}}, "overlap": "queue"});
+    world.group("one", spec.clone()).await;
+    world.group("other", spec).await;
+    world.pass(TimeDelta::hours(3)).await;
+    let node = world.node(1).await;
+    node.tick(&mut Scheduler(node.schedules())).await;
+    assert_eq!(world.runs("waiting").await.len(), 6);
+    let garble = async |logical_time: Time, with: &str| {
+        let micros = logical_time.timestamp_micros();
+        let statement = format!(
+            "UPDATE heddle.runs_live SET progress = {with}
+              WHERE group_id = (SELECT id FROM heddle.groups WHERE name = 'one')
+                AND logical_time = to_timestamp($1::bigint / 1000000.0)"
+        );
+        assert_eq!(world.sql.execute(&statement, &[&micros]).await.expect("a run"), 1);
+    };
+    let first = world.now() - TimeDelta::hours(2);
+    garble(first, "'\\xff'::bytea || progress").await;
+    // One tick finds out which it is, the next decides about the others: each group runs one at a time.
+    let mut inbox = Inbox(node.runs.clone());
+    node.tick(&mut inbox).await;
+    node.tick(&mut inbox).await;
+    let begun = world.runs("running").await;
+    assert_eq!(begun, [first, first + TimeDelta::hours(1)]);
+    let set_aside = node.runs.pending.aside.of(crate::runs::aside::Kind::Gates);
+    assert_eq!(set_aside.len(), 1);
+    // It is repaired, tried again, and gets its turn when no run is before it.
+    garble(first, "substr(progress, 2)").await;
+    for _ in 0..2 {
+        node.node.register().await.expect("a lease");
+        world.pass(TimeDelta::seconds(11)).await;
+        node.node.register().await.expect("a lease");
+        node.tick(&mut inbox).await;
+    }
+    assert_eq!(set_aside.len(), 0);
+}
+
+/// A slot of a pool that is free goes to the task run that has waited longest; nobody gets more slots than there are. A
+/// pool that grows lets more in with the next look.
+#[tokio::test]
+async fn slots_of_a_pool_go_to_those_who_wait_in_their_order() {
+    let world = World::at("2026-03-01T00:00:00Z").await;
+    let pool = world.store.put_pool(world.by(), "p", 1).await;
+    pool.expect("a pool");
+    let task = json!({"http": {"url": "http://example.com/"}, "pools": {"p": 1}});
+    let hourly = json!({"every": "1h", "misfire": "all", "grace": "1d"});
+    world
+        .group("g", json!({"tasks": {"t": task}, "schedules": {"s": hourly}}))
+        .await;
+    world.pass(TimeDelta::hours(4)).await;
+    let node = world.node(1).await;
+    node.tick(&mut Scheduler(node.schedules())).await;
+    let made: Vec<RunId> = {
+        let ids = "SELECT id::text FROM heddle.runs_live ORDER BY logical_time";
+        let rows = world.sql.query(ids, &[]).await.expect("runs");
+        rows.iter()
+            .map(|row| RunId(row.get::<_, &str>(0).parse().expect("an id")))
+            .collect()
+    };
+    let (mut admitter, mut claimer) = (Admitter(node.runs.clone()), Claimer::of(node.runs.clone()));
+    node.tick(&mut claimer).await;
+    assert_eq!(node.begun(), [], "nobody has been admitted");
+    let mut admitted = async || {
+        assert_eq!(node.tick(&mut admitter).await, Duration::from_millis(500));
+        let is_told = node.node.signals.raised(Signal::Work).now_or_never().is_some();
+        node.tick(&mut claimer).await;
+        let begun = node.begun();
+        assert!(is_told || begun.is_empty());
+        begun
+    };
+    let [first] = admitted().await[..] else {
+        panic!("one slot")
+    };
+    assert_eq!((first.0, admitted().await), (made[0], Vec::new()));
+    node.end(first, Ending::Succeeded("null".into())).await;
+    let [second] = admitted().await[..] else {
+        panic!("one slot")
+    };
+    assert_eq!((second.0, admitted().await), (made[1], Vec::new()));
+    let pool = world.store.put_pool(world.by(), "p", 2).await;
+    pool.expect("a pool");
+    let [third] = admitted().await[..] else {
+        panic!("one more slot")
+    };
+    assert_eq!((third.0, admitted().await), (made[2], Vec::new()));
+    // Of two ends at once, two slots; and only one still waits.
+    for ended in [second, third] {
+        node.end(ended, Ending::failed(ErrorKind::Failed, "on purpose")).await;
+    }
+    let [fourth] = admitted().await[..] else {
+        panic!("one waits")
+    };
+    assert_eq!(fourth.0, made[3]);
+}

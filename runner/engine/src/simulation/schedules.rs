@@ -1,0 +1,257 @@
+//! Schedules, groups that follow others, and backfills.
+
+use heddle_domain::backfill::BackfillSpec;
+
+use super::*;
+use crate::retention::{Pruner, Rounds};
+use crate::runs::claimer::Claimer;
+use crate::schedules::{Backfiller, Freer, Links, LookAhead, Started};
+
+/// Every noon of March in Zurich, whose clocks are put forward on the 29th: no microsecond sooner, and none twice.
+#[tokio::test]
+async fn a_schedule_fires_at_exactly_the_instants_of_a_month() {
+    let world = World::at("2026-03-01T00:00:00Z").await;
+    let noon = json!({"cron": "0 12 * * *", "timezone": "Europe/Zurich"});
+    world.group("g", json!({"schedules": {"noon": noon}})).await;
+    let node = world.node(1).await;
+    let mut scheduler = Scheduler(node.schedules());
+    let mut rounds = Rounds::of(Arc::new(Pruner::new(node.node.clone())));
+    let expected: Vec<Time> = (1..=31)
+        .map(|day| at(&format!("2026-03-{day:02}T{}:00:00Z", if day < 29 { 11 } else { 10 })))
+        .collect();
+    for (day, instant) in expected.iter().enumerate() {
+        world.set(*instant - TimeDelta::microseconds(1)).await;
+        node.tick(&mut rounds).await;
+        node.tick(&mut scheduler).await;
+        assert_eq!(world.runs("running").await.len(), day, "before {instant}");
+        world.set(*instant).await;
+        node.tick(&mut scheduler).await;
+        node.tick(&mut scheduler).await;
+        assert_eq!(world.runs("running").await, expected[..=day]);
+    }
+}
+
+/// A group with an unreadable revision holds up only its followers, and these go on when it is repaired: the run that
+/// waits for it, and the one that a success of another group calls for.
+#[tokio::test]
+async fn links_are_held_up_by_no_revision_that_cannot_be_read() {
+    let world = World::at("2026-03-01T00:00:00Z").await;
+    let hourly = json!({"schedules": {"s": {"every": "1h"}}});
+    world.group("upstream", hourly.clone()).await;
+    world.group("unreadable", json!({})).await;
+    let follows = |groups: Value| json!({"depends_on": groups});
+    world.group("called", follows(json!(["upstream"]))).await;
+    world.group("held", follows(json!(["upstream", "unreadable"]))).await;
+    let waits = |group: &str| {
+        let mut spec = hourly.clone();
+        spec["depends_on"] = json!([group]);
+        spec
+    };
+    world.group("waiting", waits("upstream")).await;
+    world.group("held-waiting", waits("unreadable")).await;
+    let garble = async |from: &str, to: &str| {
+        let statement = "UPDATE heddle.revisions SET spec = (spec - $1) || jsonb_build_object($2::text, spec -> $1)
+              WHERE group_id = (SELECT id FROM heddle.groups WHERE name = 'unreadable')";
+        assert_eq!(
+            world.sql.execute(statement, &[&from, &to]).await.expect("a revision"),
+            1
+        );
+    };
+    garble("tasks", "no tasks").await;
+    world.pass(TimeDelta::hours(1)).await;
+    let instant = world.now();
+    let node = world.node(1).await;
+    let schedules = node.schedules();
+    node.tick(&mut Scheduler(schedules.clone())).await;
+    let [first] = node.begun()[..] else {
+        panic!("the upstream's run has begun, those that follow wait");
+    };
+    node.end(first, Ending::Succeeded("null".into())).await;
+    let made = async || {
+        let of = "SELECT g.name FROM heddle.runs_live r JOIN heddle.groups g ON g.id = r.group_id
+              WHERE NOT EXISTS (SELECT FROM heddle.waits w WHERE w.run = r.id AND w.upstreams) ORDER BY 1";
+        let rows = world.sql.query(of, &[]).await.expect("runs");
+        rows.iter().map(|row| row.get(0)).collect::<Vec<String>>()
+    };
+    let mut links = Links::of(schedules);
+    node.tick(&mut links).await;
+    node.tick(&mut links).await;
+    assert_eq!(made().await, ["called", "waiting"]);
+    // It is repaired, and has succeeded: what was left is checked after a while, and the waiting run by the sweep.
+    garble("no tasks", "tasks").await;
+    let micros = instant.timestamp_micros();
+    let succeeded = "INSERT INTO heddle.successes (group_id, logical_time, run)
+         SELECT id, to_timestamp($1::bigint / 1000000.0), gen_random_uuid() FROM heddle.groups WHERE name = 'unreadable'";
+    world.sql.execute(succeeded, &[&micros]).await.expect("a success");
+    node.tick(&mut links).await;
+    assert_eq!(made().await, ["called", "waiting"]);
+    for _ in 0..2 {
+        node.node.register().await.expect("a lease");
+        world.pass(TimeDelta::seconds(16)).await;
+        node.node.register().await.expect("a lease");
+        node.tick(&mut links).await;
+    }
+    assert_eq!(made().await, ["called", "held", "held-waiting", "waiting"]);
+    let left = world
+        .sql
+        .query_one("SELECT count(*) FROM heddle.link_events", &[])
+        .await;
+    assert_eq!(left.expect("a count").get::<_, i64>(0), 0);
+}
+
+/// A backfill makes the runs of its instants, as many at once as it may, in their order, each once.
+#[tokio::test]
+async fn a_backfill_goes_through_its_instants_a_few_at_once() {
+    let world = World::at("2026-03-01T00:00:00Z").await;
+    world
+        .group("g", json!({"history": true, "schedules": {"s": {"cron": "0 0 * * *"}}}))
+        .await;
+    let node = world.node(1).await;
+    let schedules = node.schedules();
+    let asked = json!({"from": "2026-02-01", "to": "2026-02-07", "max_active": 3});
+    let spec: BackfillSpec = serde_json::from_value(asked.clone()).expect("a backfill");
+    let started = schedules.start_backfill("g", spec, &asked, "test").await;
+    assert!(matches!(started, Ok(Started::Made(_))));
+    let mut backfiller = Backfiller::of(schedules);
+    let mut claimer = Claimer::of(node.runs.clone());
+    let days: Vec<Time> = (1..=7).map(|day| at(&format!("2026-02-{day:02}T00:00:00Z"))).collect();
+    for done in 0..days.len() {
+        for _ in 0..2 {
+            node.tick(&mut backfiller).await;
+            node.tick(&mut claimer).await;
+        }
+        let until = (done + 3).min(days.len());
+        assert_eq!(world.runs("running").await, days[done..until], "after {done} ends");
+        let first = node.begun.0.lock().remove(0);
+        node.end(first, Ending::Succeeded("null".into())).await;
+    }
+    node.tick(&mut backfiller).await;
+    assert_eq!(world.runs("succeeded").await, days);
+    assert!(world.runs("running").await.is_empty());
+}
+
+/// A pinned rerun whose script versions are not known makes no run: with others, it would be another run. It goes on when
+/// they are there again.
+#[tokio::test]
+async fn a_pinned_rerun_takes_no_other_versions() {
+    let world = World::at("2026-03-01T00:00:00Z").await;
+    world
+        .group("g", json!({"history": true, "schedules": {"s": {"cron": "0 0 * * *"}}}))
+        .await;
+    let node = world.node(1).await;
+    let schedules = node.schedules();
+    let mut backfiller = Backfiller::of(schedules.clone());
+    let mut claimer = Claimer::of(node.runs.clone());
+    let rerun = async |more: Value| {
+        let asked = with(json!({"from": "2026-02-01", "to": "2026-02-01"}), more);
+        let spec: BackfillSpec = serde_json::from_value(asked.clone()).expect("a backfill");
+        let started = schedules.start_backfill("g", spec, &asked, "test").await;
+        assert!(matches!(started, Ok(Started::Made(_))));
+    };
+    let mut tick = async || {
+        node.tick(&mut backfiller).await;
+        node.tick(&mut claimer).await;
+    };
+    rerun(json!({})).await;
+    tick().await;
+    let first = node.begun.0.lock().remove(0);
+    node.end(first, Ending::Succeeded("null".into())).await;
+    tick().await;
+    let hidden = "CREATE TABLE kept AS SELECT * FROM heddle.resolutions; DELETE FROM heddle.resolutions";
+    world.sql.batch_execute(hidden).await.expect("no resolutions");
+    rerun(json!({"on_existing": "all", "scripts": "pinned"})).await;
+    tick().await;
+    assert!(world.runs("running").await.is_empty());
+    let back = "INSERT INTO heddle.resolutions OVERRIDING SYSTEM VALUE SELECT * FROM kept";
+    world.sql.batch_execute(back).await.expect("the resolutions");
+    tick().await;
+    assert_eq!(world.runs("running").await, [at("2026-02-01T00:00:00Z")]);
+}
+
+/// A schedule that waits for a run which has ended without it is counted from that end, or, if nothing is left of the run,
+/// from when that is noticed. As long as the run lives, the schedule waits.
+#[tokio::test]
+async fn a_schedule_that_waits_in_vain_is_counted_from_the_end_of_its_run() {
+    let world = World::at("2026-03-01T00:00:00Z").await;
+    world.group("g", json!({"schedules": {"s": {"after": "10m"}}})).await;
+    let node = world.node(1).await;
+    let schedules = node.schedules();
+    let (mut scheduler, mut freer) = (Scheduler(schedules.clone()), Freer::of(&schedules));
+    let (minute, ten) = (TimeDelta::minutes(1), TimeDelta::minutes(10));
+    let due_at = async || world.instant("SELECT next_fire_at AS at FROM heddle.schedules").await;
+    world.pass_for(&node, ten).await;
+    node.tick(&mut scheduler).await;
+    let first = node.only_begun();
+    world.pass(TimeDelta::seconds(5)).await;
+    assert_eq!(node.tick(&mut freer).await, Duration::from_secs(60));
+    assert_eq!(due_at().await, None, "its run lives");
+    // Its run ends, and whoever recorded that did not move it on.
+    let waits = format!(
+        "UPDATE heddle.schedules SET awaits = '{}', next_fire_at = NULL",
+        first.0
+    );
+    node.end(first, Ending::Succeeded("null".into())).await;
+    world.execute(&waits).await;
+    let ended_at = world.now();
+    world.pass_for(&node, minute).await;
+    node.tick(&mut freer).await;
+    assert_eq!(due_at().await, Some(ended_at + ten));
+    world.pass_for(&node, ten - minute - MOMENT).await;
+    node.tick(&mut scheduler).await;
+    assert_eq!(node.begun(), []);
+    world.pass_for(&node, MOMENT).await;
+    node.tick(&mut scheduler).await;
+    let second = node.only_begun();
+    // This one was removed as well.
+    let waits = format!(
+        "UPDATE heddle.schedules SET awaits = '{}', next_fire_at = NULL",
+        second.0
+    );
+    node.end(second, Ending::Succeeded("null".into())).await;
+    world.execute("DELETE FROM heddle.runs_done").await;
+    world.execute(&waits).await;
+    world.pass_for(&node, minute).await;
+    node.tick(&mut freer).await;
+    assert_eq!(due_at().await, Some(world.now() + ten));
+}
+
+/// What schedules need is read a second and a half before they are due, and no microsecond sooner. From one look to the
+/// next, none is left out. What is read is enough: the runs are there on time although the revisions cannot be read any
+/// more.
+#[tokio::test]
+async fn what_is_due_soon_is_read_ahead() {
+    let world = World::at("2026-03-01T00:00:00Z").await;
+    // The first is due after an hour, the second as late as the second look sees, the third a little later.
+    for (name, delay) in [("a", "3600s"), ("b", "3600250ms"), ("c", "3600251ms")] {
+        let once = json!({"schedules": {"s": {"once": {"delay": delay}}}});
+        world.group(name, once).await;
+    }
+    let (early, node) = (world.node(1).await, world.node(2).await);
+    let (mut too_early, mut ahead) = (LookAhead::of(&early.schedules()), LookAhead::of(&node.schedules()));
+    let pause = Duration::from_millis(250);
+    world
+        .pass(TimeDelta::hours(1) - TimeDelta::milliseconds(1_500) - MOMENT)
+        .await;
+    assert_eq!(early.tick(&mut too_early).await, pause);
+    world.pass(MOMENT).await;
+    assert_eq!(node.tick(&mut ahead).await, pause);
+    world.pass(TimeDelta::milliseconds(250)).await;
+    node.tick(&mut ahead).await;
+    world.execute("UPDATE heddle.revisions SET spec = '{}'").await;
+    let known = async |node: &Simulated, group: &str| {
+        let id = format!("SELECT revision_id FROM heddle.groups WHERE name = '{group}'");
+        let current = node.node.catalog.current(&[world.one(&id).await]).await;
+        !current.expect("an answer").is_empty()
+    };
+    assert!(!known(&early, "a").await);
+    assert!(known(&node, "a").await && known(&node, "b").await);
+    assert!(!known(&node, "c").await);
+    for millis in [1_250, 250] {
+        world.pass_for(&node, TimeDelta::milliseconds(millis) - MOMENT).await;
+        node.tick(&mut Scheduler(node.schedules())).await;
+        assert_eq!(node.begun(), []);
+        world.pass_for(&node, MOMENT).await;
+        node.tick(&mut Scheduler(node.schedules())).await;
+        node.only_begun();
+    }
+}
