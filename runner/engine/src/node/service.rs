@@ -76,12 +76,18 @@ pub(crate) trait Service: Send + 'static {
 
     /// Does what there is to do; returns the time until the next tick unless there is a signal before.
     fn tick(&mut self, now: Time) -> impl Future<Output = Result<Duration, EngineError>> + Send;
+
+    /// The node stops: brings to an end what a tick has begun and left for the next one.
+    fn finish(&mut self) -> impl Future<Output = ()> + Send {
+        std::future::ready(())
+    }
 }
 
 /// Drives a service until its node stops. A tick that is running then goes on to its end.
 pub(crate) async fn drive(mut service: impl Service) {
     let node = service.node().clone();
     go_on(&mut service, &node.state, &node.stop, || node.now()).await;
+    service.finish().await;
 }
 
 async fn go_on<S: Service>(service: &mut S, state: &State, stop: &CancellationToken, now: impl Fn() -> Time) {

@@ -160,6 +160,16 @@ impl Service for LogWriter {
         self.rests = took.is_some();
         Ok(took.unwrap_or(FLUSH_EVERY))
     }
+
+    /// The lines of the round are in no buffer any more.
+    async fn finish(&mut self) {
+        while !self.is_round_over() {
+            if let Err(error) = self.write().await {
+                tracing::error!(error = %Chain(&error), "log lines are lost, because the node stops");
+                return;
+            }
+        }
+    }
 }
 
 impl LogWriter {

@@ -159,3 +159,20 @@ async fn lines_that_are_refused_hold_up_no_outcome_for_ever() {
     until(async || log.has_succeeded().await).await;
     assert_eq!(log.seen().await, 0);
 }
+
+/// A node that stops writes the lines that its writer has taken.
+#[tokio::test]
+async fn lines_that_were_taken_are_written_when_the_node_stops() {
+    let mut log = Logging::begun().await;
+    log.world
+        .execute(
+            "CREATE FUNCTION public.refuse() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN RAISE 'on purpose'; END $$;
+             CREATE TRIGGER refuse BEFORE INSERT ON heddle.logs FOR EACH ROW EXECUTE FUNCTION public.refuse()",
+        )
+        .await;
+    log.say(0..300);
+    assert!(log.writer.tick(log.world.now()).await.is_err());
+    log.world.execute("DROP TRIGGER refuse ON heddle.logs").await;
+    log.writer.finish().await;
+    assert_eq!(log.seen().await, 300);
+}
