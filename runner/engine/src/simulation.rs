@@ -4,8 +4,8 @@
 //! database has its own `clock_timestamp()`. So every period (a lease, a back-off, a month) lasts exactly as long as
 //! the test says, on the slowest machine.
 //!
-//! The tests are below, by subject. Each service has one (`runner/cli/tests/architecture.rs` checks that): what it does,
-//! at which instant, and that it does nothing a moment before.
+//! The tests are below, by subject. Each service has one (`runner/cli/tests/architecture/services.rs` checks that): what
+//! it does, at which instant, and that it does nothing a moment before.
 
 use std::path::Path;
 use std::sync::Arc;

@@ -2,7 +2,7 @@
 //! store does what nodes do, concurrently, and Postgres itself shows which connection waits.
 //!
 //! A test names the statements that it is about, files of `runner/store/src/sql`, in its comment: a statement with a locking
-//! note that none of them names fails a test of `runner/cli/tests/architecture.rs`.
+//! note that none of them names fails a test of `runner/cli/tests/architecture/locks.rs`.
 
 mod dispatch;
 mod messages;

@@ -24,7 +24,7 @@
 //!   `runs/heard.rs`), or is asked through a trait of theirs that the service implements and that is set at the start
 //!   (`runs/mod.rs`: who carries out attempts, who gives out offers).
 //!
-//! A test (`runner/cli/tests/architecture.rs`) reads the imports and checks these rules.
+//! A test (`runner/cli/tests/architecture/services.rs`) reads the imports and checks these rules.
 //!
 //! # Whose is what
 //!
