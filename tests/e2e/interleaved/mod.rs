@@ -5,6 +5,8 @@
 //! note that none of them names fails a test of `runner/cli/tests/architecture/locks.rs`.
 
 mod dispatch;
+mod ends;
+mod inbox;
 mod messages;
 mod named;
 mod nodes;
