@@ -54,6 +54,7 @@ mod queries;
 mod queue_timeouts;
 mod queues;
 mod reading;
+mod repeats;
 mod retention;
 mod retries;
 mod runtimes;
