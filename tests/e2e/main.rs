@@ -56,6 +56,7 @@ mod queues;
 mod reading;
 mod repeats;
 mod retention;
+mod retention_others;
 mod retries;
 mod runtimes;
 mod sandbox;
