@@ -75,7 +75,7 @@ pub(crate) fn write(ctx: &Ctx, page: Page) -> Markup {
     let parts = ctx.take_parts();
     let connect = (!parts.is_empty() && ctx.beat() != Beat::Still).then(|| {
         let at = format!("{}{}", ctx.path, query(ctx));
-        let pairs = [("at", at), ("has", live::has(&parts))];
+        let pairs = [("at", at), ("has", live::part::has(&parts))];
         let query = url::form_urlencoded::Serializer::new(String::new())
             .extend_pairs(pairs)
             .finish();

@@ -1,0 +1,207 @@
+//! When something may have changed: one watcher for all pages of this node that are open.
+
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Weak};
+use std::time::Duration;
+
+use heddle_domain::id::RunId;
+use parking_lot::Mutex;
+use tokio::sync::watch;
+use tokio::time::Instant;
+use uuid::Uuid;
+
+use super::shown::{Looks, Shown};
+use crate::Ui;
+use crate::ctx::Beat;
+
+/// How many pages one node keeps up to date; further ones are told to come back, and do not change.
+const PAGES_MAX: usize = 5_000;
+/// How often the fingerprint is read while a page is open.
+const LOOK_EVERY: Duration = Duration::from_millis(500);
+/// How many checks pass between two checks of runs.
+const RUNS_EVERY: u64 = 2;
+/// How often a comment is sent if nothing else is, so that proxies and browsers know that the connection is alive.
+const KEEP_ALIVE: Duration = Duration::from_secs(15);
+
+/// Tells pages that something may have changed.
+#[derive(Default)]
+pub(crate) struct Pulse {
+    open: AtomicUsize,
+    /// When something changed last.
+    watcher: Mutex<Option<watch::Receiver<Instant>>>,
+    /// When each run changed last that a page is about.
+    runs: Mutex<HashMap<Uuid, watch::Sender<Instant>>>,
+    /// The pages that are shown.
+    shown: Mutex<HashMap<Looks, Weak<Shown>>>,
+}
+
+impl Pulse {
+    /// Listens for changes. The first listener starts the watcher, which ends when there are no listeners.
+    pub(super) fn listen(ui: &Ui) -> watch::Receiver<Instant> {
+        let mut watcher = ui.pulse.watcher.lock();
+        if let Some(receiver) = watcher.as_ref().filter(|receiver| receiver.has_changed().is_ok()) {
+            return receiver.clone();
+        }
+        let (sender, receiver) = watch::channel(Instant::now());
+        *watcher = Some(receiver.clone());
+        let ui = ui.clone();
+        tokio::spawn(async move {
+            let mut last = None;
+            let mut marks = HashMap::new();
+            let mut looks = 0_u64;
+            while !ui.pulse.is_done(&ui) {
+                let counted = ui.engine.counters();
+                let seen = match ui.engine.store().page_fingerprint().await {
+                    Ok(fingerprint) => Some((fingerprint, format!("{counted:?}"))),
+                    // The pages are made again, and say that the database is away.
+                    Err(_) => None,
+                };
+                if seen != last {
+                    let _ = sender.send(Instant::now());
+                    last = seen;
+                }
+                if looks.is_multiple_of(RUNS_EVERY) {
+                    ui.pulse.look_at_runs(&ui, &mut marks).await;
+                }
+                looks += 1;
+                tokio::time::sleep(LOOK_EVERY).await;
+            }
+        });
+        receiver
+    }
+
+    /// Whether the watcher may end. Decided under the lock under which a page looks for it: a page that is opened
+    /// meanwhile either is counted here, or finds no watcher and starts another.
+    fn is_done(&self, ui: &Ui) -> bool {
+        let mut watcher = self.watcher.lock();
+        let done = self.open.load(Ordering::Relaxed) == 0 || ui.engine.is_leaving();
+        if done {
+            *watcher = None;
+        }
+        done
+    }
+
+    /// Listens to a run for a page that was made at `made`; earlier changes are not reported.
+    pub(super) fn listen_to(&self, run: Uuid, made: Instant) -> watch::Receiver<Instant> {
+        let mut runs = self.runs.lock();
+        let mut told = runs.entry(run).or_insert_with(|| watch::channel(made).0).subscribe();
+        // Told to others while the page was made.
+        if *told.borrow() > made {
+            told.mark_changed();
+        }
+        told
+    }
+
+    /// Signals the pages of runs that have changed. A run that is checked for the first time counts as changed: it may
+    /// have changed between its page and this check.
+    async fn look_at_runs(&self, ui: &Ui, marks: &mut HashMap<Uuid, Option<String>>) {
+        let asked: Vec<Uuid> = {
+            let mut runs = self.runs.lock();
+            runs.retain(|_, sender| sender.receiver_count() > 0);
+            marks.retain(|run, _| runs.contains_key(run));
+            runs.keys().copied().collect()
+        };
+        if asked.is_empty() {
+            return;
+        }
+        let mut found: HashMap<Uuid, Option<String>> = match ui.engine.store().page_run_marks(&asked).await {
+            Ok(found) => found.into_iter().map(|(run, mark)| (run, Some(mark))).collect(),
+            Err(_) => HashMap::new(),
+        };
+        let runs = self.runs.lock();
+        for run in asked {
+            let mark = found.remove(&run).flatten();
+            if marks.get(&run) != Some(&mark) {
+                if let Some(sender) = runs.get(&run) {
+                    let _ = sender.send(Instant::now());
+                }
+                marks.insert(run, mark);
+            }
+        }
+    }
+
+    /// A page that is shown to somebody, maybe for the first time.
+    pub(super) fn shown(&self, looks: Looks) -> Arc<Shown> {
+        let mut all = self.shown.lock();
+        if let Some(shown) = all.get(&looks).and_then(Weak::upgrade) {
+            return shown;
+        }
+        all.retain(|_, shown| shown.strong_count() > 0);
+        let shown = Arc::new(Shown::default());
+        all.insert(looks, Arc::downgrade(&shown));
+        shown
+    }
+}
+
+pub(super) struct Open(pub(super) Ui);
+
+impl Open {
+    pub(super) fn new(ui: &Ui) -> Option<Self> {
+        let open = ui.pulse.open.fetch_add(1, Ordering::Relaxed);
+        let page = Self(ui.clone());
+        (open < PAGES_MAX).then_some(page)
+    }
+}
+
+impl Drop for Open {
+    fn drop(&mut self) {
+        self.0.pulse.open.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+/// Waits until the page may have changed, and tells when it did; `None`: nothing but time has passed.
+pub(super) async fn wait(
+    ui: &Ui,
+    pulse: &mut watch::Receiver<Instant>,
+    run: &mut Option<(Uuid, watch::Receiver<Instant>)>,
+    beat: Beat,
+) -> Option<Instant> {
+    if beat == Beat::Still {
+        tokio::time::sleep(KEEP_ALIVE).await;
+        return None;
+    }
+    // The watcher has ended: another is begun.
+    if pulse.has_changed().is_err() {
+        *pulse = Pulse::listen(ui);
+        tokio::time::sleep(LOOK_EVERY).await;
+        return Some(Instant::now());
+    }
+    let (told, bell) = match (beat, run) {
+        (Beat::Run(id), Some((_, told))) => (told, Some(ui.engine.watch(RunId(id)))),
+        _ => (pulse, None),
+    };
+    let rung = async {
+        match &bell {
+            Some(bell) => bell.rung().await,
+            None => std::future::pending().await,
+        }
+    };
+    tokio::select! {
+        () = rung => Some(Instant::now()),
+        changed = told.changed() => match changed {
+            Ok(()) => Some(*told.borrow_and_update()),
+            // The sender is gone: this counts as a change.
+            Err(_) => Some(Instant::now()),
+        },
+        () = tokio::time::sleep(KEEP_ALIVE) => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn what_a_run_did_while_its_page_was_made_is_told() {
+        let (pulse, run) = (Pulse::default(), Uuid::nil());
+        let made = Instant::now();
+        let first = pulse.listen_to(run, made);
+        assert!(!first.has_changed().unwrap());
+        tokio::time::sleep(Duration::from_millis(2)).await;
+        pulse.runs.lock()[&run].send(Instant::now()).unwrap();
+        assert!(first.has_changed().unwrap() && pulse.listen_to(run, made).has_changed().unwrap());
+        tokio::time::sleep(Duration::from_millis(2)).await;
+        assert!(!pulse.listen_to(run, Instant::now()).has_changed().unwrap());
+    }
+}

@@ -1,0 +1,279 @@
+//! The stream of events to one browser.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::convert::Infallible;
+use std::sync::Arc;
+use std::time::Duration;
+
+use axum::body::Body;
+use axum::http::{HeaderValue, Method, StatusCode, header};
+use axum::response::Response;
+use bytes::Bytes;
+use futures::future::BoxFuture;
+use tokio::sync::watch;
+use tokio::time::Instant;
+use uuid::Uuid;
+
+use super::part::parse_has;
+use super::pulse::{Open, Pulse, wait};
+use super::shown::{Looks, Shown, What, looks_of, parts_of};
+use crate::ctx::Beat;
+use crate::{Ctx, Ui};
+
+/// The minimum time between two updates of a page.
+const GAP: Duration = Duration::from_millis(250);
+/// The maximum of that time, however large the first of the two updates was.
+const GAP_MAX: Duration = Duration::from_secs(2);
+/// The time after an update for each KiB of it, in microseconds: a page is sent at most 64 KiB per second, between the
+/// two limits above.
+const MICROS_FOR_KIB: u64 = 1_000_000 / 64;
+/// How often a page is made again although nothing seems to have changed.
+const ANYWAY_EVERY: Duration = Duration::from_secs(60);
+/// Instead of making a page again without a change, a node may send what it has made for another viewer within this time.
+const ANYWAY_AGE: Duration = Duration::from_secs(10);
+/// How soon a page that could not be made is tried again.
+const AWAY_EVERY: Duration = Duration::from_secs(2);
+
+/// Makes a page's parts again.
+struct Again {
+    ui: Ui,
+    head: axum::http::request::Parts,
+    target: String,
+    has: BTreeMap<String, String>,
+    /// The page that is shared with other viewers, and the properties for which it was made.
+    shown: Option<(Looks, Arc<Shown>)>,
+    /// When what the browser has was made.
+    given: Option<Instant>,
+    /// The browser was told that the page cannot be made.
+    away: bool,
+    open: Open,
+}
+
+enum News {
+    Events(Vec<Bytes>, Beat),
+    /// The page is not for this viewer any more, or not there.
+    Over(&'static str),
+}
+
+impl Again {
+    /// What has changed up to `due`, or later.
+    async fn make(&mut self, due: Instant) -> News {
+        let mut head = self.head.clone();
+        let Ok(uri) = self.target.parse() else {
+            return News::Over("gone");
+        };
+        head.uri = uri;
+        head.method = Method::GET;
+        // A session that has ended meanwhile ends this, too.
+        let viewer = match self.ui.host.admit(&mut head).await {
+            Ok(viewer) => viewer,
+            Err(turned) if matches!(turned.status, 401 | 403) => return News::Over("signed-out"),
+            Err(_) => return self.away(),
+        };
+        let ctx = Ctx::new(self.ui.clone(), viewer, head, Bytes::new());
+        let looks = looks_of(&ctx, &self.target);
+        self.shown.take_if(|(same, _)| *same != looks);
+        let pulse = &self.ui.pulse;
+        let (_, shown) = self.shown.get_or_insert_with(|| (looks.clone(), pulse.shown(looks)));
+        let due = self.given.map_or(due, |given| due.max(given));
+        let made = shown.since(due, parts_of(&ctx)).await;
+        self.given = Some(made.begun);
+        let (parts, beat) = match &made.what {
+            What::Parts(parts, beat) => (parts, *beat),
+            What::Gone => return News::Over("gone"),
+            What::Away => return self.away(),
+        };
+        let mut events = Vec::new();
+        if std::mem::take(&mut self.away) {
+            events.push(Bytes::from_static(b"event: here\ndata: 1\n\n"));
+        }
+        for part in parts {
+            if self.has.get(part.name) == Some(&part.hash) {
+                continue;
+            }
+            self.has.insert(part.name.to_owned(), part.hash.clone());
+            let id: Vec<String> = self.has.iter().map(|(name, hash)| format!("{name}-{hash}")).collect();
+            events.push(Bytes::from(format!("id: {}\n", id.join("."))));
+            events.push(part.event.clone());
+        }
+        News::Events(events, beat)
+    }
+
+    fn away(&mut self) -> News {
+        self.away = true;
+        News::Events(vec![Bytes::from_static(b"event: away\ndata: 1\n\n")], Beat::Cluster)
+    }
+}
+
+/// The changes of a page, as long as it is open.
+pub(crate) async fn stream(ctx: Ctx) -> Response {
+    let Some(open) = Open::new(&ctx.ui) else {
+        let mut response = Response::new("too many pages are open; close some of them".into());
+        *response.status_mut() = StatusCode::TOO_MANY_REQUESTS;
+        return response;
+    };
+    let at = ctx.q("at").unwrap_or("/").to_owned();
+    if !at.starts_with('/') || at.starts_with("//") || at.starts_with("/live") {
+        let mut response = Response::new("`at` must be the address of a page".into());
+        *response.status_mut() = StatusCode::BAD_REQUEST;
+        return response;
+    }
+    let has = ctx.header("last-event-id").or(ctx.q("has")).unwrap_or_default();
+    let again = Again {
+        has: parse_has(has),
+        ui: ctx.ui.clone(),
+        head: ctx.head().clone(),
+        target: at,
+        shown: None,
+        given: None,
+        away: false,
+        open,
+    };
+    let left = ctx.ui.host.left(ctx.head());
+    let brief = ctx.q("brief").is_some();
+    let here: &[u8] = if brief {
+        b"retry: 5000\nevent: here\ndata: 1\n\n"
+    } else {
+        b"retry: 1000\nevent: here\ndata: 1\n\n"
+    };
+    let pulse = Pulse::listen(&ctx.ui);
+    let state = Stream {
+        again,
+        pulse,
+        left,
+        queue: VecDeque::from([Bytes::from_static(here)]),
+        gap: GAP,
+        brief,
+        beat: Beat::Cluster,
+        run: None,
+        made: None,
+        over: false,
+    };
+    events(futures::stream::unfold(state, |mut stream| async move {
+        let event: Bytes = stream.next().await?;
+        Some((Ok(event), stream))
+    }))
+}
+
+/// The stream of a page whose session has ended, to a page that was not listening then (nobody was looking at it). It is
+/// told, and asks to sign in. A browser does not pass the status of a refused stream on to the page, which would only
+/// try again.
+pub(crate) fn signed_out() -> Response {
+    let said = Bytes::from_static(b"event: over\ndata: signed-out\n\n");
+    events(futures::stream::once(std::future::ready(Ok(said))))
+}
+
+/// An answer whose body goes on, such as a stream of events.
+fn events(stream: impl futures::Stream<Item = Result<Bytes, Infallible>> + Send + 'static) -> Response {
+    let mut response = Response::new(Body::from_stream(stream));
+    let fixed = HeaderValue::from_static;
+    let headers = response.headers_mut();
+    headers.insert(header::CONTENT_TYPE, fixed("text/event-stream"));
+    headers.insert(header::CACHE_CONTROL, fixed("no-store"));
+    // Proxies that would gather it first are asked not to.
+    headers.insert("x-accel-buffering", fixed("no"));
+    response
+}
+
+/// The stream to one browser.
+struct Stream {
+    again: Again,
+    pulse: watch::Receiver<Instant>,
+    /// Completes when the viewer is not admitted any more.
+    left: BoxFuture<'static, ()>,
+    queue: VecDeque<Bytes>,
+    /// How long the next update has to wait.
+    gap: Duration,
+    beat: Beat,
+    /// The run that the page is about, and when it changed last.
+    run: Option<(Uuid, watch::Receiver<Instant>)>,
+    /// When the page was looked at last.
+    made: Option<Instant>,
+    /// The stream ends when it has sent the changes until now.
+    brief: bool,
+    over: bool,
+}
+
+impl Stream {
+    async fn next(&mut self) -> Option<Bytes> {
+        loop {
+            if let Some(event) = self.queue.pop_front() {
+                return Some(event);
+            }
+            let told = self.brief && self.made.is_some();
+            if self.over || told || self.again.open.0.engine.is_leaving() {
+                return None;
+            }
+            // The first answer is made now: nobody goes back to a state before the page that they have.
+            let mut due = Instant::now();
+            if let Some(made) = self.made {
+                let (ui, pulse, run, beat) = (&self.again.ui, &mut self.pulse, &mut self.run, self.beat);
+                let (away, gap) = (self.again.away, self.gap);
+                let moved = async {
+                    tokio::time::sleep(gap).await;
+                    tokio::select! {
+                        changed = wait(ui, pulse, run, beat) => changed,
+                        () = tokio::time::sleep(AWAY_EVERY), if away => Some(Instant::now()),
+                    }
+                };
+                let changed = tokio::select! {
+                    biased;
+                    () = &mut self.left => {
+                        self.end("signed-out");
+                        continue;
+                    }
+                    changed = moved => changed,
+                };
+                due = match changed {
+                    Some(at) => at,
+                    None if made.elapsed() < ANYWAY_EVERY => return Some(Bytes::from_static(b": here\n\n")),
+                    None => Instant::now().checked_sub(ANYWAY_AGE).unwrap_or(due),
+                };
+            }
+            self.made = Some(Instant::now());
+            match self.again.make(due).await {
+                News::Events(events, beat) => {
+                    if let Beat::Run(run) = beat
+                        && let Some(made) = self.again.given
+                        && self.run.as_ref().is_none_or(|(listened, _)| *listened != run)
+                    {
+                        self.run = Some((run, self.again.ui.pulse.listen_to(run, made)));
+                    }
+                    self.beat = beat;
+                    self.gap = gap_behind(&events);
+                    self.queue.extend(events);
+                }
+                News::Over(why) => self.end(why),
+            }
+        }
+    }
+
+    /// Sends the reason why no more events follow, and ends the stream.
+    fn end(&mut self, why: &str) {
+        self.queue
+            .push_back(Bytes::from(format!("event: over\ndata: {why}\n\n")));
+        self.over = true;
+    }
+}
+
+/// How long the update behind these events has to wait.
+fn gap_behind(events: &[Bytes]) -> Duration {
+    let bytes: usize = events.iter().map(Bytes::len).sum();
+    Duration::from_micros(bytes as u64 / 1_024 * MICROS_FOR_KIB).clamp(GAP, GAP_MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_large_update_holds_the_next_one_back() {
+        let gap = |sizes: &[usize]| {
+            let events: Vec<Bytes> = sizes.iter().map(|size| vec![b'x'; *size].into()).collect();
+            gap_behind(&events).as_millis()
+        };
+        assert_eq!((gap(&[]), gap(&[1_000, 9_000])), (250, 250));
+        assert_eq!((gap(&[32 << 10]), gap(&[32 << 10, 32 << 10])), (500, 1_000));
+        assert_eq!(gap(&[10 << 20]), 2_000);
+    }
+}
