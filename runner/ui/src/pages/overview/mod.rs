@@ -1,30 +1,24 @@
 //! The overview: what needs a person, one day back and one day ahead, and what is running now.
 
-use std::collections::BTreeMap;
-use std::fmt::Write;
+mod day;
+mod welcome;
 
-use chrono::{TimeDelta, Timelike};
-use heddle_api::{AttemptState, List, Node, NotificationState, RunState, Trigger};
+use std::collections::BTreeMap;
+
+use chrono::TimeDelta;
+use heddle_api::{AttemptState, List, Node, NotificationState, RunState};
 use heddle_domain::Time;
-use heddle_domain::schedule::Calendar;
-use heddle_store::pages::overview::{BarRow, FailureRow, MinuteRow, NowRow, StalledRow, TimedOutRow};
+use heddle_store::pages::overview::{FailureRow, MinuteRow, NowRow, StalledRow, TimedOutRow};
 use maud::{Markup, html};
 
 use super::{Answer, queues};
-use crate::chart::{Axis, fill, hours};
 use crate::ctx::{Beat, segment};
-use crate::elements::{self, Button, ago, button, empty, group_link, group_or_topic, line, linked, number, state};
+use crate::elements::{self, Button, ago, button, group_link, group_or_topic, line, linked, number, state};
 use crate::frame::Page;
 use crate::span;
 use crate::words::t;
 use crate::{Ctx, Trouble};
 
-/// How many groups the timeline draws, each on a line of its own.
-const LANES_MAX: i64 = 40;
-/// How many runs are read for each group of the timeline.
-const BARS_EACH: i64 = 150;
-/// How many future instants are drawn for each group of the timeline; if there are more, one line is drawn.
-const INSTANTS_EACH: usize = 60;
 /// How many failed runs are read.
 const FAILURES_MAX: i64 = 300;
 /// Up to this number things are counted.
@@ -36,9 +30,6 @@ const TIMED_OUT_MAX: i64 = 200;
 const SLOW_MAX: usize = 5;
 /// How many groups whose newest run failed are listed; the page says how many more there are.
 const FAILING_LISTED: usize = 50;
-/// A bar that is shorter than this and did not fail is drawn together with others of its state and has no link: nobody
-/// could hit it, and there may be thousands.
-const LINK_WIDTH_MIN: f64 = 6.0;
 /// For how long a failure needs a person.
 const FAILURES_FOR: TimeDelta = TimeDelta::days(7);
 /// For how long failures are shown of groups that have run again since.
@@ -58,13 +49,6 @@ struct Failing {
     since_then: Option<RunState>,
 }
 
-struct Lane {
-    name: String,
-    bars: Vec<BarRow>,
-    instants: Vec<Time>,
-    more: bool,
-}
-
 /// A script with attempts that timed out lately.
 struct Slow {
     script: String,
@@ -80,7 +64,7 @@ struct View {
     unsent: Vec<heddle_store::pages::overview::UnsentRow>,
     lost: Vec<(String, Time)>,
     slow: Vec<Slow>,
-    lanes: Vec<Lane>,
+    lanes: Vec<day::Lane>,
     more_lanes: bool,
     minutes: Vec<MinuteRow>,
     now: NowRow,
@@ -107,12 +91,7 @@ impl View {
         // Three statements at a time, on three sessions. These soon have the plans of all statements of the pages; with
         // one session for each statement, many sessions would plan the same statements again.
         let failed = async { failing(ctx, store.page_failures(now - FAILURES_FOR, FAILURES_MAX).await?).await };
-        let drawn = async {
-            let mut lanes = store.page_lanes(from, to, LANES_MAX + 1).await?;
-            let more = lanes.len() as i64 > LANES_MAX;
-            lanes.truncate(LANES_MAX as usize);
-            Ok::<_, Trouble>((with_bars(ctx, lanes, from, to).await?, more))
-        };
+        let drawn = day::read(ctx, from, to);
         let counted = async {
             let minutes = store.page_minutes(now, 60, MINUTE_MAX).await?;
             let counts = store.page_now(COUNT_MAX).await?;
@@ -226,46 +205,6 @@ async fn slow(ctx: &Ctx, rows: Vec<TimedOutRow>) -> Result<Vec<Slow>, Trouble> {
     Ok(found)
 }
 
-async fn with_bars(
-    ctx: &Ctx,
-    lanes: Vec<heddle_store::pages::overview::LaneRow>,
-    from: Time,
-    to: Time,
-) -> Result<Vec<Lane>, Trouble> {
-    let ids: Vec<i64> = lanes.iter().map(|lane| lane.id).collect();
-    let mut bars: BTreeMap<i64, Vec<BarRow>> = BTreeMap::new();
-    for bar in ctx.store().page_bars(&ids, from, BARS_EACH).await? {
-        bars.entry(bar.group_id).or_default().push(bar);
-    }
-    let mut shown = Vec::with_capacity(lanes.len());
-    for lane in lanes {
-        let mut instants = Vec::new();
-        if let Some(group) = ctx.ui.engine.catalog().group(&lane.name).await?
-            && group.enabled
-        {
-            instants = next_instants(&group.revision.calendar, ctx.now, to);
-        }
-        let bars = bars.remove(&lane.id).unwrap_or_default();
-        if bars.is_empty() && instants.is_empty() {
-            continue;
-        }
-        shown.push(Lane {
-            name: lane.name,
-            more: instants.len() > INSTANTS_EACH,
-            bars,
-            instants,
-        });
-    }
-    Ok(shown)
-}
-
-fn next_instants(calendar: &Calendar, now: Time, to: Time) -> Vec<Time> {
-    if !calendar.has_grid() {
-        return calendar.next_after(now).filter(|at| *at <= to).into_iter().collect();
-    }
-    calendar.instants(now, to).take(INSTANTS_EACH + 1).collect()
-}
-
 pub(super) async fn page(ctx: &Ctx) -> Result<Answer, Trouble> {
     ctx.beats_with(Beat::Cluster);
     let view = View::read(ctx).await?;
@@ -280,70 +219,14 @@ pub(super) async fn page(ctx: &Ctx) -> Result<Answer, Trouble> {
         div.heading { div.grow { h1 { (title) } } }
         // The page has the same parts whether there are groups or not, so the first group replaces the greeting without
         // a reload.
-        (ctx.live("attention", if nothing { welcome(ctx) } else { attention(ctx, &view) }))
-        (ctx.live("day", html! { @if !nothing { (day(ctx, &view)) } }))
+        (ctx.live("attention", if nothing { welcome::inside(ctx) } else { attention(ctx, &view) }))
+        (ctx.live("day", html! { @if !nothing { (day::inside(ctx, &view.lanes, view.more_lanes)) } }))
         div.two {
             (ctx.live("pace", html! { @if !nothing { (pace(ctx, &view)) } }))
             (ctx.live("nodes", html! { @if !nothing { (nodes(ctx, &view)) } }))
         }
     };
     Answer::page(Page::new("overview", title, body))
-}
-
-/// The first steps: a script that is one file needs no compiler.
-const STEPS: [(&str, &str); 3] = [
-    (
-        "welcome-script",
-        "heddle script new hello --lang javascript\nheddle script push hello hello/hello.js",
-    ),
-    (
-        "welcome-group",
-        "cat > hello.yaml <<'END'\nkind: group\nname: hello\ntasks:\n  greet: { script: hello }\nEND\nheddle apply -f hello.yaml",
-    ),
-    ("welcome-run", "heddle run start hello --watch"),
-];
-
-/// The node that commands use by default.
-const USUAL_HOST: &str = "127.0.0.1:8080";
-
-/// What a shell needs before the commands reach this node: its address, unless it is the usual one, and a token.
-fn reaching(ctx: &Ctx) -> String {
-    let plain = |host: &&str| {
-        host.chars()
-            .all(|letter| letter.is_ascii_alphanumeric() || ".-:[]".contains(letter))
-    };
-    let host = ctx.header("host").filter(plain).unwrap_or(USUAL_HOST);
-    let scheme = match ctx.header("x-forwarded-proto") {
-        Some("https") => "https",
-        _ => "http",
-    };
-    let mut lines = String::new();
-    if host != USUAL_HOST || scheme == "https" {
-        lines.push_str(&format!("export HEDDLE_URL={scheme}://{host}\n"));
-    }
-    if !ctx.viewer.dev {
-        lines.push_str("export HEDDLE_TOKEN=...\n");
-    }
-    lines
-}
-
-/// The greeting of an empty database, with the first steps.
-fn welcome(ctx: &Ctx) -> Markup {
-    let reaching = reaching(ctx);
-    html! {
-        section.panel {
-            h2 { (t!(ctx, "welcome")) }
-            ol.steps {
-                @for (index, (word, commands)) in STEPS.into_iter().enumerate() {
-                    @let commands = if index == 0 { format!("{reaching}{commands}") } else { commands.to_owned() };
-                    li {
-                        div.row { h3.grow { (t!(ctx, word)) } button.small type="button" data-copy=(commands) { (t!(ctx, "copy")) } }
-                        pre { (commands) }
-                    }
-                }
-            }
-        }
-    }
 }
 
 fn attention(ctx: &Ctx, view: &View) -> Markup {
@@ -432,142 +315,6 @@ fn failing_row(ctx: &Ctx, one: &Failing) -> Markup {
                     (button(Button { glyph: "restart", ..Button::new(format!("/runs/{run}/restart"), t!(ctx, restart), t!(ctx, will)) }))
                 }
             }
-        }
-    }
-}
-
-fn day(ctx: &Ctx, view: &View) -> Markup {
-    // The time is rounded to the minute, so that the picture only changes when something in it does.
-    let now = ctx.now
-        - TimeDelta::seconds(i64::from(ctx.now.second()))
-        - TimeDelta::nanoseconds(i64::from(ctx.now.nanosecond()));
-    let axis = Axis {
-        from: now - TimeDelta::hours(24),
-        to: now + TimeDelta::hours(24),
-        width: 1_000.0,
-    };
-    let ticks: Vec<Time> = hours(ctx.zone, axis.from, axis.to, 6);
-    html! {
-        section.panel aria-labelledby="day-title" {
-            div.row {
-                h2.grow #day-title { (t!(ctx, "day-title")) }
-                (elements::legend(ctx, &[RunState::Succeeded, RunState::Failed, RunState::Running, RunState::Waiting]))
-                span.state.key-scheduled { svg.key.picture width="3" height="8" aria-hidden="true" { rect.dot x="0" y="1" width="3" height="6" rx="1" {} } span { (t!(ctx, "to-come")) } }
-            }
-            @if view.lanes.is_empty() { (empty(&t!(ctx, "day-empty"))) }
-            @else {
-                div.lanes {
-                    div.head {}
-                    svg.head.picture viewBox="0 0 1000 20" preserveAspectRatio="none" aria-hidden="true" {
-                        line.axis x1="500" x2="500" y1="14" y2="20" {}
-                    }
-                    @for lane in &view.lanes {
-                        div.lane.lane-name { (group_or_topic(ctx, &lane.name)) }
-                        (lane_picture(ctx, lane, &axis, &ticks))
-                    }
-                }
-                (scale(ctx, &axis, &ticks))
-                @if view.more_lanes { p.muted { (t!(ctx, "more-lanes", n = LANES_MAX)) } }
-            }
-        }
-    }
-}
-
-/// How much of the scale the word for *now* takes to either side, together with half the name of an hour. The second is
-/// for a phone, where the scale has a third of the pixels.
-const NOW_ROOM: f64 = 45.0;
-const NOW_ROOM_PHONE: f64 = 115.0;
-
-/// The hours under the timeline. They are HTML, because the picture is stretched, and text in it would be too.
-fn scale(ctx: &Ctx, axis: &Axis, ticks: &[Time]) -> Markup {
-    html! {
-        div.lanes aria-hidden="true" {
-            div {}
-            // Without a view box, so that words have the same size at each width of the picture.
-            svg.picture.scale {
-                @for tick in ticks {
-                    @let x = axis.x(*tick);
-                    @let off = (x - 500.0).abs();
-                    @if off > NOW_ROOM && x > 30.0 && x < 970.0 {
-                        text.near[off < NOW_ROOM_PHONE] x=(format!("{:.2}%", x / 10.0)) y="14" text-anchor="middle" { (tick.with_timezone(&ctx.zone).format("%H:%M")) }
-                    }
-                }
-                text.ink x="50%" y="14" text-anchor="middle" { (t!(ctx, "now")) }
-            }
-        }
-    }
-}
-
-/// The position of a run on the axis: when it ran; or, if a backfill made it for the shown day, its logical time, where
-/// the run was missing.
-fn stands(bar: &BarRow, from: Time, now: Time) -> (Time, Time) {
-    let begins = bar.at_work_since();
-    let ends = bar.finished_at.unwrap_or(now);
-    if bar.trigger == Trigger::Backfill && bar.logical_time >= from && bar.logical_time < begins {
-        (bar.logical_time, bar.logical_time + (ends - begins))
-    } else {
-        (begins, ends)
-    }
-}
-
-/// The width of a bar, at least so much that it can be seen.
-const BAR_WIDTH_MIN: f64 = 2.2;
-
-/// Whether a bar is no link.
-fn is_narrow(bar: &BarRow, width: f64) -> bool {
-    let ended_well = matches!(bar.state, RunState::Succeeded | RunState::Cancelled);
-    ended_well && width < LINK_WIDTH_MIN
-}
-
-/// The bars of a group that are no links: one path for each state.
-fn narrow(ctx: &Ctx, lane: &Lane, axis: &Axis) -> BTreeMap<String, String> {
-    let mut paths: BTreeMap<String, String> = BTreeMap::new();
-    for bar in lane.bars.iter().rev() {
-        let (begins, ends) = stands(bar, axis.from, ctx.now);
-        let (x, width) = (axis.x(begins), (axis.x(ends) - axis.x(begins)).max(BAR_WIDTH_MIN));
-        if ends >= axis.from && is_narrow(bar, width) {
-            let path = paths.entry(fill(bar.state)).or_default();
-            // Writing into a string does not fail.
-            let _ = write!(path, "M{x:.1} 6h{width:.1}v14h-{width:.1}z");
-        }
-    }
-    paths
-}
-
-fn lane_picture(ctx: &Ctx, lane: &Lane, axis: &Axis, ticks: &[Time]) -> Markup {
-    let label = t!(
-        ctx,
-        "lane-label",
-        name = &lane.name,
-        runs = lane.bars.len(),
-        instants = lane.instants.len().min(INSTANTS_EACH)
-    );
-    html! {
-        svg.lane.picture viewBox="0 0 1000 26" preserveAspectRatio="none" role="group" aria-label=(label) {
-            path.axis vector-effect="non-scaling-stroke" d=(ticks.iter().fold(String::new(), |path, tick| path + &format!("M{:.1} 0v26", axis.x(*tick)))) {}
-            @for (class, path) in narrow(ctx, lane, axis) { path class=(class) d=(path) {} }
-            @for bar in lane.bars.iter().rev() {
-                @let failed = bar.state == RunState::Failed;
-                @let (begins, ends) = stands(bar, axis.from, ctx.now);
-                @let (x, width) = (axis.x(begins), (axis.x(ends) - axis.x(begins)).max(BAR_WIDTH_MIN));
-                @if ends >= axis.from && !is_narrow(bar, width) {
-                    a href={ "/runs/" (bar.id) } tabindex="-1" aria-hidden="true" {
-                        // Failed runs can be clicked however short they were, because people look for them.
-                        @if failed {
-                            title { (lane.name) " · " (elements::state_word(ctx, bar.state)) " · " (span::moment(ctx.lang, ctx.zone, begins, ctx.now, false)) }
-                            rect.hit x=(format!("{:.1}", x - 3.0)) y="0" width=(format!("{:.1}", width + 6.0)) height="26" {}
-                        }
-                        rect class=(fill(bar.state)) x=(format!("{x:.1}")) y=(if failed { "4" } else { "6" }) width=(format!("{width:.1}")) height=(if failed { "18" } else { "14" }) rx="1" {}
-                    }
-                }
-            }
-            @if lane.more {
-                @let first = lane.instants.first().map_or(500.0, |at| axis.x(*at));
-                rect.density x=(format!("{first:.1}")) y="12" width=(format!("{:.1}", 1_000.0 - first)) height="2" {}
-            } @else {
-                @for at in &lane.instants { rect.dot x=(format!("{:.1}", axis.x(*at) - 1.5)) y="10" width="3" height="6" rx="1" {} }
-            }
-            line.now vector-effect="non-scaling-stroke" x1="500" x2="500" y1="0" y2="26" {}
         }
     }
 }
@@ -673,31 +420,5 @@ mod tests {
         assert_eq!(view.troubles(), (2, 2));
         view.failing.clear();
         assert_eq!(view.troubles(), (1, 0));
-    }
-
-    #[test]
-    fn a_backfill_of_the_day_fills_it() {
-        let at = |text: &str| -> Time { text.parse().unwrap() };
-        let (from, now) = (at("2026-11-21T12:00:00Z"), at("2026-11-22T12:00:00Z"));
-        let bar = |trigger: Trigger, logical: &str| BarRow {
-            group_id: 1,
-            id: uuid::Uuid::nil(),
-            state: RunState::Succeeded,
-            trigger,
-            created_at: at("2026-11-22T11:00:00Z"),
-            started_at: Some(at("2026-11-22T11:00:01Z")),
-            reopened_at: None,
-            finished_at: Some(at("2026-11-22T11:00:03Z")),
-            logical_time: at(logical),
-        };
-        let ran = (at("2026-11-22T11:00:01Z"), at("2026-11-22T11:00:03Z"));
-        let stands = |bar: BarRow| stands(&bar, from, now);
-        assert_eq!(
-            stands(bar(Trigger::Backfill, "2026-11-22T02:00:00Z")),
-            (at("2026-11-22T02:00:00Z"), at("2026-11-22T02:00:02Z"))
-        );
-        // A backfilled run for a logical time years ago is at the time at which it ran. So is a run by a schedule.
-        assert_eq!(stands(bar(Trigger::Backfill, "2012-01-01T00:00:00Z")), ran);
-        assert_eq!(stands(bar(Trigger::Schedule, "2026-11-22T02:00:00Z")), ran);
     }
 }
