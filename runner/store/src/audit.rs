@@ -35,15 +35,39 @@ pub struct AuditFilter {
     pub to: Option<Time>,
 }
 
-pub(crate) async fn write(
+/// What a row is about, and whether nodes learn of it from the log of changes.
+pub(crate) struct About {
+    noun: Noun,
+    announced: bool,
+}
+
+impl From<Noun> for About {
+    fn from(noun: Noun) -> Self {
+        Self { noun, announced: true }
+    }
+}
+
+impl Noun {
+    /// For a row that is not announced: nodes need not know of it, or the log of changes has another row for it.
+    pub(crate) fn quiet(self) -> About {
+        About {
+            noun: self,
+            announced: false,
+        }
+    }
+}
+
+/// Writes the row of a change in the audit, and announces the change, unless it is about something `quiet`.
+pub(crate) async fn record(
     connection: &mut PgSession,
     by: By<'_>,
     action: &str,
-    noun: Noun,
+    about: impl Into<About>,
     name: &str,
     before: Option<&Value>,
     after: Option<&Value>,
 ) -> Result<(), StoreError> {
+    let About { noun, announced } = about.into();
     sqlx::query!(
         "INSERT INTO heddle.audit (at, actor, action, kind, name, before, after) VALUES ($1, $2, $3, $4, $5, $6, $7)",
         by.at,
@@ -54,23 +78,11 @@ pub(crate) async fn write(
         before,
         after,
     )
-    .execute(connection)
+    .execute(&mut *connection)
     .await?;
-    Ok(())
-}
-
-/// Writes the row of a change in the audit, and announces the change.
-pub(crate) async fn record(
-    connection: &mut PgSession,
-    by: By<'_>,
-    action: &str,
-    noun: Noun,
-    name: &str,
-    before: Option<&Value>,
-    after: Option<&Value>,
-) -> Result<(), StoreError> {
-    write(connection, by, action, noun, name, before, after).await?;
-    change::announce(connection, by.at, noun, name);
+    if announced {
+        change::announce(connection, by.at, noun, name);
+    }
     Ok(())
 }
 
@@ -85,11 +97,11 @@ impl Completion {
         after: &Value,
     ) -> Result<(), StoreError> {
         let name = run.to_string();
-        write(
+        record(
             self.connection(),
             by,
             action,
-            Noun::Run,
+            Noun::Run.quiet(),
             &name,
             Some(before),
             Some(after),
@@ -131,7 +143,8 @@ impl Store {
     /// Records that somebody has removed what is due; before the removal, so that nothing is removed without a record.
     pub async fn audit_prune(&self, by: By<'_>) -> Result<(), StoreError> {
         let mut connection = self.control.acquire().await?;
-        write(&mut connection, by, "prune", Noun::Setting, "retention", None, None).await
+        let about = Noun::Setting.quiet();
+        record(&mut connection, by, "prune", about, "retention", None, None).await
     }
 
     /// The audit, newest first. `cursor` is the id after which the page begins.

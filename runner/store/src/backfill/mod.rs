@@ -279,16 +279,8 @@ impl Store {
                     .execute(&mut *tx)
                     .await?;
             }
-            audit::write(
-                &mut tx,
-                by,
-                "create",
-                Noun::Backfill,
-                &new.id.to_string(),
-                None,
-                Some(asked),
-            )
-            .await?;
+            let (about, name) = (Noun::Backfill.quiet(), new.id.to_string());
+            audit::record(&mut tx, by, "create", about, &name, None, Some(asked)).await?;
             tx.commit().await?;
             Ok(())
         })
@@ -354,16 +346,8 @@ impl Store {
             )
             .execute(&mut *tx)
             .await?;
-            audit::write(
-                &mut tx,
-                by,
-                action.as_str(),
-                Noun::Backfill,
-                &id.to_string(),
-                None,
-                None,
-            )
-            .await?;
+            let (about, name) = (Noun::Backfill.quiet(), id.to_string());
+            audit::record(&mut tx, by, action.as_str(), about, &name, None, None).await?;
             tx.commit().await?;
             Ok(BackfillChange::Done)
         })

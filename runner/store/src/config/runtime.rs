@@ -101,7 +101,7 @@ pub(super) async fn hold(tx: &mut PgSession, by: By<'_>, tag: &str) -> Result<()
             "gone, though it was just written",
         ));
     }
-    audit::write(tx, by, "keep", Noun::Runtime, tag, None, None).await
+    audit::record(tx, by, "keep", Noun::Runtime.quiet(), tag, None, None).await
 }
 
 /// Keeps the runtimes of versions unchanged until the caller's transaction ends, which puts these versions into use.

@@ -4,10 +4,11 @@
 use heddle_domain::Time;
 use serde_json::{Value, json};
 
+use crate::audit::{self, About};
 use crate::change::{By, Noun, Page};
 use crate::token::TokenRow;
 use crate::transaction::transaction;
-use crate::{Store, StoreError, audit};
+use crate::{Store, StoreError};
 
 /// How many sessions one token, or one person, may have; beyond that, the oldest ends.
 const SESSIONS_MAX: i64 = 100;
@@ -25,6 +26,14 @@ pub struct Person<'a> {
 impl Person<'_> {
     fn audited(&self, role: Option<&str>) -> Value {
         json!({"issuer": self.issuer, "subject": self.subject, "role": role})
+    }
+}
+
+/// For the audit, when so many sessions of somebody have ended: nodes need to know only of an end.
+fn of_sessions(ended: u64) -> About {
+    match ended {
+        0 => Noun::Token.quiet(),
+        _ => Noun::Token.into(),
     }
 }
 
@@ -135,7 +144,7 @@ impl Store {
             )
             .execute(&mut *tx)
             .await?;
-            crate::audit::write(&mut tx, by, "sign_in", Noun::Token, &token.name, None, None).await?;
+            audit::record(&mut tx, by, "sign_in", Noun::Token.quiet(), &token.name, None, None).await?;
             tx.commit().await?;
             Ok(())
         })
@@ -182,12 +191,8 @@ impl Store {
                 at,
             };
             let after = person.audited(Some(role));
-            let (noun, name) = (Noun::Token, person.actor);
-            if ended > 0 {
-                audit::record(&mut tx, by, "sign_in", noun, name, None, Some(&after)).await?;
-            } else {
-                crate::audit::write(&mut tx, by, "sign_in", noun, name, None, Some(&after)).await?;
-            }
+            let about = of_sessions(ended);
+            audit::record(&mut tx, by, "sign_in", about, person.actor, None, Some(&after)).await?;
             tx.commit().await?;
             Ok(ended > 0)
         })
@@ -209,12 +214,8 @@ impl Store {
                 at,
             };
             let after = person.audited(None);
-            let (noun, name) = (Noun::Token, person.actor);
-            if ended > 0 {
-                audit::record(&mut tx, by, "refuse", noun, name, None, Some(&after)).await?;
-            } else {
-                crate::audit::write(&mut tx, by, "refuse", noun, name, None, Some(&after)).await?;
-            }
+            let about = of_sessions(ended);
+            audit::record(&mut tx, by, "refuse", about, person.actor, None, Some(&after)).await?;
             tx.commit().await?;
             Ok(ended > 0)
         })

@@ -284,7 +284,8 @@ impl Store {
             };
             let mut ended = end_in(&mut tx, std::slice::from_ref(&end), by.at).await?;
             let Some(one) = ended.pop() else { return Ok(None) };
-            audit::write(&mut tx, by, "revoke", Noun::Assignment, &id.to_string(), None, None).await?;
+            let (about, name) = (Noun::Assignment.quiet(), id.to_string());
+            audit::record(&mut tx, by, "revoke", about, &name, None, None).await?;
             announce_returned(&mut tx, std::slice::from_ref(&one), by.at);
             tx.commit().await?;
             Ok(Some(one))

@@ -131,7 +131,8 @@ impl Store {
                 let after = json!({
                     "added": added.count, "removed": removed.count, "added_uids": added.uids, "removed_uids": removed.uids,
                 });
-                audit::write(&mut tx, by, action, Noun::Audience, audience, None, Some(&after)).await?;
+                let about = Noun::Audience.quiet();
+                audit::record(&mut tx, by, action, about, audience, None, Some(&after)).await?;
                 change::announce(&mut tx, by.at, Noun::Members, audience);
             }
             tx.commit().await?;

@@ -271,7 +271,8 @@ impl Named for OfferWrite<'_> {
     /// Nodes follow the offers of an audience, so the change is recorded for the old and for the new audience.
     async fn record(&self, tx: &mut PgSession, by: By<'_>, told: PutAudit<'_>) -> Result<(), StoreError> {
         let PutAudit { action, before, after } = told;
-        audit::write(&mut *tx, by, action, Noun::Offer, self.name, before, Some(after)).await?;
+        let about = Noun::Offer.quiet();
+        audit::record(&mut *tx, by, action, about, self.name, before, Some(after)).await?;
         let had = before.and_then(|spec| spec["audience"].as_str());
         if let Some(had) = had.filter(|had| *had != self.offer.audience) {
             change::announce(&mut *tx, by.at, Noun::Audience, had);
@@ -410,7 +411,7 @@ impl Store {
             )
             .execute(&mut *tx)
             .await?;
-            audit::write(&mut tx, by, "delete", Noun::Offer, name, Some(&row.spec), None).await?;
+            audit::record(&mut tx, by, "delete", Noun::Offer.quiet(), name, Some(&row.spec), None).await?;
             change::announce(&mut tx, by.at, Noun::Audience, &row.audience);
             tx.commit().await?;
             Ok(OfferDelete::Deleted)

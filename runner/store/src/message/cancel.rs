@@ -122,7 +122,7 @@ impl Store {
                 "cancelled": report.cancelled, "day": filter.day, "bucket": filter.bucket, "sender": filter.sender,
                 "receiver": filter.receiver,
             });
-            audit::write(&mut tx, by, "cancel", Noun::Topic, name, None, Some(&said)).await?;
+            audit::record(&mut tx, by, "cancel", Noun::Topic.quiet(), name, None, Some(&said)).await?;
             Ok(tx.commit().await?)
         })?;
         Ok(report)
@@ -200,7 +200,7 @@ impl Store {
             };
             if answer != Cancelled::Ended {
                 let said = json!({"id": id});
-                audit::write(&mut tx, by, "cancel", Noun::Topic, name, None, Some(&said)).await?;
+                audit::record(&mut tx, by, "cancel", Noun::Topic.quiet(), name, None, Some(&said)).await?;
             }
             tx.commit().await?;
             Ok((answer, emptied))

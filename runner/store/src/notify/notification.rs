@@ -187,7 +187,8 @@ impl Store {
             )
             .execute(&mut *tx)
             .await?;
-            audit::write(&mut tx, by, "resend", Noun::Notification, &id.to_string(), None, None).await?;
+            let (about, name) = (Noun::Notification.quiet(), id.to_string());
+            audit::record(&mut tx, by, "resend", about, &name, None, None).await?;
             tx.commit().await?;
             Ok(Resend::Done)
         })

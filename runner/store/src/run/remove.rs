@@ -142,7 +142,7 @@ impl Store {
             let state = StoreError::known(RunState::from_number, found.state, ("runs_done", "state"), run)?;
             let before = serde_json::json!({"group": found.group, "state": state});
             let name = run.to_string();
-            crate::audit::write(&mut tx, by, "delete", Noun::Run, &name, Some(&before), None).await?;
+            crate::audit::record(&mut tx, by, "delete", Noun::Run.quiet(), &name, Some(&before), None).await?;
             remove_runs(&mut tx, &[run.0]).await?;
             if state != RunState::Succeeded {
                 forget_instant(&mut tx, run).await?;

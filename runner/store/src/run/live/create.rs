@@ -289,7 +289,7 @@ pub(crate) async fn create_in(
             at: now,
         };
         let (name, after) = (run.id.to_string(), Some(&audited.after));
-        audit::write(tx, by, audited.action, Noun::Run, &name, None, after).await?;
+        audit::record(tx, by, audited.action, Noun::Run.quiet(), &name, None, after).await?;
     }
     let gated: Vec<&&NewRun> = accepted.iter().filter(|run| run.gated).collect();
     if !gated.is_empty() {
