@@ -11,9 +11,9 @@ use sha2::{Digest, Sha256};
 
 use crate::ctx::{Ctx, printable};
 use crate::frame::{self, Page};
-use crate::pages::{self, Answer};
+use crate::pages::answer::{Answer, form_home, set_cookie};
 use crate::words::t;
-use crate::{Role, Trouble, Turned, Ui, Viewer, assets, live};
+use crate::{Role, Trouble, Turned, Ui, Viewer, assets, live, pages};
 
 /// The maximum bytes of a form; uploads of scripts have the API's own bound.
 const FORM_BYTES_MAX: usize = 2 * 1024 * 1024;
@@ -134,17 +134,6 @@ fn back(ctx: &Ctx, trouble: &Trouble) -> Response {
     see(&to, Some(&said))
 }
 
-/// Where a form without its own answer leads back: to its page, of this node only.
-pub(crate) fn form_home(ctx: &Ctx) -> String {
-    let referer = ctx.header("referer").unwrap_or_default();
-    let path = url::Url::parse(referer).ok().map(|url| match url.query() {
-        Some(query) => format!("{}?{query}", url.path()),
-        None => url.path().to_owned(),
-    });
-    path.filter(|path| path.starts_with('/') && !path.starts_with("//"))
-        .unwrap_or_else(|| "/".to_owned())
-}
-
 fn finish(ctx: &Ctx, answer: Answer, headers: &HeaderMap) -> Response {
     match answer {
         Answer::Page(page) => html(ctx, *page, headers),
@@ -171,12 +160,6 @@ fn see(to: &str, said: Option<&str>) -> Response {
         );
     }
     response
-}
-
-pub(crate) fn set_cookie(response: &mut Response, cookie: &str) {
-    if let Ok(value) = HeaderValue::from_str(cookie) {
-        response.headers_mut().append(header::SET_COOKIE, value);
-    }
 }
 
 fn html(ctx: &Ctx, page: Page, headers: &HeaderMap) -> Response {

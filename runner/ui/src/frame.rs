@@ -5,8 +5,9 @@ use maud::{DOCTYPE, Markup, PreEscaped, html};
 
 use crate::ctx::{Beat, Theme};
 use crate::elements::{glyph, time};
+use crate::live::part;
 use crate::words::{Lang, t};
-use crate::{Ctx, Trouble, assets, live};
+use crate::{Ctx, Trouble, assets};
 
 /// A page, without its frame.
 pub(crate) struct Page {
@@ -75,7 +76,7 @@ pub(crate) fn write(ctx: &Ctx, page: Page) -> Markup {
     let parts = ctx.take_parts();
     let connect = (!parts.is_empty() && ctx.beat() != Beat::Still).then(|| {
         let at = format!("{}{}", ctx.path, query(ctx));
-        let pairs = [("at", at), ("has", live::part::has(&parts))];
+        let pairs = [("at", at), ("has", part::has(&parts))];
         let query = url::form_urlencoded::Serializer::new(String::new())
             .extend_pairs(pairs)
             .finish();

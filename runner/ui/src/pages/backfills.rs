@@ -6,7 +6,7 @@ use heddle_domain::backfill::{OnExisting, Order};
 use maud::{Markup, html};
 use serde_json::json;
 
-use super::Answer;
+use super::answer::Answer;
 use crate::chart::fill;
 use crate::ctx::{Beat, segment};
 use crate::elements::{Button, ago, button, empty, group_link, more, number, state, state_of, state_word, time};

@@ -8,7 +8,7 @@ use maud::{Markup, html};
 use serde_json::Value;
 use uuid::Uuid;
 
-use super::Answer;
+use super::answer::Answer;
 use super::run::{data, view};
 use crate::ctx::segment;
 use crate::elements::{group_link, millis, state, state_word, time_exact, took, trigger_word};

@@ -10,7 +10,7 @@ use heddle_domain::dispatch::{OfferKind, Why};
 use maud::{Markup, html};
 use serde_json::{Value, json};
 
-use super::Answer;
+use super::answer::Answer;
 use crate::chart::{Axis, hours};
 use crate::ctx::{Beat, segment};
 use crate::elements::{Button, ago, button, empty, line, more, number, state, state_word, time, when};

@@ -10,7 +10,8 @@ use heddle_store::pages::overview::BarRow;
 use maud::{Markup, html};
 use serde_json::json;
 
-use super::{Answer, picture};
+use super::answer::Answer;
+use super::picture;
 use crate::chart::strip;
 use crate::ctx::{Beat, segment};
 use crate::elements::{ago, choice, empty, group_link, group_or_topic, millis, more, number, state, with_query};

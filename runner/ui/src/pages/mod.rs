@@ -1,5 +1,6 @@
 //! The table of pages, and one module for each.
 
+pub(crate) mod answer;
 mod backfills;
 mod compare;
 mod dispatch;
@@ -21,47 +22,14 @@ pub(crate) mod sign_in;
 mod system;
 mod topics;
 
-use axum::response::Response;
-use maud::Markup;
-
-use crate::frame::Page;
 use crate::{Ctx, Trouble};
+use answer::Answer;
 
 pub(crate) use run::view::EndedRuns;
 
 /// Runs that have ended, as their pages have them: none yet.
 pub(crate) fn ended_runs() -> EndedRuns {
     EndedRuns::new(run::view::TASK_RUNS_KEPT)
-}
-
-/// The result of the function of a page.
-pub(crate) enum Answer {
-    Page(Box<Page>),
-    /// A piece of a page, for a script that asked for it.
-    Piece(Markup),
-    /// A redirect, and perhaps a sentence that the next page shows first.
-    Go {
-        /// An address of ours.
-        to: String,
-        /// A sentence that the next page shows once.
-        said: Option<String>,
-    },
-    /// Something that is no page.
-    Raw(Box<Response>),
-}
-
-impl Answer {
-    pub(crate) fn page(page: Page) -> Result<Self, Trouble> {
-        Ok(Self::Page(Box::new(page)))
-    }
-
-    /// Back to the page with the form.
-    pub(crate) fn back(ctx: &Ctx, said: Option<String>) -> Result<Self, Trouble> {
-        Ok(Self::Go {
-            to: crate::answer::form_home(ctx),
-            said,
-        })
-    }
 }
 
 /// First segments of the paths that are pages.

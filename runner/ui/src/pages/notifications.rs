@@ -5,7 +5,7 @@ use heddle_api::{Channel, ChannelKind, List, Notification, NotificationState};
 use maud::{Markup, html};
 use serde_json::json;
 
-use super::Answer;
+use super::answer::Answer;
 use crate::ctx::{Beat, segment};
 use crate::elements::{Button, ago, button, choice, empty, group_link, line, more, named, state_of, with_query};
 use crate::frame::Page;

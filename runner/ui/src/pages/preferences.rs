@@ -5,8 +5,7 @@ use axum::http::{HeaderValue, StatusCode, header};
 use axum::response::Response;
 use maud::html;
 
-use super::Answer;
-use crate::answer::{form_home, set_cookie};
+use super::answer::{Answer, form_home, set_cookie};
 use crate::ctx::Theme;
 use crate::frame::Page;
 use crate::words::{Lang, t};

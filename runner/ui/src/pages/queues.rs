@@ -7,7 +7,7 @@ use heddle_domain::Time;
 use maud::{Markup, html};
 use serde_json::{Value, json};
 
-use super::Answer;
+use super::answer::Answer;
 use crate::ctx::{Beat, segment};
 use crate::elements::{Button, ago, button, empty, more, number, state};
 use crate::frame::Page;

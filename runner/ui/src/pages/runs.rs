@@ -9,7 +9,7 @@ use maud::{Markup, html};
 use serde_json::json;
 use uuid::Uuid;
 
-use super::Answer;
+use super::answer::Answer;
 use super::run::waits_for_what;
 use crate::ctx::Beat;
 use crate::elements::{

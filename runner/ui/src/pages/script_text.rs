@@ -5,7 +5,7 @@ use bytes::Bytes;
 use heddle_api::{Script, ScriptVersion};
 use maud::{Markup, html};
 
-use super::Answer;
+use super::answer::Answer;
 use crate::ctx::{Beat, segment};
 use crate::form::field;
 use crate::frame::Page;

@@ -14,7 +14,8 @@ use maud::{Markup, html};
 use serde_json::{Map, Value, json};
 use uuid::Uuid;
 
-use super::{Answer, script_text};
+use super::answer::Answer;
+use super::script_text;
 use crate::ctx::{Beat, segment};
 use crate::elements::{Button, ago, button, empty, group_link, line, millis, more, prose, state, state_of, tabs, time};
 use crate::form::{self, field, fields, object, read};

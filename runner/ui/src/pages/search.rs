@@ -4,7 +4,7 @@ use heddle_api::{List, Queue};
 use maud::{Markup, html};
 use uuid::Uuid;
 
-use super::Answer;
+use super::answer::Answer;
 use super::system::tab_list;
 use crate::ctx::segment;
 use crate::elements::glyph;

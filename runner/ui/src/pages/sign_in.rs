@@ -7,7 +7,7 @@ use heddle_api::{Role, Session};
 use maud::html;
 use serde_json::json;
 
-use super::Answer;
+use super::answer::Answer;
 use crate::elements::glyph;
 use crate::frame::{Page, languages};
 use crate::words::t;

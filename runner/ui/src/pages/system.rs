@@ -9,7 +9,8 @@ use heddle_store::pages::pool::PoolLine;
 use maud::{Markup, html};
 use serde_json::{Value, json};
 
-use super::{Answer, notifications, retention};
+use super::answer::Answer;
+use super::{notifications, retention};
 use crate::ctx::{Beat, segment};
 use crate::elements::{self, Button, ago, button, empty, more, number, prose, state, tabs, time_exact};
 use crate::form::field;

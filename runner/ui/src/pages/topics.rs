@@ -8,7 +8,8 @@ use heddle_domain::topic::Granularity;
 use maud::{Markup, html};
 use serde_json::json;
 
-use super::{Answer, queues};
+use super::answer::Answer;
+use super::queues;
 use crate::chart::fill;
 use crate::ctx::{Beat, segment};
 use crate::elements::{

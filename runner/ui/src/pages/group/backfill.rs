@@ -13,7 +13,7 @@ use super::calendar::{Day, begins, days_of, legend_of_days, month_and_year, mont
 use super::{Here, framed, median};
 use crate::elements::{self, parse, prose, time};
 use crate::form::{field, object};
-use crate::pages::Answer;
+use crate::pages::answer::Answer;
 use crate::words::t;
 use crate::{Ctx, Trouble, span};
 

@@ -12,7 +12,7 @@ use maud::{Markup, html};
 
 use super::{Here, framed};
 use crate::elements::{Shown, state_word, with_query};
-use crate::pages::Answer;
+use crate::pages::answer::Answer;
 use crate::words::{Lang, t};
 use crate::{Ctx, Trouble};
 

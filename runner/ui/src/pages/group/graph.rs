@@ -10,7 +10,8 @@ use super::{Here, framed};
 use crate::ctx::segment;
 use crate::elements::{self, TASK_STATES, glyph, group_link, legend, state_word, time};
 use crate::layout::{Layout, layered};
-use crate::pages::{Answer, run};
+use crate::pages::answer::Answer;
+use crate::pages::run;
 use crate::words::t;
 use crate::{Ctx, Trouble};
 

@@ -24,7 +24,7 @@ use crate::ctx::segment;
 use crate::elements::{
     Button, TASK_STATES, ago, button, choice, empty, failure, glyph, number, state, state_word, time, took,
 };
-use crate::pages::Answer;
+use crate::pages::answer::Answer;
 use crate::words::{Lang, t};
 use crate::{Ctx, Trouble, span};
 

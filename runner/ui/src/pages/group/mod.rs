@@ -19,7 +19,7 @@ use heddle_store::pages::group::GroupRunRow;
 use maud::{Markup, html};
 use serde_json::json;
 
-use super::Answer;
+use super::answer::Answer;
 use crate::ctx::{Beat, segment};
 use crate::elements::{self, Button, ago, button, group_link, tabs};
 use crate::frame::Page;

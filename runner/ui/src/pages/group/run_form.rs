@@ -16,7 +16,7 @@ use uuid::Uuid;
 use super::{Here, framed};
 use crate::elements::{named, prose};
 use crate::form::{self, field, fields, object, read};
-use crate::pages::Answer;
+use crate::pages::answer::Answer;
 use crate::words::t;
 use crate::{Ctx, Trouble};
 

@@ -9,7 +9,7 @@ use uuid::Uuid;
 use super::{Here, begun, framed, median, millis};
 use crate::chart::fill;
 use crate::elements::{self, choice, empty, line, more, state, time, time_exact, took, trigger_word};
-use crate::pages::Answer;
+use crate::pages::answer::Answer;
 use crate::pages::run::waits_for_what;
 use crate::words::t;
 use crate::{Ctx, Trouble};

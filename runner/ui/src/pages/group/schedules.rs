@@ -7,7 +7,7 @@ use serde::Serialize;
 use super::{Here, framed};
 use crate::ctx::segment;
 use crate::elements::{ago, empty, state, time_exact};
-use crate::pages::Answer;
+use crate::pages::answer::Answer;
 use crate::words::t;
 use crate::{Ctx, Trouble};
 

@@ -11,7 +11,7 @@ use crate::ctx::{Beat, segment};
 use crate::elements::{glyph, time};
 use crate::form::field;
 use crate::frame::Page;
-use crate::pages::Answer;
+use crate::pages::answer::Answer;
 use crate::words::t;
 use crate::{Ctx, Trouble, assets, yaml};
 

@@ -4,7 +4,7 @@ use maud::{Markup, html};
 
 use super::{Here, framed};
 use crate::elements::{ago, empty, more};
-use crate::pages::Answer;
+use crate::pages::answer::Answer;
 use crate::words::t;
 use crate::{Ctx, Trouble, span};
 

@@ -11,7 +11,8 @@ use heddle_domain::Time;
 use heddle_store::pages::overview::{FailureRow, MinuteRow, NowRow, StalledRow, TimedOutRow};
 use maud::{Markup, html};
 
-use super::{Answer, queues};
+use super::answer::Answer;
+use super::queues;
 use crate::ctx::{Beat, segment};
 use crate::elements::{self, Button, ago, button, group_link, group_or_topic, line, linked, number, state};
 use crate::frame::Page;

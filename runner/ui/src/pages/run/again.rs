@@ -9,7 +9,7 @@ use uuid::Uuid;
 use super::view;
 use crate::ctx::segment;
 use crate::form::{field, object};
-use crate::pages::Answer;
+use crate::pages::answer::Answer;
 use crate::words::t;
 use crate::{Ctx, Trouble};
 

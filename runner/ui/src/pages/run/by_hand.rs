@@ -9,7 +9,7 @@ use uuid::Uuid;
 use crate::ctx::segment;
 use crate::elements::{Shown, state};
 use crate::form::field;
-use crate::pages::Answer;
+use crate::pages::answer::Answer;
 use crate::words::t;
 use crate::{Ctx, Trouble};
 

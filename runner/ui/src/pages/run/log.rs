@@ -10,9 +10,9 @@ use maud::{Markup, html};
 use serde_json::{Map, Value};
 use uuid::Uuid;
 
-use super::Answer;
 use crate::ctx::segment;
 use crate::elements::{empty, with_query};
+use crate::pages::answer::Answer;
 use crate::words::t;
 use crate::{Ctx, Trouble};
 

@@ -20,7 +20,7 @@ use maud::{Markup, html};
 use serde_json::json;
 use uuid::Uuid;
 
-use super::Answer;
+use super::answer::Answer;
 use crate::ctx::{Beat, segment};
 use crate::elements::{self, Button, ago, button, state, tabs, time, took, trigger_word};
 use crate::form::field;
