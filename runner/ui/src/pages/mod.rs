@@ -4,6 +4,7 @@ pub(crate) mod answer;
 mod backfills;
 mod compare;
 mod dispatch;
+mod drawing;
 pub(crate) mod gone;
 mod group;
 mod groups;

@@ -6,7 +6,7 @@ use heddle_api::RunState;
 use heddle_store::pages::group::LinkLine;
 use maud::{Markup, html};
 
-use super::group::graph::{HEIGHT, node, width_of, zoom_buttons};
+use super::drawing::{HEIGHT, node, width_of, zoom_buttons};
 use crate::ctx::segment;
 use crate::elements::{empty, legend, state_word};
 use crate::layout::layered;

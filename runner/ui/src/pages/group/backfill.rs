@@ -10,7 +10,8 @@ use maud::{Markup, html};
 use serde_json::{Value, json};
 
 use super::calendar::{Day, begins, days_of, legend_of_days, month_and_year, month_of};
-use super::{Here, framed, median};
+use super::here::{Here, framed};
+use super::times::median;
 use crate::elements::{self, parse, prose, time};
 use crate::form::{field, object};
 use crate::pages::answer::Answer;

@@ -10,7 +10,7 @@ use heddle_domain::schedule::Calendar;
 use heddle_domain::state::RunState;
 use maud::{Markup, html};
 
-use super::{Here, framed};
+use super::here::{Here, framed};
 use crate::elements::{Shown, state_word, with_query};
 use crate::pages::answer::Answer;
 use crate::words::{Lang, t};

@@ -18,7 +18,8 @@ use heddle_store::pages::group::GroupRunRow;
 use maud::{Markup, html};
 use uuid::Uuid;
 
-use super::{Here, framed, millis};
+use super::here::{Here, framed};
+use super::times::millis;
 use crate::chart::fill;
 use crate::ctx::segment;
 use crate::elements::{

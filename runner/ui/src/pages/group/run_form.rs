@@ -13,7 +13,7 @@ use maud::html;
 use serde_json::{Map, Value, json};
 use uuid::Uuid;
 
-use super::{Here, framed};
+use super::here::{Here, framed};
 use crate::elements::{named, prose};
 use crate::form::{self, field, fields, object, read};
 use crate::pages::answer::Answer;

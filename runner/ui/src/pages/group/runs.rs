@@ -6,7 +6,8 @@ use heddle_store::run::reasons;
 use maud::{Markup, html};
 use uuid::Uuid;
 
-use super::{Here, begun, framed, median, millis};
+use super::here::{Here, framed};
+use super::times::{begun, median, millis};
 use crate::chart::fill;
 use crate::elements::{self, choice, empty, line, more, state, time, time_exact, took, trigger_word};
 use crate::pages::answer::Answer;

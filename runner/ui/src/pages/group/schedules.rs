@@ -4,7 +4,7 @@ use heddle_domain::spec::{Misfire, ScheduleSpec};
 use maud::{Markup, html};
 use serde::Serialize;
 
-use super::{Here, framed};
+use super::here::{Here, framed};
 use crate::ctx::segment;
 use crate::elements::{ago, empty, state, time_exact};
 use crate::pages::answer::Answer;

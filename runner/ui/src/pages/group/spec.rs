@@ -6,7 +6,7 @@ use maud::{Markup, html};
 use serde::de::IgnoredAny;
 use serde_json::Value;
 
-use super::{Here, framed};
+use super::here::{Here, framed};
 use crate::ctx::{Beat, segment};
 use crate::elements::{glyph, time};
 use crate::form::field;

@@ -2,7 +2,7 @@
 
 use maud::{Markup, html};
 
-use super::{Here, framed};
+use super::here::{Here, framed};
 use crate::elements::{ago, empty, more};
 use crate::pages::answer::Answer;
 use crate::words::t;

@@ -8,7 +8,7 @@ use maud::{Markup, html};
 use super::course::Course;
 use super::view::Whole;
 use crate::elements::{TASK_STATES, legend};
-use crate::pages::group::graph::{Edge, Shown, draw, is_drawn, zoom_buttons};
+use crate::pages::drawing::{Edge, Shown, draw, is_drawn, zoom_buttons};
 use crate::words::t;
 use crate::{Ctx, Trouble};
 

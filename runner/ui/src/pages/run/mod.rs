@@ -106,7 +106,7 @@ async fn with_trouble(ctx: &Ctx, id: Uuid, tab: &str, wrong: Option<Trouble>) ->
     let typical = match ctx.ui.engine.catalog().group(&run.group).await? {
         Some(group) => {
             ctx.in_zone_of(group.revision.plan.zone);
-            super::group::median(&ctx.store().page_group_runs(group.id, None, 30).await?)
+            super::group::times::median(&ctx.store().page_group_runs(group.id, None, 30).await?)
         }
         None => None,
     };

@@ -1,0 +1,102 @@
+//! What the pages of a group share: the group, and the head above each tab.
+
+use std::sync::Arc;
+
+use maud::{Markup, html};
+
+use crate::Ctx;
+use crate::ctx::{Beat, segment};
+use crate::elements::{self, Button, ago, button, group_link, tabs};
+use crate::frame::Page;
+use crate::words::t;
+
+/// What every page of a group needs.
+pub(super) struct Here {
+    pub(super) name: String,
+    pub(super) group: Arc<heddle_engine::Group>,
+}
+
+impl Here {
+    pub(super) fn address(&self, tab: &str) -> String {
+        let base = format!("/groups/{}", segment(&self.name));
+        if tab.is_empty() { base } else { format!("{base}/{tab}") }
+    }
+
+    pub(super) fn api(&self, rest: &str) -> String {
+        format!("/v1/groups/{}{rest}", segment(&self.name))
+    }
+}
+
+/// A tab's page: header, tabs, and what is under them.
+pub(super) fn framed(ctx: &Ctx, here: &Here, tab: &str, inside: Markup) -> Page {
+    let group = &here.group;
+    let spec = &group.revision.plan.spec;
+    let depends: Vec<String> = spec.depends_on.iter().map(|one| one.group().to_string()).collect();
+    let next = group
+        .enabled
+        .then(|| group.revision.calendar.next_after(ctx.now))
+        .flatten();
+    let may = ctx.viewer.operates();
+    let head = html! {
+        div.heading {
+            div.grow {
+                h1 { bdi { (here.name) } @if !group.enabled { (elements::state(ctx, "disabled")) } }
+                p {
+                    @if let Some(text) = &spec.description { bdi dir="auto" { (text) } br; }
+                    (t!(ctx, "revision-n", n = i64::from(group.revision.number)))
+                    @if !depends.is_empty() { " · " (t!(ctx, "waits-for")) " " @for (index, name) in depends.iter().enumerate() { @if index > 0 { ", " } (group_link(name)) } }
+                    // This one is last, because its length changes as time passes.
+                    @if let Some(at) = next { " · " (t!(ctx, "next-is")) " " (ago(ctx, at)) }
+                }
+            }
+            @if may {
+                div.actions {
+                    a class=(if group.enabled { "button primary" } else { "button" }) href=(here.address("run")) title=[(!group.enabled).then(|| t!(ctx, "group-disabled"))] { (t!(ctx, "run-now")) }
+                    @if spec.history { a.button href=(here.address("backfill")) { (t!(ctx, "backfill")) } }
+                    @if group.enabled {
+                        (button(Button::new(here.address("disable"), t!(ctx, "disable"), t!(ctx, "disable-will"))))
+                    } @else {
+                        (button(Button::new(here.address("enable"), t!(ctx, "enable"), t!(ctx, "enable-will"))))
+                    }
+                }
+            }
+        }
+        (tabs(&here.name, tab, &[
+            (String::new(), here.address(""), t!(ctx, "tab-grid")),
+            ("graph".into(), here.address("graph"), t!(ctx, "tab-graph")),
+            ("runs".into(), here.address("runs"), t!(ctx, "tab-runs")),
+            ("calendar".into(), here.address("calendar"), t!(ctx, "tab-calendar")),
+            ("schedules".into(), here.address("schedules"), t!(ctx, "tab-schedules")),
+            ("spec".into(), here.address("spec"), t!(ctx, "tab-spec")),
+            ("state".into(), here.address("state"), t!(ctx, "tab-state")),
+        ]))
+    };
+    let category = group.category.clone();
+    let mut crumbs = vec![(t!(ctx, "nav-groups"), Some("/groups".to_owned()))];
+    if let Some(category) = category {
+        crumbs.push((
+            category.clone(),
+            Some(format!("/groups?category={}", segment(&category))),
+        ));
+    }
+    let word = match tab {
+        "graph" => Some(t!(ctx, "tab-graph")),
+        "runs" => Some(t!(ctx, "tab-runs")),
+        "calendar" => Some(t!(ctx, "tab-calendar")),
+        "state" => Some(t!(ctx, "tab-state")),
+        "schedules" => Some(t!(ctx, "tab-schedules")),
+        "spec" => Some(t!(ctx, "tab-spec")),
+        "run" => Some(t!(ctx, "run-title")),
+        "backfill" => Some(t!(ctx, "backfill")),
+        _ => None,
+    };
+    let own = (!tab.is_empty()).then(|| here.address(""));
+    crumbs.push((here.name.clone(), own));
+    let title = match &word {
+        Some(word) => format!("{} · {word}", here.name),
+        None => here.name.clone(),
+    };
+    crumbs.extend(word.map(|word| (word, None)));
+    ctx.beats_with(Beat::Cluster);
+    Page::new("groups", title, html! { (head) (inside) }).crumbs(crumbs)
+}
