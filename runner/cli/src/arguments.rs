@@ -2,15 +2,13 @@
 
 use std::any::TypeId;
 use std::ffi::OsString;
-use std::path::PathBuf;
 
 use clap::builder::NonEmptyStringValueParser;
 use clap::{Arg, CommandFactory, FromArgMatches, Parser, Subcommand};
 
 use crate::commands::{
-    apply, backfill, dispatch, group, named, nodes, open, queue, retention, run, runtime, script, token, topic,
+    apply, backfill, dispatch, group, named, nodes, open, queue, retention, run, runtime, script, serve, token, topic,
 };
-use crate::config::{NodeOptions, ServeOptions};
 use crate::session::Connection;
 
 /// Workflows of WebAssembly scripts on one binary and one Postgres.
@@ -56,11 +54,11 @@ fn strict(command: clap::Command) -> clap::Command {
 #[derive(Subcommand, Debug)]
 pub enum Command {
     /// Run a node with an embedded Postgres and a demo, without any configuration
-    Dev(Box<Dev>),
+    Dev(Box<serve::Dev>),
     /// Run a node on a shared Postgres
-    Serve(Box<Serve>),
+    Serve(Box<serve::Serve>),
     /// Update the schema of a database
-    Migrate(Migrate),
+    Migrate(serve::Migrate),
     /// Create or change groups, channels, topics, offers and more from YAML files
     Apply(apply::Apply),
     /// Show what `apply` would change. Exit code 1 if there are changes
@@ -154,44 +152,6 @@ fish: heddle completions fish | source       in ~/.config/fish/config.fish")]
     /// Do bounded work from stdin (internal)
     #[command(hide = true, name = "bounded-work")]
     BoundedWork,
-}
-
-/// The options of `heddle dev`.
-#[derive(clap::Args, Debug)]
-pub struct Dev {
-    #[command(flatten)]
-    pub options: NodeOptions,
-    /// Do not create the demo
-    #[arg(long, env = "HEDDLE_NO_DEMO", value_parser = clap::builder::FalseyValueParser::new())]
-    pub no_demo: bool,
-    /// The directory with the programs of Postgres [default: search PATH, pg_config and the distribution's directories,
-    /// else download]
-    #[arg(long, env = "HEDDLE_POSTGRES_BIN", value_name = "DIR")]
-    pub postgres_bin: Option<PathBuf>,
-    /// A TOML file with options: the names of the options, with `_` instead of `-`
-    #[arg(long, env = "HEDDLE_CONFIG", value_name = "FILE")]
-    pub config: Option<PathBuf>,
-}
-
-/// The options of `heddle serve`.
-#[derive(clap::Args, Debug)]
-pub struct Serve {
-    /// What only `serve` takes.
-    #[command(flatten)]
-    pub serve: ServeOptions,
-    #[command(flatten)]
-    pub options: NodeOptions,
-    /// A TOML file with options: the names of the options, with `_` instead of `-`
-    #[arg(long, env = "HEDDLE_CONFIG", value_name = "FILE")]
-    pub config: Option<PathBuf>,
-}
-
-/// The options of `heddle migrate`.
-#[derive(clap::Args, Debug)]
-pub struct Migrate {
-    /// The Postgres of the cluster: postgres://user:password@host/database
-    #[arg(long, env = "HEDDLE_DATABASE_URL", hide_env_values = true, value_name = "URL")]
-    pub database_url: String,
 }
 
 #[cfg(test)]

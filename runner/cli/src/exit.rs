@@ -27,6 +27,11 @@ pub(crate) const UNREACHABLE: u8 = 3;
 /// The command was interrupted: the code that shells use for a program that SIGINT ended.
 pub(crate) const INTERRUPTED: u8 = 130;
 
+/// The command has done what it was to do.
+pub(crate) fn done() -> anyhow::Result<ExitCode> {
+    Ok(ExitCode::SUCCESS)
+}
+
 /// An error in the user's input, not in its execution.
 #[derive(Debug)]
 pub(crate) struct Usage(pub(crate) String);

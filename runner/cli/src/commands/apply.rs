@@ -13,9 +13,9 @@ use heddle_domain::topic::{GROUP_PREFIX, Topic, TopicSpec};
 use heddle_ui::difference::patch;
 use serde_json::{Map, Value, json};
 
-use super::{done, prune};
+use super::prune;
 use crate::document::{self, Document, Kind, name_of};
-use crate::exit::{NO, usage};
+use crate::exit::{NO, done, usage};
 use crate::output::{self, Format, yaml};
 use crate::session::{MAX_LISTED, Session};
 use crate::terminal;

@@ -9,10 +9,9 @@ use heddle_client::{BackfillRequest, BackfillStarted};
 use serde_json::{Value, json};
 use uuid::Uuid;
 
-use super::done;
 use super::run::Params;
 use super::run_ref::{Backfills, Ref};
-use crate::exit::{NO, duration, word};
+use crate::exit::{NO, done, duration, word};
 use crate::output::Format;
 use crate::session::{MAX_LISTED, Session};
 use crate::{output, terminal};

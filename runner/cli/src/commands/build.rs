@@ -7,9 +7,8 @@ use anyhow::{Context, Result, bail};
 use clap::Args;
 use serde_json::{Value, json};
 
-use super::done;
 use super::tools::{self, answers};
-use crate::exit::usage;
+use crate::exit::{done, usage};
 use crate::output::Format;
 
 /// The options of `heddle script build`.

@@ -8,9 +8,8 @@ use clap::{Args, Subcommand};
 use heddle_client::{Members, MembersPatch, MembersSpec};
 use serde_json::{Value, json};
 
-use super::done;
 use super::run_ref::{Assignments, Ref};
-use crate::exit::instant;
+use crate::exit::{done, instant};
 use crate::session::{MAX_LISTED, Session};
 use crate::{document, output};
 

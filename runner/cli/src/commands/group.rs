@@ -8,8 +8,7 @@ use clap::Subcommand;
 use heddle_client::{Bulk, BulkAction, RunFilter, RunState};
 use serde_json::{Value, json};
 
-use super::done;
-use crate::exit::NO;
+use crate::exit::{NO, done};
 use crate::output::{Rows, cell, items};
 use crate::session::{MAX_LISTED, Session};
 use crate::{document, output, terminal};

@@ -24,7 +24,7 @@ mod run_show;
 pub(crate) mod runtime;
 pub(crate) mod script;
 mod script_test;
-mod serve;
+pub(crate) mod serve;
 pub(crate) mod token;
 mod tools;
 pub(crate) mod topic;
@@ -32,12 +32,12 @@ mod unread;
 mod versions;
 mod watch;
 
-use std::future::Future;
 use std::process::ExitCode;
 
 use crate::arguments::{Cli, Command};
+use crate::exit::done;
 use crate::session::{Named, Session};
-use anyhow::{Context, Result};
+use anyhow::Result;
 
 /// Executes the command.
 pub(crate) fn run(cli: Cli) -> Result<ExitCode> {
@@ -53,7 +53,7 @@ pub(crate) fn run(cli: Cli) -> Result<ExitCode> {
             return Ok(ExitCode::SUCCESS);
         }
         Command::Token(token::TokenCommand::Create(create)) if create.database_url.is_some() => {
-            return wait_for(token::create_in_database(create, connection.output));
+            return serve::wait_for(token::create_in_database(create, connection.output));
         }
         Command::Token(token::TokenCommand::Sign(sign)) => return token::sign(&sign, connection.output),
         Command::Script(script::ScriptCommand::New(new)) => return script::write_new(&new, connection.output),
@@ -62,7 +62,7 @@ pub(crate) fn run(cli: Cli) -> Result<ExitCode> {
     }
     let session = Session::open(&connection)?;
     let named = named_by(&command);
-    wait_for(async move {
+    serve::wait_for(async move {
         let session = &session;
         let done = match command {
             Command::Apply(apply) => apply::apply(session, &apply).await,
@@ -155,17 +155,4 @@ fn group_named(command: &Command) -> Option<String> {
         },
         _ => None,
     }
-}
-
-fn done() -> Result<ExitCode> {
-    Ok(ExitCode::SUCCESS)
-}
-
-/// Runs a command that only talks to a server: one thread is enough.
-fn wait_for(command: impl Future<Output = Result<ExitCode>>) -> Result<ExitCode> {
-    tokio::runtime::Builder::new_current_thread()
-        .enable_all()
-        .build()
-        .context("cannot start the runtime")?
-        .block_on(command)
 }

@@ -9,10 +9,9 @@ use clap::Subcommand;
 use heddle_client::{NotificationFilter, NotificationState};
 use serde_json::{Value, json};
 
-use super::done;
 use super::run_ref::{Notifications, Ref};
 use crate::document;
-use crate::exit::{NO, usage};
+use crate::exit::{NO, done, usage};
 use crate::output::{Format, items};
 use crate::session::{MAX_LISTED, Session};
 

@@ -9,8 +9,7 @@ use heddle_client::Stats;
 use heddle_store::change::Noun;
 use serde_json::{Value, json};
 
-use super::done;
-use crate::exit::{instant, usage};
+use crate::exit::{done, instant, usage};
 use crate::output::plain;
 use crate::session::{MAX_LISTED, Session};
 

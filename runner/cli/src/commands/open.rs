@@ -6,8 +6,8 @@ use anyhow::Result;
 use clap::{Args, Subcommand};
 use serde_json::{Value, json};
 
-use super::done;
 use super::run_ref::RunRef;
+use crate::exit::done;
 use crate::output;
 use crate::session::Session;
 

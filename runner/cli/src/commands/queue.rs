@@ -6,7 +6,7 @@ use anyhow::Result;
 use clap::Subcommand;
 use serde_json::json;
 
-use super::done;
+use crate::exit::done;
 use crate::session::Session;
 
 /// What can be done with queues.

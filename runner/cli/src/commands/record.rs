@@ -21,12 +21,11 @@ use serde_json::value::{RawValue, to_raw_value};
 use serde_json::{Map, Value, json};
 
 use super::cases::{self, Case};
-use super::done;
 use super::local::{self, Local, Stage};
 use super::recording::{Kept, Recorder};
 use super::run::{Params, pair_of};
 use crate::document;
-use crate::exit::{NO, usage};
+use crate::exit::{NO, done, usage};
 use crate::output::Format;
 
 /// The minimum length of a secret that is replaced, in bytes: a shorter one would be found in other text.

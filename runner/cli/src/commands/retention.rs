@@ -7,8 +7,8 @@ use anyhow::Result;
 use clap::Subcommand;
 use serde_json::Value;
 
-use super::done;
 use crate::document;
+use crate::exit::done;
 use crate::output::items;
 use crate::session::Session;
 

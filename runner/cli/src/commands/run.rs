@@ -15,8 +15,8 @@ use super::run_control::{bulk, clear_task, control, override_task, retry_task, s
 use super::run_options::{BulkOptions, Filter, name, words};
 use super::run_ref::RunRef;
 use super::run_show::{logs, show};
-use super::{done, watch};
-use crate::exit::{NO, word};
+use super::watch;
+use crate::exit::{NO, done, word};
 use crate::output::{self, Rows, cell, items};
 use crate::session::{MAX_LISTED, Session};
 use crate::terminal;

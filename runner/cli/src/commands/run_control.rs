@@ -8,8 +8,8 @@ use serde_json::{Value, json};
 use uuid::Uuid;
 
 use super::run_options::{BulkOptions, name};
-use super::{done, watch};
-use crate::exit::{NO, usage};
+use super::watch;
+use crate::exit::{NO, done, usage};
 use crate::output::{Format, cell};
 use crate::session::Session;
 use crate::terminal;

@@ -6,7 +6,8 @@ use anyhow::Result;
 use serde_json::Value;
 use uuid::Uuid;
 
-use super::{done, watch};
+use super::watch;
+use crate::exit::done;
 use crate::output::{self, Rows, cell, items};
 use crate::session::{MAX_LISTED, Session};
 

@@ -6,7 +6,7 @@ use anyhow::Result;
 use clap::Subcommand;
 use serde_json::Value;
 
-use super::done;
+use crate::exit::done;
 use crate::output::{Rows, cell};
 use crate::session::Session;
 

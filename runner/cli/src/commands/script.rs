@@ -12,9 +12,9 @@ use serde_json::{Value, json};
 
 use super::build::is_source;
 use super::run::Params;
-use super::{build, done, local, record, script_test, versions};
+use super::{build, local, record, script_test, versions};
 use crate::document;
-use crate::exit::{Hint, NO, duration, usage};
+use crate::exit::{Hint, NO, done, duration, usage};
 use crate::output::{self, Format, Rows, cell, items};
 use crate::session::Session;
 

@@ -8,10 +8,10 @@ use anyhow::{Context as _, Result};
 use serde_json::{Map, Value};
 use tokio::signal::unix::{SignalKind, signal};
 
+use super::cases;
 use super::local::{Doubles, Given, Local, Stage, timeout_of};
 use super::params::Params;
-use super::{cases, done};
-use crate::exit::{INTERRUPTED, NO, usage};
+use crate::exit::{INTERRUPTED, NO, done, usage};
 use crate::output::{self, Format};
 
 /// How often files are checked for changes.

@@ -1,6 +1,7 @@
 //! Commands that are, or prepare, a node.
 
 use std::future::Future;
+use std::path::PathBuf;
 use std::process::ExitCode;
 
 use anyhow::{Context, Result};
@@ -11,10 +12,8 @@ use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::oneshot;
 use tokio_util::sync::CancellationToken;
 
-use super::{done, wait_for};
-use crate::arguments::{Dev, Migrate, Serve};
-use crate::config::{self, NodeOptions};
-use crate::exit::usage;
+use crate::config::{self, NodeOptions, ServeOptions};
+use crate::exit::{done, usage};
 use crate::node::{self, NodeConfig};
 use crate::output::Format;
 use crate::{logging, output};
@@ -23,6 +22,44 @@ use crate::{logging, output};
 const DATABASE: &str = "heddle";
 /// Interrupted by a second signal while draining.
 const INTERRUPTED: i32 = 130;
+
+/// The options of `heddle dev`.
+#[derive(clap::Args, Debug)]
+pub struct Dev {
+    #[command(flatten)]
+    pub options: NodeOptions,
+    /// Do not create the demo
+    #[arg(long, env = "HEDDLE_NO_DEMO", value_parser = clap::builder::FalseyValueParser::new())]
+    pub no_demo: bool,
+    /// The directory with the programs of Postgres [default: search PATH, pg_config and the distribution's directories,
+    /// else download]
+    #[arg(long, env = "HEDDLE_POSTGRES_BIN", value_name = "DIR")]
+    pub postgres_bin: Option<PathBuf>,
+    /// A TOML file with options: the names of the options, with `_` instead of `-`
+    #[arg(long, env = "HEDDLE_CONFIG", value_name = "FILE")]
+    pub config: Option<PathBuf>,
+}
+
+/// The options of `heddle serve`.
+#[derive(clap::Args, Debug)]
+pub struct Serve {
+    /// What only `serve` takes.
+    #[command(flatten)]
+    pub serve: ServeOptions,
+    #[command(flatten)]
+    pub options: NodeOptions,
+    /// A TOML file with options: the names of the options, with `_` instead of `-`
+    #[arg(long, env = "HEDDLE_CONFIG", value_name = "FILE")]
+    pub config: Option<PathBuf>,
+}
+
+/// The options of `heddle migrate`.
+#[derive(clap::Args, Debug)]
+pub struct Migrate {
+    /// The Postgres of the cluster: postgres://user:password@host/database
+    #[arg(long, env = "HEDDLE_DATABASE_URL", hide_env_values = true, value_name = "URL")]
+    pub database_url: String,
+}
 
 pub(crate) fn dev(dev: Dev) -> Result<ExitCode> {
     let (file, _) = config::read_file(dev.config.as_deref())?;
@@ -160,6 +197,15 @@ fn stop_on_signal() -> Result<CancellationToken> {
         }
     });
     Ok(shutdown)
+}
+
+/// Runs a command that only talks to a server: one thread is enough.
+pub(super) fn wait_for(command: impl Future<Output = Result<ExitCode>>) -> Result<ExitCode> {
+    tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .context("cannot start the runtime")?
+        .block_on(command)
 }
 
 fn on_all_threads(node: impl Future<Output = Result<ExitCode>>) -> Result<ExitCode> {

@@ -9,8 +9,7 @@ use heddle_domain::Span;
 use heddle_http::access::{DEVICE_KEY_BYTES_MIN, DEVICE_TOKEN_MAX, Signer};
 use serde_json::json;
 
-use super::done;
-use crate::exit::{usage, word};
+use crate::exit::{done, usage, word};
 use crate::output::Format;
 use crate::session::Session;
 

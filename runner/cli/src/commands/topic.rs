@@ -17,8 +17,7 @@ use serde_json::{Value, json};
 use tokio::sync::mpsc;
 
 use super::backfill::bar;
-use super::done;
-use crate::exit::{NO, usage};
+use crate::exit::{NO, done, usage};
 use crate::output::Format;
 use crate::session::{MAX_LISTED, Session};
 use crate::{document, output, terminal};

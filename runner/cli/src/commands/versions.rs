@@ -15,10 +15,9 @@ use heddle_ui::difference::patch;
 use serde_json::{Value, json};
 
 use super::apply::painted;
-use super::done;
 use super::local::Local;
 use crate::document;
-use crate::exit::{NO, usage};
+use crate::exit::{NO, done, usage};
 use crate::output::{self, Rows, cell, items};
 use crate::session::{MAX_LISTED, Session};
 use crate::terminal;
