@@ -6,8 +6,8 @@ use chrono::NaiveDate;
 use serde_json::json;
 use uuid::Uuid;
 
+use super::lock::{Plans, by_reading, day_number, lock_topic, set_state};
 use super::waiting::waiting_in;
-use super::{Plans, by_reading, day_number, lock_topic};
 use crate::change::{By, Noun};
 use crate::database::PgSession;
 use crate::transaction::transaction;
@@ -60,7 +60,7 @@ pub(super) async fn record_in(
     if ids.is_empty() {
         return Ok(());
     }
-    super::set_state(connection, topic, day, ids, 1).await?;
+    set_state(connection, topic, day, ids, 1).await?;
     count_in(connection, topic, day, ids).await
 }
 
@@ -327,7 +327,7 @@ async fn cancel_some(
         });
     }
     // Those in hand are stopped; those that nobody has are cancelled.
-    super::set_state(connection, topic, day, &held.iter().copied().collect::<Vec<_>>(), 3).await?;
+    set_state(connection, topic, day, &held.iter().copied().collect::<Vec<_>>(), 3).await?;
     let mut report = cancel_waiting(connection, topic, day, |id| held.contains(id)).await?;
     report.cancelled += cancelled.unsigned_abs();
     Ok(report)

@@ -8,8 +8,8 @@ use super::batch::{
     AHEAD_MAX, BatchTerms, Claimed, HeldMessage, MessageBatch, Tried, by_ids, fitting, read_tried, write_tried,
 };
 use super::finish::{Finish, Finished, finish_in};
+use super::lock::{Plans, day_number, lock_topic};
 use super::retry::{claim_retries, set_aside};
-use super::{Plans, day_number, lock_topic};
 use crate::database::PgSession;
 use crate::transaction::transaction;
 use crate::{Store, StoreError};

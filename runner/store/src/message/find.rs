@@ -5,7 +5,7 @@ use heddle_domain::Time;
 use heddle_domain::message::{address_of, bucket_of};
 use uuid::Uuid;
 
-use super::by_reading;
+use super::lock::by_reading;
 use crate::change::Page;
 use crate::database::PgSession;
 use crate::transaction::transaction;

@@ -7,6 +7,7 @@ use heddle_domain::Time;
 use serde_json::Value;
 use uuid::Uuid;
 
+use super::lock::set_state;
 use crate::database::PgSession;
 use crate::{Store, StoreError};
 
@@ -154,7 +155,7 @@ pub(super) async fn finish_in(connection: &mut PgSession, topic: i32, finish: &F
         .map(|failed| failed.id)
         .collect();
     if !given_up.is_empty() {
-        super::set_state(connection, topic, finish.day, &given_up, 2).await?;
+        set_state(connection, topic, finish.day, &given_up, 2).await?;
         sqlx::query!(
             "INSERT INTO heddle.message_outcomes AS o (topic, day, bucket, failed)
              SELECT $1, $2, heddle.message_bucket(i.id), count(*) FROM UNNEST($3::uuid[]) AS i (id)

@@ -6,7 +6,7 @@ use chrono::NaiveDate;
 use heddle_domain::Time;
 use uuid::Uuid;
 
-use super::day_number;
+use super::lock::day_number;
 use crate::transaction::Open;
 use crate::transaction::transaction;
 use crate::{Store, StoreError};

@@ -13,8 +13,8 @@ use heddle_domain::state::{ErrorKind, RunState};
 use uuid::Uuid;
 
 use super::batch::{Tried, by_ids, read_tried};
+use super::lock::{Plans, lock_topic};
 use super::waiting::HeldBatch;
-use super::{Plans, lock_topic};
 use crate::database::PgSession;
 use crate::transaction::transaction;
 use crate::{Store, StoreError};

@@ -3,12 +3,9 @@
 use heddle_domain::Time;
 use heddle_domain::retention::{EndState, Retention};
 
-use super::rules::{Day, RunRules, id_floor};
+use super::rules::{COUNT_MAX, Day, RunRules, id_floor};
 use crate::retention::others::Cutoffs;
 use crate::{Store, StoreError};
-
-/// Up to how many rows a preview counts.
-pub const COUNT_MAX: i64 = 1_000_000;
 
 /// What is due in tables that do not contain runs.
 #[derive(Clone, Copy, Debug)]

@@ -37,12 +37,12 @@ use heddle_domain::retention::Retention;
 use serde_json::Value;
 use uuid::Uuid;
 
-pub use self::due::{COUNT_MAX, DueRows};
+pub use self::due::DueRows;
 pub use self::oldest::OldestDue;
 #[cfg(test)]
 pub(crate) use self::partitions::OF_RUNS;
 pub use self::partitions::{Dropped, Partitioned};
-pub use self::rules::{Day, RunRules};
+pub use self::rules::{COUNT_MAX, Day, RunRules};
 use self::rules::{id_floor, micros};
 use crate::run::remove::{remove_left, remove_runs};
 use crate::transaction::transaction;

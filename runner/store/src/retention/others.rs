@@ -16,7 +16,7 @@ use heddle_domain::Time;
 use heddle_domain::id::uuid_v7_floor;
 use heddle_domain::retention::{EndState, Retention};
 
-use crate::retention::{COUNT_MAX, Day};
+use super::rules::{COUNT_MAX, Day};
 use crate::transaction::transaction;
 use crate::{Store, StoreError};
 

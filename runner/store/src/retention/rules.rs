@@ -5,6 +5,8 @@ use heddle_domain::Time;
 use heddle_domain::retention::{EndState, GroupRetention, Kept, Retention};
 use uuid::Uuid;
 
+/// Up to how many rows a preview counts.
+pub const COUNT_MAX: i64 = 1_000_000;
 /// Partitions are created from yesterday on; only older ones are dropped.
 const OVER_AFTER: TimeDelta = TimeDelta::days(1);
 
