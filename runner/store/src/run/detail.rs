@@ -9,7 +9,7 @@ use heddle_domain::state::{AttemptState, ErrorKind, TaskState};
 use sqlx::{Postgres, QueryBuilder, Row};
 use uuid::Uuid;
 
-use super::{DONE, JOINS, LIVE, NAMES, RunRow};
+use super::row::{DONE, JOINS, LIVE, NAMES, RunRow};
 use crate::{Store, StoreError};
 
 /// An attempt, running or ended.

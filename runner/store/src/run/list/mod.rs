@@ -18,6 +18,7 @@
 //! For other conditions (labels, triggers, logical times, scripts that many groups use), runs are searched from the
 //! newest on, a bounded number for each answer ([`search`]).
 
+mod filter;
 mod search;
 mod sought;
 mod statement;
@@ -26,56 +27,20 @@ use chrono::TimeDelta;
 use futures::future::BoxFuture;
 use heddle_domain::Time;
 use heddle_domain::id::RunId;
-use heddle_domain::state::{RunState, Trigger};
+use heddle_domain::state::RunState;
 use sqlx::{AssertSqlSafe, Postgres, QueryBuilder, Row};
 use uuid::Uuid;
 
+pub use self::filter::RunFilter;
 use self::search::search;
-use self::sought::Sought;
+use self::sought::{Sought, spans};
 use self::statement::{Hot, Part, push_part};
-use super::{DONE, JOINS, LIVE, NAMES, RunRow};
+use super::row::{DONE, JOINS, LIVE, NAMES, RunRow};
 use crate::change::Page;
 use crate::database::PgSession;
-use crate::span::{self, BEGIN_ANEW, BEGIN_BY_SPANS, BEGIN_KEPT_IN_ORDER, Planning, Span};
+use crate::span::{self, BEGIN_ANEW, BEGIN_BY_SPANS, BEGIN_KEPT_IN_ORDER, Planning};
 use crate::transaction::transaction;
 use crate::{Store, StoreError};
-
-/// Which runs to list; empty and `None` mean any.
-#[derive(Clone, Debug, Default)]
-pub struct RunFilter {
-    pub groups: Vec<String>,
-    /// In one of these states.
-    pub states: Vec<RunState>,
-    /// By one of these triggers.
-    pub triggers: Vec<Trigger>,
-    /// With these labels, all of them; `None`: whatever the value.
-    pub labels: Vec<(String, Option<String>)>,
-    /// Created from here, inclusive.
-    pub from: Option<Time>,
-    /// Created to here, inclusive.
-    pub to: Option<Time>,
-    /// With a logical time from here, inclusive.
-    pub logical_from: Option<Time>,
-    /// With a logical time to here, inclusive.
-    pub logical_to: Option<Time>,
-    /// Created before this run (the cursor).
-    pub before: Option<RunId>,
-    /// The runs with these ids.
-    pub ids: Vec<Uuid>,
-    /// With ids between these, inclusive.
-    pub id_range: Option<(Uuid, Uuid)>,
-    /// Of revisions with a task for one of these queues.
-    pub queues: Vec<String>,
-    /// Of revisions with a task for one of these scripts, `name` or `name@version`.
-    pub scripts: Vec<String>,
-    /// By this backfill, or reruns of this run.
-    pub source: Option<Uuid>,
-    /// Sub-runs of this run.
-    pub parent: Option<RunId>,
-    pub key: Option<String>,
-    /// Ended ones only if they ended since then.
-    pub ended_since: Option<Time>,
-}
 
 /// Runs that took longer than this are in their own index (migration 0062, `runs_done_long`). Of the runs that were
 /// created this long before the hot view, no others can have ended in it.
@@ -256,16 +221,6 @@ fn whole(limit: i64) -> Part<'static> {
         bare: false,
         limit,
     }
-}
-
-/// The part of the past that a filter may mean, from the cursor's day on.
-fn spans(sought: &Sought<'_>, now: Time) -> Vec<Span> {
-    let filter = sought.filter;
-    let newest = [filter.before.and_then(|before| span::made(before.0)), filter.to]
-        .into_iter()
-        .flatten()
-        .fold(now, Time::min);
-    span::spans(newest, filter.from.max(sought.since))
 }
 
 /// These runs, newest first, with the names of their groups and the numbers of their revisions. The session keeps the

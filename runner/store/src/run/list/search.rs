@@ -13,8 +13,7 @@ use sqlx::postgres::PgRow;
 use sqlx::{Postgres, QueryBuilder, Row};
 use uuid::Uuid;
 
-use super::sought::{Sought, Users, resolved_among, users_among};
-use super::spans;
+use super::sought::{Sought, Users, resolved_among, spans, users_among};
 use super::statement::{Hot, Part, push_checks, push_labels, push_part, push_reach, push_span, push_states};
 use crate::StoreError;
 use crate::database::PgSession;

@@ -4,8 +4,9 @@ use chrono::TimeDelta;
 use heddle_domain::Time;
 use uuid::Uuid;
 
-use super::RunFilter;
+use super::filter::RunFilter;
 use crate::database::PgSession;
+use crate::span::{self, Span};
 use crate::{Store, StoreError};
 
 /// Up to this many groups are read each from the index of its runs: each of these reads costs something for every kept
@@ -105,6 +106,16 @@ impl<'f> Sought<'f> {
     pub(super) fn is_of_versions(&self) -> bool {
         self.filter.scripts.iter().any(|script| script.contains('@'))
     }
+}
+
+/// The part of the past that a filter may mean, from the cursor's day on.
+pub(super) fn spans(sought: &Sought<'_>, now: Time) -> Vec<Span> {
+    let filter = sought.filter;
+    let newest = [filter.before.and_then(|before| span::made(before.0)), filter.to]
+        .into_iter()
+        .flatten()
+        .fold(now, Time::min);
+    span::spans(newest, filter.from.max(sought.since))
 }
 
 impl Store {

@@ -7,7 +7,7 @@ use serde_json::Value;
 use sqlx::{Postgres, QueryBuilder};
 use uuid::Uuid;
 
-use super::RunFilter;
+use super::filter::RunFilter;
 use super::sought::{CLOCKS_DIFFER, Sought, Users};
 use crate::database::column;
 use crate::span::{self, Span};

@@ -1,0 +1,130 @@
+//! The row of a run, live or ended, and what a statement selects for it.
+
+use heddle_domain::Time;
+use heddle_domain::state::{RunState, Skip, Trigger};
+use serde_json::Value;
+use sqlx::Row;
+use sqlx::postgres::PgRow;
+use uuid::Uuid;
+
+use crate::StoreError;
+
+/// A run, live or ended.
+#[derive(Clone, Debug)]
+pub struct RunRow {
+    pub id: Uuid,
+    pub group_id: i64,
+    pub group_name: String,
+    /// The number of its revision.
+    pub revision: i32,
+    /// The id of its revision.
+    pub revision_id: i64,
+    pub resolution_id: Option<i64>,
+    pub state: RunState,
+    /// Why it was created.
+    pub trigger: Trigger,
+    /// Its priority; higher ones go first.
+    pub priority: i16,
+    pub logical_time: Time,
+    /// The begin of its data interval: the previous instant.
+    pub interval_start: Time,
+    /// The end of its data interval: its instant.
+    pub interval_end: Time,
+    /// A JSON object as text.
+    pub params: String,
+    /// JSON object of objects.
+    pub task_params: Option<String>,
+    /// Free words of the submitter, a JSON object.
+    pub labels: Option<Value>,
+    /// The key that the caller gave.
+    pub key: Option<String>,
+    /// The URL or channel that is called at the end.
+    pub callback: Option<String>,
+    /// When it was created.
+    pub created_at: Time,
+    pub started_at: Option<Time>,
+    /// When it must have ended.
+    pub deadline_at: Option<Time>,
+    /// The run of which it is a sub-run.
+    pub parent_run: Option<Uuid>,
+    /// The backfill or run that created it.
+    pub source: Option<Uuid>,
+    /// Who submitted or repeated it, as the audit names people.
+    pub created_by: Option<String>,
+    /// When somebody last continued it after it had ended.
+    pub reopened_at: Option<Time>,
+    /// What it waits for.
+    pub waiting_for: Option<Value>,
+    /// Its progress as bytes.
+    pub progress: Vec<u8>,
+    pub finished_at: Option<Time>,
+    pub error: Option<String>,
+    /// If it never began: why.
+    pub skipped: Option<Skip>,
+}
+
+impl RunRow {
+    /// Reads what [`LIVE`] or [`DONE`] give, and [`NAMES`].
+    pub(super) fn read(row: &PgRow) -> Result<Self, StoreError> {
+        let id: Uuid = row.try_get("id")?;
+        let state = row.try_get("state")?;
+        let trigger = row.try_get("trigger")?;
+        let skipped: Option<i16> = row.try_get("skipped")?;
+        let skipped =
+            skipped.map(|skipped| StoreError::known(Skip::from_number, skipped, ("runs_done", "skipped"), id));
+        Ok(Self {
+            id,
+            group_id: row.try_get("group_id")?,
+            group_name: row.try_get("group_name")?,
+            revision: row.try_get("revision")?,
+            revision_id: row.try_get("revision_id")?,
+            resolution_id: row.try_get("resolution_id")?,
+            state: StoreError::known(RunState::from_number, state, ("runs", "state"), id)?,
+            trigger: StoreError::known(Trigger::from_number, trigger, ("runs", "trigger"), id)?,
+            priority: row.try_get("priority")?,
+            logical_time: row.try_get("logical_time")?,
+            interval_start: row.try_get("interval_start")?,
+            interval_end: row.try_get("interval_end")?,
+            params: row.try_get("params")?,
+            task_params: row.try_get("task_params")?,
+            labels: row.try_get("labels")?,
+            key: row.try_get("key")?,
+            callback: row.try_get("callback")?,
+            created_at: row.try_get("created_at")?,
+            started_at: row.try_get("started_at")?,
+            deadline_at: row.try_get("deadline_at")?,
+            parent_run: row.try_get("parent_run")?,
+            source: row.try_get("source")?,
+            created_by: row.try_get("created_by")?,
+            reopened_at: row.try_get("reopened_at")?,
+            waiting_for: row.try_get("waiting_for")?,
+            progress: row.try_get("progress")?,
+            finished_at: row.try_get("finished_at")?,
+            error: row.try_get("error")?,
+            skipped: skipped.transpose()?,
+        })
+    }
+}
+
+/// What [`RunRow::read`] reads of a run's row `l`: the columns that both tables have, and those of the one.
+macro_rules! columns_and {
+    ($own:literal) => {
+        concat!(
+            "l.id, l.group_id, l.revision_id, l.resolution_id, l.state, l.trigger, l.priority, l.logical_time, \
+             l.interval_start, l.interval_end, l.params, l.task_params, l.labels, l.key, l.callback, l.created_at, \
+             l.started_at, l.deadline_at, l.parent_run, l.source, l.created_by, l.reopened_at, l.progress, ",
+            $own
+        )
+    };
+}
+
+pub(super) const LIVE: &str =
+    columns_and!("l.waiting_for, NULL::timestamptz AS finished_at, NULL::text AS error, NULL::smallint AS skipped");
+
+pub(super) const DONE: &str = columns_and!("NULL::jsonb AS waiting_for, l.finished_at, l.error, l.skipped");
+
+/// What it reads beside these, of what [`JOINS`] find.
+pub(super) const NAMES: &str = ", g.name AS group_name, r.revision";
+
+pub(super) const JOINS: &str =
+    " JOIN heddle.groups g ON g.id = l.group_id JOIN heddle.revisions r ON r.id = l.revision_id ";
