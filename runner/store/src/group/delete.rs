@@ -2,7 +2,7 @@
 
 use serde_json::Value;
 
-use super::{IfMatch, active_runs, current, lock_groups, revise};
+use super::row::{IfMatch, active_runs, current, lock_groups, revise};
 use crate::change::{By, Noun};
 use crate::database::PgSession;
 use crate::transaction::transaction;

@@ -9,7 +9,7 @@ use std::collections::BTreeMap;
 use heddle_domain::state::RunState;
 use serde_json::{Map, Value};
 
-use super::GroupRow;
+use super::row::GroupRow;
 use crate::change::Page;
 use crate::database::PgSession;
 use crate::pages::overview::last_ends;

@@ -8,41 +8,22 @@ mod delete;
 pub mod link;
 mod list;
 mod put;
+mod row;
 
 use heddle_domain::Time;
-use serde_json::{Map, Value, json};
+use serde_json::Value;
 
-use crate::change::{By, Noun, Page};
-use crate::database::PgSession;
+use crate::change::{By, Page};
 use crate::transaction::transaction;
-use crate::{Store, StoreError, audit};
-use crate::{schedule, upstream};
+use crate::{Store, StoreError, schedule, upstream};
 
 pub use delete::GroupDelete;
 pub(crate) use delete::delete_in;
 pub use list::GroupFilter;
 pub(crate) use put::put_in;
 pub use put::{GroupPut, GroupWrite};
-
-/// Serialises all changes of groups.
-const GROUPS_LOCK: i64 = 0x6865_6464_6c65_0002;
-
-/// A group with its current revision.
-#[derive(Clone, Debug, PartialEq)]
-pub struct GroupRow {
-    pub id: i64,
-    pub name: String,
-    pub enabled: bool,
-    pub revision: i32,
-    pub revision_id: i64,
-    pub category: Option<String>,
-    pub spec: Value,
-    /// `{schedule: time}`: since when each schedule has been unchanged.
-    pub schedule_anchors: Value,
-    pub created_at: Time,
-    pub updated_at: Time,
-    pub deleted_at: Option<Time>,
-}
+pub use row::{GroupRow, IfMatch, ScriptUse};
+use row::{active_runs, current, lock_groups, switch};
 
 /// A revision. Immutable, so it may be cached for ever.
 #[derive(Clone, Debug, PartialEq)]
@@ -54,157 +35,6 @@ pub struct RevisionRow {
     pub schedule_anchors: Value,
     pub created_at: Time,
     pub created_by: String,
-}
-
-/// A script that a spec names.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub struct ScriptUse {
-    pub script: String,
-    /// `None`: the active one.
-    pub version: Option<i32>,
-}
-
-/// The condition of `If-Match`.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum IfMatch {
-    /// Any revision (`*`): the group has to exist.
-    Exists,
-    /// The group has one of these revisions.
-    Revisions(Vec<i32>),
-}
-
-impl IfMatch {
-    /// Whether an existing group with this revision meets it.
-    pub fn is_met_by(&self, revision: i32) -> bool {
-        match self {
-            Self::Exists => true,
-            Self::Revisions(revisions) => revisions.contains(&revision),
-        }
-    }
-}
-
-/// Waits until nobody else changes groups.
-///
-/// Locking: before the rows of groups, of what they name and of their schedules. A topic or a tree of timer tasks whose
-/// group is changed with it locks its own rows before or after this; no change of another group needs them.
-async fn lock_groups(connection: &mut PgSession) -> Result<(), StoreError> {
-    sqlx::query!("SELECT pg_advisory_xact_lock($1)", GROUPS_LOCK)
-        .execute(connection)
-        .await?;
-    Ok(())
-}
-
-async fn current(connection: &mut PgSession, name: &str) -> Result<Option<GroupRow>, StoreError> {
-    Ok(sqlx::query_as!(
-        GroupRow,
-        "SELECT g.id, g.name, g.enabled, g.revision, g.revision_id, g.category, r.spec, r.schedule_anchors,
-                g.created_at, g.updated_at, g.deleted_at
-         FROM heddle.groups g JOIN heddle.revisions r ON r.id = g.revision_id
-         WHERE g.name = $1 AND g.deleted_at IS NULL",
-        name,
-    )
-    .fetch_optional(connection)
-    .await?)
-}
-
-/// Every schedule of `spec` with the instant since which it has been unchanged.
-fn anchors(before: Option<&GroupRow>, spec: &Value, at: Time) -> Value {
-    let mut anchors = Map::new();
-    for (name, schedule) in spec.get("schedules").and_then(Value::as_object).into_iter().flatten() {
-        let kept = before.and_then(|before| {
-            // Disabling and enabling a schedule does not start it anew: `schedule::sync` leaves out the disabled time.
-            let rhythm = |schedule: &Value| {
-                let mut schedule = schedule.clone();
-                if let Value::Object(fields) = &mut schedule {
-                    fields.remove("enabled");
-                }
-                schedule
-            };
-            let stood = before.spec.get("schedules").and_then(|all| all.get(name));
-            if stood.is_some_and(|stood| rhythm(stood) == rhythm(schedule)) {
-                before.schedule_anchors.get(name).cloned()
-            } else {
-                None
-            }
-        });
-        anchors.insert(name.clone(), kept.unwrap_or_else(|| json!(at)));
-    }
-    Value::Object(anchors)
-}
-
-/// Writes a revision and makes it the group's current one.
-async fn revise(
-    connection: &mut PgSession,
-    by: By<'_>,
-    before: &GroupRow,
-    spec: &Value,
-    category: Option<&str>,
-) -> Result<GroupRow, StoreError> {
-    let schedule_anchors = anchors(Some(before), spec, by.at);
-    let revision = before.revision + 1;
-    let revision_id = sqlx::query_scalar!(
-        "INSERT INTO heddle.revisions (group_id, revision, spec, schedule_anchors, created_at, created_by)
-         VALUES ($1, $2, $3, $4, $5, $6) RETURNING id",
-        before.id,
-        revision,
-        spec,
-        schedule_anchors,
-        by.at,
-        by.actor,
-    )
-    .fetch_one(&mut *connection)
-    .await?;
-    sqlx::query!(
-        "UPDATE heddle.groups SET revision = $2, revision_id = $3, category = $4, updated_at = $5 WHERE id = $1",
-        before.id,
-        revision,
-        revision_id,
-        category,
-        by.at,
-    )
-    .execute(&mut *connection)
-    .await?;
-    Ok(GroupRow {
-        revision,
-        revision_id,
-        category: category.map(Into::into),
-        spec: spec.clone(),
-        schedule_anchors,
-        updated_at: by.at,
-        ..before.clone()
-    })
-}
-
-/// Writes that a group is enabled or disabled from now on, as `row` says. Does not change its schedules.
-async fn switch(connection: &mut PgSession, by: By<'_>, row: &GroupRow) -> Result<(), StoreError> {
-    sqlx::query!(
-        "UPDATE heddle.groups SET enabled = $2, updated_at = $3 WHERE id = $1",
-        row.id,
-        row.enabled,
-        by.at,
-    )
-    .execute(&mut *connection)
-    .await?;
-    if row.enabled {
-        sqlx::query!(
-            "UPDATE heddle.group_disabled SET until = greatest(since, $2) WHERE group_id = $1 AND until IS NULL",
-            row.id,
-            by.at,
-        )
-        .execute(&mut *connection)
-        .await?;
-    } else {
-        sqlx::query!(
-            "INSERT INTO heddle.group_disabled (group_id, since) VALUES ($1, $2)",
-            row.id,
-            by.at
-        )
-        .execute(&mut *connection)
-        .await?;
-    }
-    let action = if row.enabled { "enable" } else { "disable" };
-    let (was, is) = (json!({"enabled": !row.enabled}), json!({"enabled": row.enabled}));
-    audit::record(connection, by, action, Noun::Group, &row.name, Some(&was), Some(&is)).await
 }
 
 impl Store {
@@ -338,13 +168,4 @@ impl Store {
         let mut connection = self.pool.acquire().await?;
         active_runs(&mut connection, group_id).await
     }
-}
-
-async fn active_runs(connection: &mut PgSession, group_id: i64) -> Result<i64, StoreError> {
-    Ok(sqlx::query_scalar!(
-        r#"SELECT count(*) AS "count!" FROM heddle.runs_live WHERE group_id = $1"#,
-        group_id,
-    )
-    .fetch_one(connection)
-    .await?)
 }

@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 
-use super::{GroupRow, IfMatch, ScriptUse, anchors, current, lock_groups, revise, switch};
+use super::row::{GroupRow, IfMatch, ScriptUse, anchors, current, lock_groups, revise, switch};
 use crate::change::{By, Noun, Put};
 use crate::database::PgSession;
 use crate::link::{self, GroupLink};
