@@ -1,21 +1,23 @@
 //! Whether a spec makes sense: by itself, and with the existing objects (scripts, other groups, channels and so on),
 //! which a [`Catalog`] knows. All errors are reported at once, each with a JSON pointer.
 
+mod catalog;
 mod fields;
 mod graph;
 mod params;
 pub mod task;
 
-use serde_json::{Map, Value};
+use serde_json::Value;
 
 use super::{GroupSpec, NotifyRules, ScheduleSpec};
 use crate::fault::pointer_token;
 use crate::plan::TASKS_MAX;
 use crate::schedule::Schedule;
 use crate::schedule::local::parse_zone;
-use crate::state::NOT_GRANTED;
 use crate::template::Templates;
 use crate::{Faults, Name, Time};
+
+pub use catalog::{Catalog, Grant, GroupLinks, ScriptFacts, ScriptLookup};
 
 /// The bounds of `priority`.
 pub const PRIORITY: std::ops::RangeInclusive<i16> = -1000..=1000;
@@ -29,101 +31,6 @@ pub const DESCRIPTION_MAX_CHARS: usize = 10_000;
 pub const SCHEDULES_MAX: usize = 100;
 /// How many channels and addresses a rule may have.
 pub const TOLD_MAX: usize = 100;
-
-/// The existing objects, as far as specs name them.
-pub trait Catalog {
-    /// A script, in a version or the active one.
-    fn script(&self, name: &Name, version: Option<u32>) -> ScriptLookup;
-    /// Another group's links; `None` if there is no such group. (Of the group that is validated, its spec counts.)
-    fn group(&self, name: &Name) -> Option<GroupLinks>;
-    /// A named template's JSON Schema.
-    fn template(&self, name: &Name) -> Option<Value>;
-    /// Whether there is such a category.
-    fn category(&self, name: &Name) -> bool;
-    /// Whether there is such a channel.
-    fn channel(&self, name: &Name) -> bool;
-    /// Whether the group, of that category, may use a SQL connection.
-    fn connection(&self, name: &Name, group: &Name, category: Option<&Name>) -> Grant;
-    /// Whether the group, of that category, may read a secret.
-    fn secret(&self, name: &Name, group: &Name, category: Option<&Name>) -> Grant;
-    /// A pool's slots; `None` if there is no such pool.
-    fn pool(&self, name: &Name) -> Option<u32>;
-    /// Whether the group that is validated has this very schedule already.
-    fn has_schedule(&self, _name: &Name, _schedule: &ScheduleSpec) -> bool {
-        false
-    }
-}
-
-/// What a catalog knows of a script.
-#[derive(Clone, Debug, PartialEq)]
-pub enum ScriptLookup {
-    /// There is no script of that name.
-    NoScript,
-    /// There is, but not in that version.
-    NoVersion,
-    /// There are versions, but none is active.
-    NoActiveVersion,
-    /// It is not for tasks; in words, such as `consumer`.
-    OtherWorld(String),
-    /// It has no function for tasks, only one for messages.
-    OnlyHandles,
-    Found(ScriptFacts),
-}
-
-/// A version of a script, as far as specs depend on it.
-#[derive(Clone, Debug, Default, PartialEq)]
-pub struct ScriptFacts {
-    /// The schema of its params, if it has one.
-    pub params_schema: Option<Value>,
-    /// Its params with default values.
-    pub defaults: Map<String, Value>,
-}
-
-/// A group's links to others.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct GroupLinks {
-    /// The groups in its `depends_on`.
-    pub depends_on: Vec<Name>,
-    /// The groups that its tasks run (executor `group`).
-    pub sub_runs: Vec<Name>,
-}
-
-impl GroupLinks {
-    /// The links in a spec.
-    pub fn of(spec: &GroupSpec) -> Self {
-        Self {
-            depends_on: spec
-                .depends_on
-                .iter()
-                .map(|dependency| dependency.group().clone())
-                .collect(),
-            sub_runs: spec.tasks.values().filter_map(|task| task.group.clone()).collect(),
-        }
-    }
-}
-
-/// Whether something may be used.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Grant {
-    /// There is no such thing.
-    Unknown,
-    /// It is not granted to this group nor its category.
-    Refused,
-    Granted,
-}
-
-impl Grant {
-    pub(crate) fn check(self, what: &str, name: &Name, pointer: String, faults: &mut Faults) {
-        match self {
-            Self::Unknown => faults.add(pointer, format!("there is no {what} `{name}`")),
-            Self::Refused => faults.add(
-                pointer,
-                format!("{NOT_GRANTED}{what} `{name}`: this group may not use it"),
-            ),
-            Self::Granted => {}
-        }
-    }
-}
 
 /// Judges a group's spec. `now` is the moment new schedules count from.
 pub fn validate(name: &Name, spec: &GroupSpec, catalog: &dyn Catalog, now: Time) -> Result<(), Faults> {

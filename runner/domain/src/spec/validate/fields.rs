@@ -2,13 +2,14 @@
 
 use serde_json::Value;
 
+use super::catalog::Catalog;
 use super::task::{Checker, ITEMS_MAX_BYTES, LIST_MAX, LOG, LOST_MAX, MEMORY, OUTPUT};
-use super::{Catalog, GroupSpec, check_description, check_notify};
+use super::{check_description, check_notify};
 use crate::executor::{Executor, Surroundings};
 use crate::fault::pointer_token;
 use crate::plan::ITEMS_MAX;
 use crate::retry::Policy;
-use crate::spec::{ByteSize, ForEach, Shards, TAG_CHARS_MAX, TAGS_MAX, TaskSpec, TimeoutSpec, is_tag};
+use crate::spec::{ByteSize, ForEach, GroupSpec, Shards, TAG_CHARS_MAX, TAGS_MAX, TaskSpec, TimeoutSpec, is_tag};
 use crate::template::is_template;
 use crate::{Faults, Name};
 

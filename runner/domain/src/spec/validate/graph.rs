@@ -3,9 +3,10 @@
 use std::cell::OnceCell;
 use std::collections::{BTreeSet, HashMap, VecDeque};
 
-use super::{Catalog, GroupLinks, GroupSpec};
+use super::catalog::{Catalog, GroupLinks};
 use crate::fault::pointer_token;
 use crate::graph::{Graph, show_cycle};
+use crate::spec::GroupSpec;
 use crate::{Faults, Name};
 
 /// How many groups the search for a cycle visits.

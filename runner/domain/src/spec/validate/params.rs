@@ -5,12 +5,12 @@ use std::rc::Rc;
 
 use serde_json::{Map, Value};
 
+use super::catalog::{Catalog, ScriptFacts, ScriptLookup};
 use super::task::script_reference;
-use super::{Catalog, GroupSpec, ScriptFacts, ScriptLookup};
 use crate::fault::pointer_token;
 use crate::params::{Layer, Layers};
 use crate::schema::Schema;
-use crate::spec::TaskSpec;
+use crate::spec::{GroupSpec, TaskSpec};
 use crate::{Fault, Faults, Name};
 
 /// Scripts and templates that several tasks name are looked up and compiled once.
