@@ -25,7 +25,7 @@ use std::sync::OnceLock;
 use serde::{Deserialize, Serialize};
 
 use crate::plain::Plain;
-use crate::schema;
+use crate::schema::library;
 use crate::spec::{StrictError, read_yaml};
 use crate::template::seen::{self, Seen};
 use crate::{Fault, Faults};
@@ -107,11 +107,11 @@ pub fn answer(work: &[u8], begun: &mut dyn FnMut()) -> Vec<u8> {
 /// Does work, here and now.
 fn done(work: Work, begun: &mut dyn FnMut()) -> Answer {
     match work {
-        Work::CompileSchema { schema } => Answer::Compiled(schema::compiled(schema)),
+        Work::CompileSchema { schema } => Answer::Compiled(library::compiled(schema)),
         Work::CheckSchema { schema, value, unknown } => {
-            Answer::Checked(schema::checked(schema, value, &unknown, begun))
+            Answer::Checked(library::checked(schema, value, &unknown, begun))
         }
-        Work::IntegersAsked { schema, probe } => Answer::Asked(schema::asked(schema, probe, begun)),
+        Work::IntegersAsked { schema, probe } => Answer::Asked(library::asked(schema, probe, begun)),
         Work::Render {
             template,
             condition,

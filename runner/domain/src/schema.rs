@@ -6,33 +6,20 @@
 //! from outside ([`crate::bounded`]), at each use.
 
 pub mod changes;
+pub(crate) mod library;
 mod light;
 mod references;
 
-use std::cell::RefCell;
-use std::collections::{BTreeSet, VecDeque};
 use std::fmt;
-use std::rc::Rc;
 use std::sync::Arc;
 
-use jsonschema::error::{TypeKind, ValidationErrorKind};
-use jsonschema::{JsonType, Validator};
+use jsonschema::Validator;
 use serde_json::{Number, Value};
 
 use crate::bounded::{Answer, Stopped, Work, key_of, perform};
 use crate::fault::pointer_token;
-use crate::plain::Plain;
 use crate::{Fault, Faults};
-use references::References;
-
-/// How many steps back one match of a pattern may take.
-const BACKTRACK_MAX: usize = 10_000;
-/// The memory that one compiled pattern may take.
-const PATTERN_MAX_BYTES: usize = 1 << 20;
-/// The longest detail of a fault.
-const DETAIL_MAX_CHARS: usize = 300;
-/// How many compiled schemas are kept by who does bounded work.
-const KEPT_MAX: usize = 8;
+use library::{asked_of, faults_of, validator};
 
 /// A schema that values are checked with; cheap to clone.
 #[derive(Clone)]
@@ -58,100 +45,6 @@ enum Kind {
 impl fmt::Debug for Schema {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("Schema")
-    }
-}
-
-fn validator(schema: &Value) -> Result<Validator, Fault> {
-    jsonschema::options()
-        .offline()
-        .should_validate_formats(true)
-        .with_pattern_options(
-            jsonschema::PatternOptions::fancy_regex()
-                .backtrack_limit(BACKTRACK_MAX)
-                .size_limit(PATTERN_MAX_BYTES)
-                .dfa_size_limit(PATTERN_MAX_BYTES),
-        )
-        .build(schema)
-        .map_err(|error| Fault::at(error.instance_path().to_string(), bounded(&error.to_string())))
-}
-
-/// Everything that is wrong with a value, but for what unknown parts could still mend.
-fn faults_of(validator: &Validator, value: &Value, unknown: &[String]) -> Faults {
-    let mut faults = Faults::default();
-    for error in validator.iter_errors(value) {
-        let pointer = error.instance_path().to_string();
-        if !is_certain(&error, &pointer, unknown) {
-            continue;
-        }
-        let mut detail = error.to_string();
-        if detail.chars().nth(DETAIL_MAX_CHARS).is_some() {
-            // It repeats the value that is wrong, which is better left out if it is so long.
-            detail = error.masked().to_string();
-        }
-        faults.push(Fault::at(pointer, bounded(&detail)));
-        if faults.0.len() >= Faults::MAX {
-            break;
-        }
-    }
-    faults
-}
-
-/// The positions in a value at which an integer is required and something else is found.
-fn asked_of(validator: &Validator, probe: &Value) -> BTreeSet<String> {
-    let mut asked = BTreeSet::new();
-    for error in validator.iter_errors(probe) {
-        integers_asked(&error, &mut asked);
-    }
-    asked
-}
-
-thread_local! {
-    /// Runs of one group come with the same schema: the latest is last.
-    static KEPT: RefCell<VecDeque<(Plain, Rc<Validator>)>> = const { RefCell::new(VecDeque::new()) };
-}
-
-/// Compiles for bounded work, and keeps what it has compiled.
-fn kept(schema: Plain) -> Result<Rc<Validator>, Fault> {
-    let known = KEPT.with_borrow(|kept| kept.iter().find(|one| one.0 == schema).map(|one| one.1.clone()));
-    if let Some(known) = known {
-        return Ok(known);
-    }
-    let source = Value::from(schema.clone());
-    References::check(&source).map_err(|said| Fault::at("", said))?;
-    let validator = Rc::new(validator(&source)?);
-    KEPT.with_borrow_mut(|kept| {
-        if kept.len() >= KEPT_MAX {
-            kept.pop_front();
-        }
-        kept.push_back((schema, validator.clone()));
-    });
-    Ok(validator)
-}
-
-/// Bounded work: whether a schema can be used.
-pub(crate) fn compiled(schema: Plain) -> Result<(), Fault> {
-    kept(schema).map(drop)
-}
-
-/// Bounded work: the errors of a value. `begun` is called between compiling and checking.
-pub(crate) fn checked(
-    schema: Plain,
-    value: Plain,
-    unknown: &[String],
-    begun: &mut dyn FnMut(),
-) -> Result<Faults, Fault> {
-    let validator = kept(schema)?;
-    begun();
-    Ok(faults_of(&validator, &value.into(), unknown))
-}
-
-/// Bounded work: where a value misses integers.
-pub(crate) fn asked(schema: Plain, probe: Plain, begun: &mut dyn FnMut()) -> Vec<String> {
-    let validator = kept(schema);
-    begun();
-    match validator {
-        Ok(validator) => asked_of(&validator, &probe.into()).into_iter().collect(),
-        Err(_) => Vec::new(),
     }
 }
 
@@ -375,68 +268,6 @@ fn integer_of(number: &Number) -> Option<Number> {
     } else {
         None
     }
-}
-
-/// Where an error, or one of its parts, requires an integer.
-fn integers_asked(error: &jsonschema::ValidationError<'_>, asked: &mut BTreeSet<String>) {
-    match error.kind() {
-        ValidationErrorKind::Type { kind } => {
-            let integer = match kind {
-                TypeKind::Single(one) => *one == JsonType::Integer,
-                TypeKind::Multiple(several) => several.contains(JsonType::Integer),
-            };
-            if integer {
-                asked.insert(error.instance_path().to_string());
-            }
-        }
-        ValidationErrorKind::AnyOf { context } | ValidationErrorKind::OneOfNotValid { context } => {
-            for error in context.iter().flatten() {
-                integers_asked(error, asked);
-            }
-        }
-        _ => {}
-    }
-}
-
-/// Whether an error remains one, whatever the unknown parts will be.
-fn is_certain(error: &jsonschema::ValidationError<'_>, pointer: &str, unknown: &[String]) -> bool {
-    if unknown.is_empty() {
-        return true;
-    }
-    let lies_in = |inner: &str, outer: &str| {
-        inner
-            .strip_prefix(outer)
-            .is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
-    };
-    if unknown.iter().any(|part| lies_in(pointer, part)) {
-        return false;
-    }
-    // Which branch applies may hang on something unknown anywhere in the value.
-    const BRANCHES: [&str; 6] = ["anyOf", "oneOf", "not", "then", "else", "dependentSchemas"];
-    let schema_path = error.schema_path().to_string();
-    if schema_path.split('/').any(|segment| BRANCHES.contains(&segment)) {
-        return false;
-    }
-    // An object with something unknown in it has the keys that it has nevertheless.
-    !unknown.iter().any(|part| lies_in(part, pointer))
-        || matches!(
-            error.kind(),
-            ValidationErrorKind::Required { .. }
-                | ValidationErrorKind::AdditionalProperties { .. }
-                | ValidationErrorKind::Type { .. }
-                | ValidationErrorKind::MinProperties { .. }
-                | ValidationErrorKind::MaxProperties { .. }
-                | ValidationErrorKind::MinItems { .. }
-                | ValidationErrorKind::MaxItems { .. }
-                | ValidationErrorKind::AdditionalItems { .. }
-        )
-}
-
-fn bounded(text: &str) -> String {
-    if text.chars().nth(DETAIL_MAX_CHARS).is_none() {
-        return text.to_owned();
-    }
-    text.chars().take(DETAIL_MAX_CHARS).chain(" ...".chars()).collect()
 }
 
 #[cfg(test)]
