@@ -1,6 +1,6 @@
 //! Runs a text script.
 
-use super::Language;
+use super::language::Language;
 use super::pending;
 use super::python::{self, Change, Python};
 use super::runtime::{Exported, Runtime};

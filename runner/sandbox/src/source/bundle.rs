@@ -12,7 +12,7 @@
 //! from the host (imports, operations and their meaning), and what the host needs from it (exports, events, texts that
 //! it sends). Whoever changes one of these raises the number; a test compares the lists with the stored ones.
 
-use super::Language;
+use super::language::Language;
 use bytes::Bytes;
 use serde::{Deserialize, Serialize};
 use sha2::{Digest as _, Sha256};

@@ -1,6 +1,6 @@
 //! The runtimes that other programs have kept, as far as they are in memory.
 
-use super::Interpreter;
+use super::linked::Interpreter;
 use super::python::Python;
 use super::runtime::Runtime;
 use chrono::TimeDelta;

@@ -1,9 +1,13 @@
 //! From a text to a script that can be started.
 
 use super::attempt::{Ready, SourceScript};
-use super::evaluate::{self, Code, Described, Snapshot};
+use super::evaluate::{self, Code};
+use super::fault::SourceFault;
+use super::image;
+use super::language::{Key, Language, MAX_SOURCE_BYTES, code_key, split_key};
+use super::linked::Interpreter;
 use super::python::Change;
-use super::{Interpreter, Key, Language, MAX_SOURCE_BYTES, SourceFault, code_key, image, split_key};
+use super::snapshot::{Described, Snapshot};
 use crate::artefact::digest_of;
 use crate::attempt::{AttemptResult, Limits, Outcome};
 use crate::bounds::Kind;
@@ -65,6 +69,7 @@ pub(super) static HOST: LazyLock<String> = LazyLock::new(|| {
         include_str!("load.rs"),
         include_str!("pending.rs"),
         include_str!("runtime.rs"),
+        include_str!("snapshot.rs"),
         include_str!("wasi.rs"),
         include_str!("python/change.rs"),
         include_str!("python/mod.rs"),

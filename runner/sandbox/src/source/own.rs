@@ -1,7 +1,8 @@
 //! This program's own runtimes.
 
 use super::bundle::{RuntimeBundle, RuntimeId};
-use super::{Language, python, runtime};
+use super::language::Language;
+use super::{python, runtime};
 use std::sync::OnceLock;
 
 impl RuntimeBundle {

@@ -12,8 +12,9 @@
 use super::bundle::RuntimeBundle;
 use super::calls::{self, Modules};
 use super::image::{self, Layout, OWN_FUNCTIONS, PAGE_BYTES};
+use super::language::Language;
 use super::library::Library;
-use super::{Language, wasi};
+use super::wasi;
 use crate::artefact::digest_of;
 use crate::guest::Guest;
 use bytes::Bytes;

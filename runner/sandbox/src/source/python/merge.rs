@@ -9,6 +9,8 @@ use wasm_encoder::{
 };
 use wasmparser::{ElementKind, Operator};
 
+/// The function with which the host allocates a guest's memory.
+pub(super) const ALLOCATOR: &str = "cabi_realloc";
 /// How often an import may lead to another import.
 const MAX_HOPS: usize = 8;
 
@@ -206,13 +208,9 @@ impl<'a> Merge<'a> {
             }
         }
         // Exported for the host: the glue, and the allocator.
-        let allocator = self.names.functions.get(super::ALLOCATOR).copied();
-        let allocator = allocator.ok_or_else(|| format!("`{}` is missing", super::ALLOCATOR))?;
-        exports.export(
-            super::ALLOCATOR,
-            ExportKind::Func,
-            numbers[allocator.0][allocator.1 as usize],
-        );
+        let allocator = self.names.functions.get(ALLOCATOR).copied();
+        let allocator = allocator.ok_or_else(|| format!("`{ALLOCATOR}` is missing"))?;
+        exports.export(ALLOCATOR, ExportKind::Func, numbers[allocator.0][allocator.1 as usize]);
         let glue = self.parts.len() - 1;
         for (name, (_, number)) in &self.parts[glue].exports {
             exports.export(name, ExportKind::Func, numbers[glue][*number as usize]);

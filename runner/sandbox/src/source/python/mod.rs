@@ -14,16 +14,17 @@ mod merge;
 mod part;
 mod system;
 
-use super::Language;
-use super::SourceFault;
 use super::bundle::{self, RuntimeBundle};
 use super::calls;
-use super::evaluate::{Described, Snapshot};
+use super::fault::SourceFault;
 use super::image::{PAGE_BYTES, pieces};
+use super::language::Language;
 use super::library::Library;
+use super::snapshot::{Described, Snapshot};
 use crate::guest::Guest;
 use bytes::Bytes;
 pub(crate) use change::Change;
+use merge::ALLOCATOR;
 use std::sync::Arc;
 pub(super) use system::State;
 use wasm_encoder::{ConstExpr, DataSection, ExportKind, ExportSection, MemorySection, MemoryType};
@@ -38,8 +39,6 @@ const MAX_UNPACKED_BYTES: u64 = 256 << 20;
 /// The error for a module without a function that Heddle calls.
 const NO_FUNCTION: &str = "does not have `run`; write `def run(params, ctx): …` (or `def handle(batch, ctx): …` for a \
     topic)";
-/// The function with which the host allocates a guest's memory.
-const ALLOCATOR: &str = "cabi_realloc";
 
 /// The names of the parts of a bundle.
 const CODE: &str = "code";
