@@ -6,6 +6,7 @@
 //! A tree may be nested deeper than any parser recurses, so it is read level by level: the text below a node is kept
 //! until its level is read.
 
+mod fields;
 mod timers;
 
 use std::collections::{BTreeMap, HashSet, VecDeque};
@@ -13,12 +14,14 @@ use std::collections::{BTreeMap, HashSet, VecDeque};
 use chrono_tz::Tz;
 use heddle_domain::fault::pointer_token;
 use heddle_domain::plan::TASKS_MAX;
-use heddle_domain::{Fault, Name, Time};
+use heddle_domain::{Name, Time};
 use heddle_store::timer_task::TimerTaskRow;
 use serde_json::value::RawValue;
 use serde_json::{Map, Value, json};
 
 use crate::problem::Problem;
+pub(crate) use fields::{DISABLED, is_enabled, number};
+use fields::{invalid, millis, text};
 
 /// How deep a tree may be. Each level is read once for every level above it, which is what bounds this.
 pub(crate) const DEPTH_MAX: usize = 2_000;
@@ -26,11 +29,6 @@ pub(crate) const DEPTH_MAX: usize = 2_000;
 /// How often an attempt that timed out is tried again, and after how long.
 const TIMEOUT_RETRIES: u32 = 3;
 const TIMEOUT_RETRY_INTERVAL: &str = "1s";
-
-/// What `status` says of something that is switched off.
-pub(crate) const DISABLED: i64 = -1;
-/// What `status` says of something that is switched on.
-const ENABLED: i64 = 1;
 
 /// A node as it was sent.
 #[derive(Clone, Debug, PartialEq)]
@@ -167,55 +165,6 @@ fn refuse_children(name: &str, value: &Value) -> Result<(), Problem> {
         &pointer_token(name),
         format!("unknown field; the child tasks must be in `{BELOW}`"),
     ))
-}
-
-fn invalid(field: &str, detail: String) -> Problem {
-    Problem::invalid(Fault::at(format!("/{field}"), detail))
-}
-
-/// A whole number, also as text; null and empty text are none.
-pub(crate) fn number(value: &Value, field: &str) -> Result<Option<i64>, Problem> {
-    let found = match value {
-        Value::Null => return Ok(None),
-        Value::String(text) if text.trim().is_empty() => return Ok(None),
-        Value::String(text) => text.trim().parse().ok(),
-        Value::Number(number) => number.as_i64(),
-        _ => None,
-    };
-    found
-        .map(Some)
-        .ok_or_else(|| invalid(field, format!("expected a whole number, not {value}")))
-}
-
-fn text<'a>(fields: &'a Map<String, Value>, field: &str) -> Option<&'a str> {
-    fields
-        .get(field)
-        .and_then(Value::as_str)
-        .map(str::trim)
-        .filter(|text| !text.is_empty())
-}
-
-fn count(fields: &Map<String, Value>, field: &str) -> Result<Option<i64>, Problem> {
-    fields.get(field).map_or(Ok(None), |value| number(value, field))
-}
-
-/// A span in milliseconds; negative ones are none.
-fn millis(fields: &Map<String, Value>, field: &str) -> Result<Option<String>, Problem> {
-    Ok(count(fields, field)?
-        .filter(|millis| *millis >= 0)
-        .map(|millis| format!("{millis}ms")))
-}
-
-/// Whether a node, or a timer, is switched on: `status` is 1 or -1, and 1 if it is left out.
-pub(crate) fn is_enabled(fields: &Map<String, Value>) -> Result<bool, Problem> {
-    match count(fields, "status")? {
-        None | Some(ENABLED) => Ok(true),
-        Some(DISABLED) => Ok(false),
-        Some(other) => Err(invalid(
-            "status",
-            format!("`status` must be {ENABLED} or {DISABLED}, not {other}"),
-        )),
-    }
 }
 
 /// The name of a tree's group.

@@ -7,7 +7,7 @@ use heddle_domain::schedule::{Schedule, with_legal_cron_starts};
 use heddle_domain::spec::ScheduleSpec;
 use serde_json::{Map, Value, json};
 
-use super::{count, invalid, is_enabled, millis, text};
+use super::fields::{count, invalid, is_enabled, millis, text};
 use crate::problem::Problem;
 
 /// How many timers a root may have.
