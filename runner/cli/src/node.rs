@@ -1,19 +1,18 @@
 //! A node: its configuration, and its life from the first connection to the last drained task.
 
+mod config;
 mod keys;
 mod settings;
 
 use std::net::SocketAddr;
-use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
 use heddle_domain::Chain;
 use heddle_domain::{Chance, Time};
-use heddle_engine::heddle_sandbox::{CompilerCommand, Sandbox, SandboxConfig};
+use heddle_engine::heddle_sandbox::{Sandbox, SandboxConfig};
 use heddle_engine::{Engine, EngineConfig, NodeClock, SystemChance};
-use heddle_http::access::provider::Provider;
 use heddle_http::access::{TokenSpec, USES_WRITTEN_EVERY};
 use heddle_http::{App, AppParts, ServeLimits};
 use heddle_store::change::Noun;
@@ -24,16 +23,17 @@ use tokio::sync::oneshot;
 use tokio_util::sync::CancellationToken;
 use uuid::Uuid;
 
-use crate::config::NodeOptions;
 use crate::demo;
 use crate::exit::usage;
 use crate::metrics;
 use crate::pages;
 use crate::traces::{self, Traces};
 
+pub use config::NodeConfig;
 pub(crate) use keys::device_keys;
 use keys::{identity, lock_identity, require_keys, secret_keys};
-use settings::{dispatch_config, http_config, notify_config, sandbox_config, short_ways};
+pub(crate) use settings::start_children;
+use settings::{dispatch_config, host_name, http_config, notify_config, sandbox_config, short_ways};
 
 /// How long a node's lease holds without a heartbeat; a dead node's work is taken over after it.
 const LEASE_FOR: Duration = Duration::from_secs(8);
@@ -43,29 +43,6 @@ const DRAIN_FOR: Duration = Duration::from_secs(20);
 const DATABASE_WAIT: Duration = Duration::from_secs(60);
 /// How long the node may take at its end to write which tokens were used.
 const LAST_WRITES_MAX: Duration = Duration::from_secs(1);
-
-/// The configuration of a node.
-#[derive(Debug)]
-pub struct NodeConfig {
-    /// The Postgres that all nodes share.
-    pub database_url: String,
-    /// The address on which it listens.
-    pub listen: SocketAddr,
-    /// The directory for compiled scripts and the identity of the node.
-    pub data_dir: PathBuf,
-    /// Loopback only, without tokens.
-    pub dev: bool,
-    /// Creates the demo.
-    pub demo: bool,
-    /// This node's name; `None`: kept in the data directory.
-    pub node_id: Option<String>,
-    /// The provider with which people sign in; `None`: they sign in with tokens.
-    pub provider: Option<Arc<Provider>>,
-    /// The other options.
-    pub options: NodeOptions,
-    /// Cancelled when the node is to drain and end.
-    pub shutdown: CancellationToken,
-}
 
 /// Runs a node on a bound address until `shutdown` is cancelled. When migrations are applied and the demo is created,
 /// it sends the address to `ready`.
@@ -319,28 +296,6 @@ async fn connect(url: &str) -> Result<Store> {
         Err(error) => tracing::warn!(error = %Chain(&error), "cannot read the settings of the database server"),
     }
     Ok(store)
-}
-
-fn host_name() -> String {
-    rustix::system::uname().nodename().to_string_lossy().into_owned()
-}
-
-/// Installs the bounds that let children of this program do bounded work. Returns the command with which it compiles.
-pub(crate) fn start_children() -> Result<CompilerCommand> {
-    // The executable of this process, even if an upgrade has replaced the file: a child of another build would compile
-    // for another runtime.
-    let own = Path::new("/proc/self/exe");
-    let program = match own.exists() {
-        true => own.to_owned(),
-        false => std::env::current_exe().context("cannot find the path of this program")?,
-    };
-    let called = |command: &str| CompilerCommand {
-        program: program.clone(),
-        args: vec![command.into()],
-        env: Vec::new(),
-    };
-    heddle_sandbox::bound_by_children(called("bounded-work")).context("cannot start threads")?;
-    Ok(called("compile-wasm"))
 }
 
 /// Connects for a command: who typed the address is told what is wrong with it, not at which line this was found.

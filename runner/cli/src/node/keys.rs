@@ -10,7 +10,7 @@ use heddle_store::secret::{SecretKey, SecretKeys};
 use sha2::{Digest, Sha256};
 use uuid::Uuid;
 
-use super::NodeConfig;
+use super::config::NodeConfig;
 use crate::config::NodeOptions;
 use crate::exit::usage;
 

@@ -4,13 +4,13 @@ use std::net::SocketAddr;
 use std::path::Path;
 use std::time::Duration;
 
-use anyhow::{Result, bail};
+use anyhow::{Context, Result, bail};
 use heddle_domain::dispatch::HORIZON_MAX;
-use heddle_engine::heddle_sandbox::SandboxConfig;
+use heddle_engine::heddle_sandbox::{CompilerCommand, SandboxConfig};
 use heddle_engine::{DispatchConfig, NotifyConfig, ShortWays};
 use heddle_http::HttpConfig;
 
-use super::{NodeConfig, host_name, start_children};
+use super::config::NodeConfig;
 use crate::config::NodeOptions;
 use crate::exit::usage;
 
@@ -147,6 +147,28 @@ pub(super) fn http_config(config: &NodeConfig, device_keys: Vec<Vec<u8>>) -> Res
         compat_zone,
         ..defaults
     })
+}
+
+pub(super) fn host_name() -> String {
+    rustix::system::uname().nodename().to_string_lossy().into_owned()
+}
+
+/// Installs the bounds that let children of this program do bounded work. Returns the command with which it compiles.
+pub(crate) fn start_children() -> Result<CompilerCommand> {
+    // The executable of this process, even if an upgrade has replaced the file: a child of another build would compile
+    // for another runtime.
+    let own = Path::new("/proc/self/exe");
+    let program = match own.exists() {
+        true => own.to_owned(),
+        false => std::env::current_exe().context("cannot find the path of this program")?,
+    };
+    let called = |command: &str| CompilerCommand {
+        program: program.clone(),
+        args: vec![command.into()],
+        env: Vec::new(),
+    };
+    heddle_sandbox::bound_by_children(called("bounded-work")).context("cannot start threads")?;
+    Ok(called("compile-wasm"))
 }
 
 #[cfg(test)]
