@@ -555,7 +555,7 @@ async fn growth(bench: &Bench) {
             }
             sql.batch_execute("ROLLBACK; DEALLOCATE ALL").await.expect("undone");
         }
-        rates.push(turn(bench, users).await);
+        rates.push(give_each(bench, users).await);
     }
     let texts: Vec<String> = sizes
         .iter()
@@ -595,7 +595,7 @@ fn buffers_of(plan: &[String]) -> u64 {
 }
 
 /// Each user gets one thing and completes it; how many a second.
-async fn turn(bench: &Bench, users: usize) -> f64 {
+async fn give_each(bench: &Bench, users: usize) -> f64 {
     let next = Arc::new(AtomicUsize::new(0));
     let began = now();
     let tasks: Vec<_> = (0..POLLERS)

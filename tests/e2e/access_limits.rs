@@ -36,13 +36,13 @@ async fn wrong_tokens_by_the_thousand() {
     assert!(looked_up <= 60 + 10 * seconds, "{looked_up} in {seconds} s");
     // The same wrong one again costs nothing: it is remembered.
     node.get("/v1/groups").await.expect_status(200);
-    // One that nobody has seen yet gets its turn.
+    // One that nobody has seen yet is looked up soon.
     let made = node
         .post("/v1/tokens", json!({"name": "new", "role": "viewer"}))
         .await
         .expect_status(201);
     let new = node.with_token(made["token"].as_str());
-    eventually("a turn for a new token", async || {
+    eventually("the look-up of a new token", async || {
         (new.get("/v1/groups").await.status == 200).then_some(())
     })
     .await;

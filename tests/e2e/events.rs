@@ -72,11 +72,11 @@ async fn everything_once_and_in_order() {
             .expect_status(201);
     }
     let reader = async {
-        let (mut after, mut read, mut turn) = (None, Vec::new(), 0);
+        let (mut after, mut read, mut reads) = (None, Vec::new(), 0);
         // Not until the work is done: a transaction of some other test may hold the feed up, it is one cluster.
         eventually("whole feed", async || {
-            turn += 1;
-            read_on(&nodes[turn % 2], "assignment.*", &mut after, &mut read).await;
+            reads += 1;
+            read_on(&nodes[reads % 2], "assignment.*", &mut after, &mut read).await;
             (read.len() >= 2 * USERS * OFFERS).then_some(())
         })
         .await;

@@ -34,7 +34,7 @@ pub(super) struct Machine<'a> {
     /// The run is being cancelled.
     pub(super) cancelled: bool,
     /// A reopened run waits for its turn.
-    in_turn: bool,
+    awaits_turn: bool,
 }
 
 /// The meaning of a dependency's state for its dependants.
@@ -70,7 +70,7 @@ impl<'a> Machine<'a> {
             stop_due: false,
             lift_due: false,
             cancelled: false,
-            in_turn: false,
+            awaits_turn: false,
         }
     }
 
@@ -154,8 +154,8 @@ impl<'a> Machine<'a> {
                 output_bytes,
             } => self.clear(*key, *downstream, *output_bytes),
             Event::Restart => self.restart(),
-            Event::TakeTurn => {
-                self.in_turn = true;
+            Event::AwaitTurn => {
+                self.awaits_turn = true;
                 Ok(())
             }
         }
@@ -171,7 +171,7 @@ impl<'a> Machine<'a> {
 
     /// The state of a run that is reopened.
     pub(super) fn reopened(&self) -> RunState {
-        match self.in_turn {
+        match self.awaits_turn {
             true => RunState::Waiting,
             false => RunState::Running,
         }

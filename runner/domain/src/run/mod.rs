@@ -201,7 +201,7 @@ pub enum Event {
     Restart,
     /// If the events after this one reopen the run, it waits for its turn first: nothing of it starts before
     /// [`Event::Start`].
-    TakeTurn,
+    AwaitTurn,
 }
 
 /// How an attempt ended, as far as the run depends on it.

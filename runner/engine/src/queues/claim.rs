@@ -155,7 +155,7 @@ impl Queues {
         };
         let answer = self.node.store.claim_queued(&terms).await?;
         let limited = answer.limited_ms.map(Duration::from_millis);
-        let Some(last) = answer.claimed.iter().map(|claimed| claimed.turn).max() else {
+        let Some(last) = answer.claimed.iter().map(|claimed| claimed.position).max() else {
             return Ok(Found {
                 claims: Vec::new(),
                 limited,

@@ -158,7 +158,7 @@ impl Runs {
             progress,
         } = transition;
         let run = context.facts.id;
-        let turn = self.queue.turn();
+        let last = self.queue.last_claimed();
         let notices = self.notices_of(context, &actions, state, &progress);
         after.signals.add_if(notices.is_some(), Signal::Notices);
         let mut ready = Vec::with_capacity(actions.ready.len());
@@ -169,7 +169,7 @@ impl Runs {
                 queued.push(self.waiters.queues.row(at, queued.len(), target, None));
                 continue;
             }
-            let mut row = ReadyRow::new(at, turn + 1 + ordinal as i64, context.revision.need_of(at))
+            let mut row = ReadyRow::new(at, last + 1 + ordinal as i64, context.revision.need_of(at))
                 .within(context.revision.claim_within(at));
             row.hand(grant);
             if row.is_handed() {

@@ -382,9 +382,9 @@ impl Runs {
         set: Option<(TaskKey, &ByHand<'_>)>,
     ) -> Result<(), ControlError> {
         // By the run's own revision, as when it was created: the gate is woken by runs whose revision has a bound.
-        let in_turn = live.state.is_final() && context.revision.is_bounded(context.facts.trigger);
-        let turn = in_turn.then_some(Event::TakeTurn);
-        let events: Vec<Event> = turn.into_iter().chain([event]).collect();
+        let awaits_turn = live.state.is_final() && context.revision.is_bounded(context.facts.trigger);
+        let wait = awaits_turn.then_some(Event::AwaitTurn);
+        let events: Vec<Event> = wait.into_iter().chain([event]).collect();
         let now = completion.now();
         let transition = self
             .transition(
@@ -422,7 +422,7 @@ impl Runs {
                 .insert_override(run, key, set.state, set.output.as_deref(), set.reason, set.actor, at)
                 .await?;
         }
-        if in_turn && state == RunState::Waiting {
+        if awaits_turn && state == RunState::Waiting {
             completion
                 .wait_for_turn(run, live.group_id, &json!({"turn": true}))
                 .await?;

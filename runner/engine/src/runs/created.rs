@@ -38,8 +38,8 @@ impl After {
             return false;
         };
         // Runs that wait for upstream groups are handled by the links, the others by the gate, usually on this node.
-        let in_turn = run.gated && !run.follows;
-        self.signals.add_if(in_turn, Signal::Inbox);
+        let awaits_turn = run.gated && !run.follows;
+        self.signals.add_if(awaits_turn, Signal::Inbox);
         self.signals.add_if(run.follows, Signal::Links);
         run.queued.iter().for_each(|row| self.filled.add(&row.target));
         for row in &run.ready {
@@ -51,7 +51,7 @@ impl After {
                 self.signals.add(Signal::Work);
             }
         }
-        in_turn || !run.ready.is_empty() || !run.queued.is_empty()
+        awaits_turn || !run.ready.is_empty() || !run.queued.is_empty()
     }
 }
 

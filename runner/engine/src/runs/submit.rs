@@ -344,13 +344,13 @@ impl Runs {
 
     /// The rows of a run that may start at once: for nodes, and for workers.
     fn first_rows(&self, revision: &Revision, ready: &[AttemptKey]) -> (Vec<ReadyRow>, Vec<QueueRow>) {
-        let turn = self.queue.turn();
+        let last = self.queue.last_claimed();
         let (mut rows, mut queued) = (Vec::with_capacity(ready.len()), Vec::new());
         for &at in ready {
             match self.target_at_once(revision, at) {
                 Some(target) => queued.push(self.waiters.queues.row(at, queued.len(), target, None)),
                 None => rows.push(
-                    ReadyRow::new(at, turn + 1 + rows.len() as i64, revision.need_of(at))
+                    ReadyRow::new(at, last + 1 + rows.len() as i64, revision.need_of(at))
                         .within(revision.claim_within(at)),
                 ),
             }

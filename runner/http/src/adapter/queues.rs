@@ -32,7 +32,7 @@ fn parse(cursor: &str) -> Option<Position> {
             None => Position::Waiting,
             Some(priority) => Position::Behind(QueueCursor {
                 priority: priority.parse().ok()?,
-                turn: parts.next()?.parse().ok()?,
+                position: parts.next()?.parse().ok()?,
                 key: (
                     parts.next()?.parse().ok()?,
                     parts.next()?.parse().ok()?,
@@ -53,7 +53,7 @@ fn cursor_behind(task: &QueuedTask) -> String {
     let (run, index, item) = numbers(task);
     match task.held {
         Some(_) => format!("held.{run}.{index}.{item}"),
-        None => format!("waiting.{}.{}.{run}.{index}.{item}", task.priority, task.turn),
+        None => format!("waiting.{}.{}.{run}.{index}.{item}", task.priority, task.position),
     }
 }
 
@@ -130,7 +130,7 @@ mod tests {
         assert_eq!(parse(&format!("held.{run}.3.-1")), Some(Position::Held(run, 3, -1)));
         let cursor = QueueCursor {
             priority: -10,
-            turn: 99,
+            position: 99,
             key: (run, 3, 5),
         };
         assert_eq!(

@@ -22,8 +22,8 @@ pub struct QueuedTask {
     pub tags: Vec<String>,
     /// When it fails unless it is claimed before.
     pub expires_at: Option<Time>,
-    /// Its position among those that wait.
-    pub turn: i64,
+    /// Its position among those that wait: the column `turn`.
+    pub position: i64,
     /// The worker that holds it, and until when unless that is extended; `None`: it waits.
     pub held: Option<(String, Time)>,
 }
@@ -32,7 +32,7 @@ pub struct QueuedTask {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct QueueCursor {
     pub priority: i16,
-    pub turn: i64,
+    pub position: i64,
     pub key: (Uuid, i16, i32),
 }
 
@@ -57,7 +57,7 @@ impl Store {
                 ORDER BY q.priority DESC, q.turn, q.run, q.task, q.item"#,
             queue,
             after.map(|after| after.priority),
-            after.map(|after| after.turn),
+            after.map(|after| after.position),
             after.map(|after| after.key.0),
             after.map(|after| after.key.1),
             after.map(|after| after.key.2),
@@ -75,7 +75,7 @@ impl Store {
                 since: row.ready_at,
                 tags: row.tags,
                 expires_at: row.expires_at,
-                turn: row.turn,
+                position: row.turn,
                 held: None,
             })
             .collect())
@@ -114,7 +114,7 @@ impl Store {
                 since: row.claimed_at,
                 tags: Vec::new(),
                 expires_at: None,
-                turn: 0,
+                position: 0,
                 held: Some((row.worker, row.lease_expires_at)),
             })
             .collect())

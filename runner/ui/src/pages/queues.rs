@@ -123,7 +123,7 @@ pub(super) async fn list(ctx: &Ctx) -> Result<Answer, Trouble> {
     Answer::page(Page::new("queues", title, body))
 }
 
-/// Whether what waits in a queue waits for more than its turn.
+/// Whether nobody can claim the task runs that wait in a queue.
 fn is_stuck(one: &Queue) -> bool {
     one.depth > 0 && (one.paused || one.workers == 0)
 }
@@ -150,7 +150,7 @@ pub(super) fn stalled(ctx: &Ctx, waiting: i64, paused: bool, held: i64) -> Strin
     }
 }
 
-/// Why what waits in a queue waits, if it does so for more than its turn.
+/// Why nobody can claim the task runs that wait in a queue, if so.
 pub(super) fn reason(ctx: &Ctx, one: &Queue) -> Option<String> {
     is_stuck(one).then(|| stalled(ctx, one.depth, one.paused, one.claimed))
 }

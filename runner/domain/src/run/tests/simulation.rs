@@ -79,7 +79,7 @@ fn step(world: &World, (kind, pick, argument): (u8, u16, u8)) -> Option<String> 
         choose(keys)
     };
     // A run that these reopen waits for its turn, or does not.
-    let in_turn = |control: String| match pick % 2 {
+    let maybe_gated = |control: String| match pick % 2 {
         0 => control,
         _ => format!("turn + {control}"),
     };
@@ -103,15 +103,15 @@ fn step(world: &World, (kind, pick, argument): (u8, u16, u8)) -> Option<String> 
         24 => "pause".into(),
         25 => "resume".into(),
         26 if argument % 3 == 0 => "cancel".into(),
-        26 | 27 => in_turn("restart".into()),
-        28 | 29 => in_turn(format!(
+        26 | 27 => maybe_gated("restart".into()),
+        28 | 29 => maybe_gated(format!(
             "set {} {}",
             any()?,
             ["succeeded", "failed", "skipped"][argument as usize % 3]
         )),
-        30 | 31 => in_turn(format!("clear {}{}", any()?, [" alone", ""][argument as usize % 2])),
+        30 | 31 => maybe_gated(format!("clear {}{}", any()?, [" alone", ""][argument as usize % 2])),
         _ if world.state == RunState::Waiting => "start".into(),
-        _ => in_turn(format!("retry {}", any()?)),
+        _ => maybe_gated(format!("retry {}", any()?)),
     })
 }
 

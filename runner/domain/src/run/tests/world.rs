@@ -207,7 +207,7 @@ impl World {
                 withdrawn: self.withdraw(),
             },
             ["restart"] => Event::Restart,
-            ["turn"] => Event::TakeTurn,
+            ["turn"] => Event::AwaitTurn,
             ["set", word, state] => Event::Override {
                 key: self.key(word),
                 state: state.parse().unwrap(),
@@ -247,10 +247,10 @@ impl World {
         match events {
             [Event::Cancel { .. }] => self.cancelled = true,
             // A cancelled run is reopened only by a restart or a clear, whatever cancelled it.
-            [Event::Override { .. }] | [Event::TakeTurn, Event::Override { .. }] if was == RunState::Cancelled => {
+            [Event::Override { .. }] | [Event::AwaitTurn, Event::Override { .. }] if was == RunState::Cancelled => {
                 self.cancelled = true;
             }
-            [Event::Restart | Event::Clear { .. }] | [Event::TakeTurn, Event::Restart | Event::Clear { .. }] => {
+            [Event::Restart | Event::Clear { .. }] | [Event::AwaitTurn, Event::Restart | Event::Clear { .. }] => {
                 self.cancelled = false;
             }
             _ => {}

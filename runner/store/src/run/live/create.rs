@@ -29,8 +29,8 @@ use crate::{Store, StoreError, audit};
 #[derive(Clone, Debug)]
 pub struct ReadyRow {
     pub at: AttemptKey,
-    /// Its position in the queue among rows of its priority.
-    pub turn: i64,
+    /// Its position in the queue among rows of its priority: the column `turn`.
+    pub position: i64,
     /// Whether this node takes it at once, as far as a [`super::Grant`] allows.
     pub(super) handed: bool,
     /// The slots for which it waits before it is ready.
@@ -41,10 +41,10 @@ pub struct ReadyRow {
 
 impl ReadyRow {
     /// A row for *ready*.
-    pub fn new(at: AttemptKey, turn: i64, pools: Option<Arc<PoolNeed>>) -> Self {
+    pub fn new(at: AttemptKey, position: i64, pools: Option<Arc<PoolNeed>>) -> Self {
         Self {
             at,
-            turn,
+            position,
             handed: false,
             pools,
             claim_within: None,
@@ -380,7 +380,7 @@ async fn insert_runs(
         &column(&rows, |(_run, row)| row.at.key.item_number()),
         &column(&rows, |(_run, row)| row.at.attempt as i32),
         &column(&rows, |(run, _row)| run.priority),
-        &column(&rows, |(_run, row)| row.turn),
+        &column(&rows, |(_run, row)| row.position),
         &column(&rows, |(_run, row)| row.handed),
         lease,
         now,

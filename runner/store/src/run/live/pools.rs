@@ -71,7 +71,7 @@ async fn insert_pooled(connection: &mut PgSession, rows: &[(RunId, i16, &ReadyRo
         &column(&rows, |row| row.2.at.key.item_number()),
         &column(&rows, |row| row.2.at.attempt as i32),
         &column(&rows, |row| row.1),
-        &column(&rows, |row| row.2.turn),
+        &column(&rows, |row| row.2.position),
         &pools,
         &slots,
         &begins,

@@ -182,7 +182,7 @@ enum Reason<'r> {
     /// It waits for room on a node.
     Node,
     /// An item waits, because the task runs only some of its items at a time.
-    Turn,
+    Concurrency,
     /// The instant of its next attempt, after a failure.
     Retry,
     /// It waits for a worker, a queue or slots.
@@ -207,7 +207,7 @@ fn reason(task: &TaskRun) -> Option<(Reason<'_>, Option<Time>)> {
         (TaskState::Ready, None) => Some((Reason::Node, None)),
         (TaskState::Retrying, _) => Some((Reason::Retry, task.next_attempt_at.map(|at| at.0))),
         // The items of a mapped task are created when its dependencies have ended.
-        (TaskState::Pending, _) if task.item.is_some() => Some((Reason::Turn, None)),
+        (TaskState::Pending, _) if task.item.is_some() => Some((Reason::Concurrency, None)),
         _ => None,
     }
 }
@@ -253,7 +253,7 @@ async fn stands(ctx: &Ctx, whole: &Whole) -> Result<Markup, Trouble> {
     for stall in &stalls {
         said.extend(match stall.reason {
             Reason::Wait(wait) => Some(html! { (who(ctx, stall)) (waits_for(ctx, wait, stall.until, &held)) }),
-            Reason::Turn => {
+            Reason::Concurrency => {
                 let at_a_time = concurrency(ctx, whole, stall.task).await?;
                 Some(
                     html! { (who(ctx, stall)) (t!(ctx, "waits-items", n = number(stall.items as i64), at_a_time = at_a_time)) },
@@ -281,7 +281,7 @@ async fn stands(ctx: &Ctx, whole: &Whole) -> Result<Markup, Trouble> {
 fn who(ctx: &Ctx, stall: &Stall<'_>) -> Markup {
     html! {
         bdi { (stall.task) }
-        @if stall.reason == Reason::Turn { (ctx.lang.colon()) }
+        @if stall.reason == Reason::Concurrency { (ctx.lang.colon()) }
         @else { @if stall.items > 0 { " (" (t!(ctx, "items-count", n = stall.items)) ")" } " " }
     }
 }
@@ -411,7 +411,7 @@ mod tests {
         ];
         let said: Vec<(&str, usize)> = stalls(&tasks).iter().map(|stall| (stall.task, stall.items)).collect();
         assert_eq!(said, [("each", 2), ("each", 2), ("stamp", 0), ("plain", 0)]);
-        assert_eq!(stalls(&tasks)[1].reason, Reason::Turn);
+        assert_eq!(stalls(&tasks)[1].reason, Reason::Concurrency);
         assert_eq!(stalls(&tasks)[3].reason, Reason::Node);
     }
 
