@@ -195,10 +195,10 @@ impl<'a> Machine<'a> {
         self.follow();
         let progress = &*self.progress;
         // A task run may become ready, or settled, and then something else within one decision.
-        let stands =
+        let still =
             |at: &AttemptKey, state| progress.state(at.key) == Some(state) && progress.attempt(at.key) == at.attempt;
-        self.actions.ready.retain(|at| stands(at, TaskState::Ready));
-        self.actions.timers.retain(|(_, at)| stands(at, TaskState::Retrying));
+        self.actions.ready.retain(|at| still(at, TaskState::Ready));
+        self.actions.timers.retain(|(_, at)| still(at, TaskState::Retrying));
         let mut seen = HashSet::new();
         self.actions
             .settled

@@ -20,7 +20,7 @@ use crate::runs::ending::{Applied, Done, End, Ending};
 use crate::runs::params::enqueued;
 use crate::runs::queued::FilledQueues;
 use crate::runs::trace::Span;
-use crate::runs::transition::{Transition, bytes_of, standing};
+use crate::runs::transition::{Transition, bytes_of, snapshot_of};
 use crate::{EngineError, RunContext, Runs, Submission, SubmitError};
 
 /// The results of a transaction that are handled after its commit.
@@ -107,7 +107,7 @@ impl Runs {
             let transition = self
                 .transition(
                     &context,
-                    standing(run, found.state, &found.progress)?,
+                    snapshot_of(run, found.state, &found.progress)?,
                     &events,
                     completion,
                     now,

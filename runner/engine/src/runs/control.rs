@@ -16,7 +16,7 @@ use serde_json::{Value, json};
 use crate::node::signals::Signal;
 use crate::runs::apply::After;
 use crate::runs::submit::Layout;
-use crate::runs::transition::{Transition, progress_of, standing};
+use crate::runs::transition::{Transition, progress_of, snapshot_of};
 use crate::{Engine, EngineError, RunContext, Runs, SubmitError, UseCase};
 
 /// Why a control did nothing.
@@ -389,7 +389,7 @@ impl Runs {
         let transition = self
             .transition(
                 context,
-                standing(run, live.state, &live.progress)?,
+                snapshot_of(run, live.state, &live.progress)?,
                 &events,
                 &mut completion,
                 now,
@@ -463,7 +463,7 @@ impl Runs {
             .ok_or(ControlError::NotFound("run"))?;
         let context = self.context_of_live(run, &live).await?;
         let progress = progress_of(run, &live.progress)?;
-        let Some(stood) = progress.state(key) else {
+        let Some(before) = progress.state(key) else {
             return Err(ControlError::NotFound("task run"));
         };
         let named = |state: TaskState| {
@@ -473,7 +473,7 @@ impl Runs {
         let noted = Noted {
             actor,
             action: if by_hand.is_some() { "override" } else { "retry" },
-            task: Some((named(stood), named(by_hand.map_or(TaskState::Ready, |set| set.state)))),
+            task: Some((named(before), named(by_hand.map_or(TaskState::Ready, |set| set.state)))),
             reason: by_hand.map(|set| set.reason),
         };
         let set = by_hand.map(|set| (key, set));
@@ -495,10 +495,10 @@ impl Runs {
         let task = plan.index(clear.task.as_str()).ok_or(ControlError::NotFound("task"))?;
         let key = TaskKey { task, item: clear.item };
         let progress = progress_of(run, &live.progress)?;
-        let Some(stood) = progress.state(key) else {
+        let Some(before) = progress.state(key) else {
             return Err(ControlError::NotFound("task run"));
         };
-        let output_bytes = match (clear.item, stood) {
+        let output_bytes = match (clear.item, before) {
             (Some(_), TaskState::Succeeded) => completion.output_bytes(run, key).await?,
             _ => 0,
         };
@@ -518,7 +518,7 @@ impl Runs {
         let noted = Noted {
             actor,
             action: "clear",
-            task: Some((named(stood), after)),
+            task: Some((named(before), after)),
             reason: Some(clear.reason.as_str()).filter(|reason| !reason.is_empty()),
         };
         let event = Event::Clear {
@@ -590,7 +590,7 @@ impl Runs {
         let cancelled = self
             .transition(
                 &context,
-                standing(run, live.state, &live.progress)?,
+                snapshot_of(run, live.state, &live.progress)?,
                 &[event],
                 &mut completion,
                 now,

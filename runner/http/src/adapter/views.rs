@@ -185,7 +185,7 @@ fn task_runs(engine: &Engine, plan: &Plan, detail: &RunDetail) -> Result<Vec<Tas
                 .is_some_and(|attempt| attempt.finished_at.is_none()),
             None => under_way.contains(&key.task),
         };
-        let state = progress.stands(key, detail.run.state, under_way);
+        let state = progress.shown_state(key, detail.run.state, under_way);
         task_run(engine, plan, run, key, state.unwrap_or(TaskState::Pending), &found)
     };
     let mut tasks = Vec::with_capacity(plan.tasks.len());
@@ -376,8 +376,8 @@ fn mapped(
     if whole.state.is_settled() {
         whole.finished_at = last.or(whole.finished_at);
     }
-    let stands = by_hand.is_some_and(|by_hand| last.is_none_or(|last| last <= by_hand.at.into()));
-    let said = stands && whole.state == TaskState::Succeeded && whole.output.is_some();
+    let in_effect = by_hand.is_some_and(|by_hand| last.is_none_or(|last| last <= by_hand.at.into()));
+    let said = in_effect && whole.state == TaskState::Succeeded && whole.output.is_some();
     if matches!(whole.state, TaskState::Succeeded | TaskState::Failed) && !said {
         whole.output = Some(Value::Array(
             items

@@ -240,13 +240,13 @@ async fn take_stream(request: &Request, mut ingestion: Ingestion, body: Body) ->
     let reading = tokio::spawn(reader.run(body));
     let mut broken = None;
     let written = async {
-        let fallen = request.fallen();
-        tokio::pin!(fallen);
+        let token_ended = request.token_ended();
+        tokio::pin!(token_ended);
         loop {
             let piece = tokio::select! {
                 piece = coming.recv() => piece,
                 // Nothing is taken for a token that has been revoked meanwhile.
-                () = &mut fallen => {
+                () = &mut token_ended => {
                     broken = Some(refused());
                     break;
                 }

@@ -62,7 +62,7 @@ pub(crate) trait Named {
         kept: Option<&Self::Kept>,
     ) -> Result<Self::Row, Stop<Self::Answer>>;
 
-    /// How it stands, for the audit: never a secret.
+    /// Its present value, for the audit: never a secret.
     fn shown(row: &Self::Row) -> Result<Value, StoreError>;
 
     /// The same of what was just written; more, if there is something to be said of the change.

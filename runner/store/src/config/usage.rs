@@ -53,7 +53,7 @@ pub(crate) const TEMPLATES: Kind = (
     "$ ? (@.template == $name || @.tasks.*.audience.template == $name)",
 );
 
-/// Ends the deletion of an object: commits it if nobody uses the object. `gone`: how the deleted row stood, for the audit.
+/// Ends the deletion of an object: commits it if nobody uses the object. `gone`: the deleted row, for the audit.
 pub(crate) async fn removed(
     mut tx: Transaction,
     by: By<'_>,

@@ -500,7 +500,7 @@ fn scale(ctx: &Ctx, axis: &Axis, ticks: &[Time]) -> Markup {
 
 /// The position of a run on the axis: when it ran; or, if a backfill made it for the shown day, its logical time, where
 /// the run was missing.
-fn stands(bar: &BarRow, from: Time, now: Time) -> (Time, Time) {
+fn extent(bar: &BarRow, from: Time, now: Time) -> (Time, Time) {
     let begins = bar.at_work_since();
     let ends = bar.finished_at.unwrap_or(now);
     if bar.trigger == Trigger::Backfill && bar.logical_time >= from && bar.logical_time < begins {
@@ -523,7 +523,7 @@ fn is_narrow(bar: &BarRow, width: f64) -> bool {
 fn narrow(ctx: &Ctx, lane: &Lane, axis: &Axis) -> BTreeMap<String, String> {
     let mut paths: BTreeMap<String, String> = BTreeMap::new();
     for bar in lane.bars.iter().rev() {
-        let (begins, ends) = stands(bar, axis.from, ctx.now);
+        let (begins, ends) = extent(bar, axis.from, ctx.now);
         let (x, width) = (axis.x(begins), (axis.x(ends) - axis.x(begins)).max(BAR_WIDTH_MIN));
         if ends >= axis.from && is_narrow(bar, width) {
             let path = paths.entry(fill(bar.state)).or_default();
@@ -548,7 +548,7 @@ fn lane_picture(ctx: &Ctx, lane: &Lane, axis: &Axis, ticks: &[Time]) -> Markup {
             @for (class, path) in narrow(ctx, lane, axis) { path class=(class) d=(path) {} }
             @for bar in lane.bars.iter().rev() {
                 @let failed = bar.state == RunState::Failed;
-                @let (begins, ends) = stands(bar, axis.from, ctx.now);
+                @let (begins, ends) = extent(bar, axis.from, ctx.now);
                 @let (x, width) = (axis.x(begins), (axis.x(ends) - axis.x(begins)).max(BAR_WIDTH_MIN));
                 @if ends >= axis.from && !is_narrow(bar, width) {
                     a href={ "/runs/" (bar.id) } tabindex="-1" aria-hidden="true" {
@@ -691,13 +691,13 @@ mod tests {
             logical_time: at(logical),
         };
         let ran = (at("2026-11-22T11:00:01Z"), at("2026-11-22T11:00:03Z"));
-        let stands = |bar: BarRow| stands(&bar, from, now);
+        let extent = |bar: BarRow| extent(&bar, from, now);
         assert_eq!(
-            stands(bar(Trigger::Backfill, "2026-11-22T02:00:00Z")),
+            extent(bar(Trigger::Backfill, "2026-11-22T02:00:00Z")),
             (at("2026-11-22T02:00:00Z"), at("2026-11-22T02:00:02Z"))
         );
         // A backfilled run for a logical time years ago is at the time at which it ran. So is a run by a schedule.
-        assert_eq!(stands(bar(Trigger::Backfill, "2012-01-01T00:00:00Z")), ran);
-        assert_eq!(stands(bar(Trigger::Schedule, "2026-11-22T02:00:00Z")), ran);
+        assert_eq!(extent(bar(Trigger::Backfill, "2012-01-01T00:00:00Z")), ran);
+        assert_eq!(extent(bar(Trigger::Schedule, "2026-11-22T02:00:00Z")), ran);
     }
 }

@@ -128,7 +128,7 @@ fn is_stuck(one: &Queue) -> bool {
     one.depth > 0 && (one.paused || one.workers == 0)
 }
 
-fn standing(ctx: &Ctx, one: &Queue) -> Markup {
+fn queue_state(ctx: &Ctx, one: &Queue) -> Markup {
     state(
         ctx,
         if one.paused {
@@ -177,7 +177,7 @@ fn paused_by<'a>(deeds: &'a [AuditEntry], one: &Queue) -> Option<&'a AuditEntry>
     deeds.iter().find(did).filter(|_| one.paused)
 }
 
-/// Why a queue stands as it stands: what its task runs wait for, and who paused it.
+/// Why a queue is in its state: what its task runs wait for, and who paused it.
 fn why(ctx: &Ctx, one: &Queue, deeds: &[AuditEntry]) -> Markup {
     html! {
         @if let Some(reason) = reason(ctx, one) { p.why { (reason) } }
@@ -209,7 +209,7 @@ fn row(ctx: &Ctx, one: &Queue, ended: i64, deeds: &[AuditEntry]) -> Markup {
     html! {
         tr {
             td { strong { a href={ "/queues/" (segment(&one.name)) } { bdi { (one.name) } } } (why(ctx, one, deeds)) }
-            td.tight.side { (standing(ctx, one)) }
+            td.tight.side { (queue_state(ctx, one)) }
             td.num data-label=(t!(ctx, "waiting")) { (depth(one)) }
             td.tight.side data-label=(t!(ctx, "oldest")) { @if let Some(at) = one.oldest { (ago(ctx, at)) } @else { span.muted { "–" } } }
             td.num data-label=(t!(ctx, "claimed")) { (number(one.claimed)) }
@@ -241,7 +241,7 @@ pub(super) async fn page(ctx: &Ctx, queue: &str, rest: &[&str]) -> Result<Answer
     let shown = html! {
         div.stack {
             div.heading {
-                div.grow { h1 { bdi { (queue) } (standing(ctx, &one)) } @if let Some(at) = one.oldest { p { (t!(ctx, "oldest")) " " (ago(ctx, at)) } } (why(ctx, &one, &deeds)) }
+                div.grow { h1 { bdi { (queue) } (queue_state(ctx, &one)) } @if let Some(at) = one.oldest { p { (t!(ctx, "oldest")) " " (ago(ctx, at)) } } (why(ctx, &one, &deeds)) }
                 @if ctx.viewer.operates() { div.actions { (pause(ctx, &one, "")) } }
             }
             section.panel {

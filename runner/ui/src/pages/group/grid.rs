@@ -94,7 +94,7 @@ impl Grid {
             for (index, row) in indexes[&run.revision_id].iter().enumerate() {
                 let index = index as TaskIndex;
                 let under_way = running.contains(&(run.id, index as i16));
-                cells[*row][column] = progress.stands(TaskKey::whole(index), run.state, under_way);
+                cells[*row][column] = progress.shown_state(TaskKey::whole(index), run.state, under_way);
             }
         }
         let more_rows = tasks.len().saturating_sub(ROWS_MAX);

@@ -26,7 +26,7 @@ pub(super) async fn sentences(ctx: &Ctx, whole: &Whole) -> Result<Markup, Troubl
     let deed = deed(run.state, whole.deeds(ctx).await);
     let why = match run.state {
         RunState::Waiting => waits(ctx, whole).await?,
-        RunState::Running => stands(ctx, whole).await?,
+        RunState::Running => why_stalled(ctx, whole).await?,
         RunState::Paused => html! { p.why { (t!(ctx, "why-paused")) } },
         RunState::Failed => failed(ctx, run),
         RunState::Cancelled => {
@@ -243,7 +243,7 @@ fn of<'r>(stalls: &[Stall<'r>], wanted: &Reason<'_>) -> Vec<&'r str> {
 }
 
 /// What holds up a run that has begun.
-async fn stands(ctx: &Ctx, whole: &Whole) -> Result<Markup, Trouble> {
+async fn why_stalled(ctx: &Ctx, whole: &Whole) -> Result<Markup, Trouble> {
     let stalls = stalls(whole.run.task_runs());
     let (retrying, queued) = (of(&stalls, &Reason::Retry), of(&stalls, &Reason::Node));
     let next = stalls.iter().filter(|stall| stall.reason == Reason::Retry);
