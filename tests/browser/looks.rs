@@ -247,8 +247,8 @@ async fn a_person_at_work(chrome: &mut Chrome, api: &heddle_tests::Api) {
     a_large_graph_is_seen_whole(chrome, api).await;
     // A stretch of the durations leads to its runs.
     chrome.open(&format!("{base}/groups/nap/runs")).await;
-    let from = chrome.place("svg.scatter", 0.2, 0.5).await;
-    let to = chrome.place("svg.scatter", 1.0, 0.5).await;
+    let from = chrome.point_of("svg.scatter", 0.2, 0.5).await;
+    let to = chrome.point_of("svg.scatter", 1.0, 0.5).await;
     chrome.drag(from, to).await;
     chrome
         .until("location.pathname === '/runs' && location.search.includes('group=nap') && location.search.includes('logical_from')")

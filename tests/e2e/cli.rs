@@ -241,7 +241,7 @@ async fn runs() {
     for (title, beginning) in [("CREATED", "20"), ("LOGICAL TIME", "20"), ("TRIGGER", "manual")] {
         let below = titles
             .find(title)
-            .and_then(|place| first.get(place..))
+            .and_then(|column| first.get(column..))
             .unwrap_or_default();
         assert!(below.starts_with(beginning), "{title}:\n{listed}");
     }

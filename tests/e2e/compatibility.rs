@@ -62,8 +62,8 @@ async fn a_tree_becomes_a_group() {
         Some("GET, POST")
     );
     assert_eq!(node.all(&format!("/v1/runs?group=timer-task-{root}")).await.len(), 0);
-    let task = |place: usize| &group["tasks"][format!("task-{}", ids[place])];
-    let after = |place: usize| json!([format!("task-{}", ids[place])]);
+    let task = |index: usize| &group["tasks"][format!("task-{}", ids[index])];
+    let after = |index: usize| json!([format!("task-{}", ids[index])]);
     assert_eq!(
         (&task(0)["queue"], &task(0)["timeout"], &task(0)["params"]),
         (

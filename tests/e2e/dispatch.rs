@@ -575,7 +575,7 @@ async fn refusals() {
     let node = world.options().env("HEDDLE_MAX_OFFERS", "2").start().await;
     let schema = json!({"type": "object", "required": ["to"], "properties": {"to": {"type": "string"}}});
     node.put("/v1/templates/mail", schema).await.expect_status(201);
-    for (spec, places) in [
+    for (spec, pointers) in [
         (
             json!({"audience": "gid_a", "dispatch_times": 0}),
             &["/dispatch_times"][..],
@@ -607,7 +607,7 @@ async fn refusals() {
         (json!({"audience": "gid_a", "template": "mail"}), &["/params"]),
         (json!({"audience": "gid_a", "template": "none"}), &["/template"]),
     ] {
-        node.put("/v1/offers/x", spec).await.expect_problem(422, places);
+        node.put("/v1/offers/x", spec).await.expect_problem(422, pointers);
     }
     let list = json!({"id": "occurrences", "audience": "gid_a"});
     node.post("/v1/offers", list).await.expect_problem(422, &["/id"]);
@@ -638,7 +638,7 @@ async fn refusals() {
         (&made["created_at"], &made["created_at"])
     );
     // What no offer could be is no task either.
-    for (audience, place) in [
+    for (audience, field) in [
         (
             json!({"audience": "gid_a", "dispatch_times": "each", "mode": "repeat"}),
             "mode",
@@ -647,7 +647,7 @@ async fn refusals() {
         (json!({"audience": format!("gid_{}", "x".repeat(252))}), "audience"),
     ] {
         let tasks = json!({"tasks": {"ask": {"audience": audience}}});
-        let pointer = format!("/tasks/ask/audience/{place}");
+        let pointer = format!("/tasks/ask/audience/{field}");
         node.refused_group("asks", tasks).await.expect_problem(422, &[&pointer]);
     }
 }

@@ -34,11 +34,11 @@ fn cursor(line: &Value) -> String {
 /// Reads on in small pages from where it left; the lines, in order.
 async fn read_on(api: &Api, kinds: &str, after: &mut Option<String>, all: &mut Vec<Value>) {
     loop {
-        let place = after
+        let cursor = after
             .as_ref()
             .map(|after| format!("&after={after}"))
             .unwrap_or_default();
-        let page = lines(api, &format!("kinds={kinds}&limit=7{place}")).await;
+        let page = lines(api, &format!("kinds={kinds}&limit=7{cursor}")).await;
         let full = page.len() == 7;
         assert!(page.len() <= 7);
         if let Some(last) = page.last() {

@@ -217,10 +217,10 @@ fn what_comments_name_exists() {
             let text = read(file);
             let own = file.parent().expect("a file is in a directory");
             let within = file.with_extension("");
-            let places: [&Path; 6] = [&root, &layer, &source, own, &within, own.parent().unwrap_or(own)];
+            let bases: [&Path; 6] = [&root, &layer, &source, own, &within, own.parent().unwrap_or(own)];
             for name in named_by_comments(&text) {
                 looked_at += 1;
-                let exists = places.iter().any(|place| place.join(name).exists()) || names.contains(OsStr::new(name));
+                let exists = bases.iter().any(|base| base.join(name).exists()) || names.contains(OsStr::new(name));
                 if !exists {
                     missing.push(format!("{}: {name}", file.display()));
                 }
@@ -485,17 +485,17 @@ fn own_paths(code: &str) -> Vec<String> {
 
 /// Where a path in a module leads: to the deepest of these modules on its way.
 fn leads_to(module: &str, path: &str, modules: &HashMap<String, &PathBuf>) -> Option<String> {
-    let mut place: Vec<&str> = module.split("::").collect();
+    let mut found: Vec<&str> = module.split("::").collect();
     for part in path.split("::") {
         match part {
-            "crate" => place.clear(),
+            "crate" => found.clear(),
             "super" => {
-                place.pop();
+                found.pop();
             }
-            name => place.push(name),
+            name => found.push(name),
         }
     }
-    let mut ways = (1..=place.len()).rev().map(|depth| place[..depth].join("::"));
+    let mut ways = (1..=found.len()).rev().map(|depth| found[..depth].join("::"));
     ways.find(|way| modules.contains_key(way))
 }
 
@@ -855,10 +855,10 @@ fn links_lead_somewhere() {
     let mut broken = Vec::new();
     for page in pages {
         let text = read(&page);
-        let place = page.parent().expect("a page is in a directory");
+        let directory = page.parent().expect("a page is in a directory");
         broken.extend(
             links(&text)
-                .filter(|target| !place.join(target).exists())
+                .filter(|target| !directory.join(target).exists())
                 .map(|target| format!("{}: {target}", page.display())),
         );
     }

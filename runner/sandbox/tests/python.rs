@@ -222,7 +222,7 @@ pub async fn endings(_: Bench) {
 
 pub async fn faults_of_texts(_: Bench) {
     let bench = bench();
-    for (text, message, place) in [
+    for (text, message, position) in [
         ("x = 1\ndef run(:\n", "invalid syntax", Some((2, 9))),
         ("def run():\nreturn 1\n", "expected an indented block", Some((2, 1))),
         ("x = 'ä'; y = (\n", "'(' was never closed", Some((1, 14))),
@@ -238,8 +238,8 @@ pub async fn faults_of_texts(_: Bench) {
     ] {
         let fault = fault(&bench, PY, text).await;
         assert!(fault.message.contains(message), "{text}: {fault:?}");
-        assert_eq!(fault.line.zip(fault.column), place, "{text}: {fault:?}");
-        let line = place.and_then(|(line, _)| text.lines().nth(line as usize - 1));
+        assert_eq!(fault.line.zip(fault.column), position, "{text}: {fault:?}");
+        let line = position.and_then(|(line, _)| text.lines().nth(line as usize - 1));
         assert_eq!(fault.text.as_deref(), line, "{text}");
     }
 }

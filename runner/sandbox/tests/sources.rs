@@ -477,7 +477,7 @@ pub async fn hostile_texts(_: Bench) {
     assert_eq!(output(&bench, &body).await, json!([2000, "RangeError", 9000]));
     // Other recursions of the interpreter on the sandbox's stack also fail with an error.
     let built = "let a = []; for (let i = 0; i < 100000; i++) a = [a];";
-    for (place, body) in [
+    for (name, body) in [
         (
             "a run",
             format!("export default () => {{ {built} return JSON.stringify(a) }}"),
@@ -488,7 +488,7 @@ pub async fn hostile_texts(_: Bench) {
         let (kind, message) = failure(&result);
         assert!(
             matches!(kind, ErrorKind::Failed | ErrorKind::Invalid) && !message.contains("trap"),
-            "{place}: {result:?}"
+            "{name}: {result:?}"
         );
     }
     for (body, expect) in [

@@ -69,8 +69,8 @@ impl Trouble {
 
     fn told(&self, lang: Lang, text: Option<&str>) -> String {
         // If no error names a field or a line, the detail is shown once, and no list of errors.
-        let placed = |fault: &ProblemFault| !fault.pointer.is_empty() || fault.line.is_some();
-        if !self.errors.iter().any(placed) {
+        let is_located = |fault: &ProblemFault| !fault.pointer.is_empty() || fault.line.is_some();
+        if !self.errors.iter().any(is_located) {
             return self.sentence();
         }
         let mut lines = self.lines();
@@ -80,10 +80,10 @@ impl Trouble {
             let line = fault.line.map(i64::from).or_else(found);
             let line = line.map(|n| lang.t("line-n", &[("n", n.into())]));
             let label = label(lang, &fault.pointer, text.is_some());
-            let place: Vec<String> = line.into_iter().chain(label).collect();
-            match place.is_empty() {
+            let location: Vec<String> = line.into_iter().chain(label).collect();
+            match location.is_empty() {
                 true => fault.detail.clone(),
-                false => format!("{}: {}", place.join(", "), fault.detail),
+                false => format!("{}: {}", location.join(", "), fault.detail),
             }
         }));
         lines.join("\n")

@@ -295,14 +295,14 @@ impl ChannelSpec {
             return Ok(());
         }
         let mut faults = Faults::default();
-        for (place, missing) in [
+        for (pointer, missing) in [
             ("/smtp", self.smtp.is_none()),
             ("/from", self.from.is_none()),
             ("/to", self.to.is_empty()),
         ] {
             if missing {
-                let detail = format!("an email channel needs `{}`", place.trim_start_matches('/'));
-                faults.add(place, detail);
+                let detail = format!("an email channel needs `{}`", pointer.trim_start_matches('/'));
+                faults.add(pointer, detail);
             }
         }
         if faults.is_empty() {

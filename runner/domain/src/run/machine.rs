@@ -451,8 +451,8 @@ impl<'a> Machine<'a> {
             return;
         }
         if self.progress.error.is_none() {
-            let place = key.item.map(|item| format!(" item {item}")).unwrap_or_default();
-            let text = format!("task {}{place}: {what}", task.name);
+            let item = key.item.map(|item| format!(" item {item}")).unwrap_or_default();
+            let text = format!("task {}{item}: {what}", task.name);
             self.progress.error = Some(text.chars().take(ERROR_CHARS_MAX).collect());
             self.progress.failure = Some(Failure {
                 task: key.task,

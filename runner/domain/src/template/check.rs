@@ -68,7 +68,7 @@ impl Templates {
     fn check_names(&self, source: &str, codes: &[scan::Code<'_>], tasks: Tasks<'_>) -> Result<(), String> {
         uses::check(source, codes, |named| self.check_use(named))?;
         let mut result = Ok(());
-        uses::taken(codes, "upstream", |place, taken| {
+        uses::taken(codes, "upstream", |offset, taken| {
             if let Taken::Field(name) = taken
                 && result.is_ok()
             {
@@ -76,7 +76,7 @@ impl Templates {
                     Ok(name) => tasks(&name),
                     Err(_) => Err(format!("there is no task `{}`", super::shown(name))),
                 };
-                result = judged.map_err(|detail| scan::wrong(source, place, &detail));
+                result = judged.map_err(|detail| scan::wrong(source, offset, &detail));
             }
         });
         result

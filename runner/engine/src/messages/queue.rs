@@ -159,7 +159,7 @@ impl Messages {
                 (messages, &ended.tried),
                 ends,
             );
-            let _place = self.claims.enter().await;
+            let _permit = self.claims.enter().await;
             self.node.store.next_batch(row.id, Some(&finish), None).await?;
             self.node.signals.raise(Signal::Messages);
         }

@@ -453,15 +453,15 @@ impl Notifier {
     ) -> Result<Vec<NewNotification>, EngineError> {
         let mut read: HashMap<(RunId, AttemptKey), Vec<String>> = HashMap::new();
         let mut whole = Vec::with_capacity(rows.len());
-        for (mut row, place) in rows {
-            if let Some(place) = place {
-                let lines = match read.entry(place) {
+        for (mut row, attempt) in rows {
+            if let Some(attempt) = attempt {
+                let lines = match read.entry(attempt) {
                     hash_map::Entry::Occupied(known) => known.into_mut(),
                     hash_map::Entry::Vacant(unknown) => {
                         let lines = self
                             .node
                             .store
-                            .last_lines(place.0, place.1, LOG_LINES_MAX as i64)
+                            .last_lines(attempt.0, attempt.1, LOG_LINES_MAX as i64)
                             .await?;
                         unknown.insert(lines.iter().map(|line| one_line(line, LINE_MAX_CHARS)).collect())
                     }

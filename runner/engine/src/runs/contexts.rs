@@ -79,7 +79,7 @@ impl Runs {
     pub(crate) fn context_of(&self, context: &RunContext, at: AttemptKey, item: Option<MapItem>) -> Context {
         let task = &context.revision.plan.tasks[at.key.task as usize];
         let now = self.now();
-        let place = at.key.item.map(|item| format!("/{item}")).unwrap_or_default();
+        let suffix = at.key.item.map(|item| format!("/{item}")).unwrap_or_default();
         Context {
             run: context.facts.id.0,
             group: context.revision.group_name.clone(),
@@ -95,7 +95,7 @@ impl Runs {
                 .timeout
                 .and_then(|timeout| Some(now + chrono::TimeDelta::from_std(timeout).ok()?)),
             item,
-            idempotency_key: format!("{}/{}{place}", context.facts.id, task.name),
+            idempotency_key: format!("{}/{}{suffix}", context.facts.id, task.name),
         }
     }
 

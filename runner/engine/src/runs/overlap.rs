@@ -124,10 +124,10 @@ fn admit(active: &[ActiveRun], applicants: &[Applicant], admission: &mut Admissi
     let last = applicants
         .iter()
         .rposition(|applicant| applicant.timed && applicant.overlap == Overlap::CancelPrevious);
-    for (place, applicant) in applicants.iter().enumerate() {
+    for (index, applicant) in applicants.iter().enumerate() {
         if applicant.timed
             && applicant.overlap == Overlap::CancelPrevious
-            && let Some(last) = last.filter(|last| *last != place)
+            && let Some(last) = last.filter(|last| *last != index)
         {
             let later = Skipped::Replaced(applicants[last].run);
             admission.skipped.push((applicant.run, later));

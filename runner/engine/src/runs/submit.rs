@@ -497,9 +497,9 @@ fn check_bounds(spec: &SubmissionSpec, faults: &mut Faults) {
     }
     for (key, value) in spec.labels.iter().take(LABELS_MAX) {
         if key.is_empty() || key.chars().count() > LABEL_CHARS_MAX || value.chars().count() > LABEL_CHARS_MAX {
-            let place = format!("/labels/{}", pointer_token(key));
+            let pointer = format!("/labels/{}", pointer_token(key));
             faults.add(
-                place,
+                pointer,
                 format!(
                     "the key of a label must have 1 to {LABEL_CHARS_MAX} characters, its value at most the same \
                     number"
@@ -539,8 +539,8 @@ fn check(group: &Group, spec: &SubmissionSpec) -> Result<(), Faults> {
     }
     for task in spec.task_params.keys() {
         if plan.index(task.as_str()).is_none() {
-            let place = format!("/task_params/{}", pointer_token(task.as_str()));
-            faults.add(place, format!("the group has no task `{task}`"));
+            let pointer = format!("/task_params/{}", pointer_token(task.as_str()));
+            faults.add(pointer, format!("the group has no task `{task}`"));
         }
     }
     if let Some(template) = &group.template {
@@ -592,12 +592,12 @@ fn check_schemas(group: &Group, spec: &SubmissionSpec, faults: &mut Faults) {
                 .next()
                 .unwrap_or_default();
             let key = first.replace("~1", "/").replace("~0", "~");
-            let place = if own.is_some_and(|own| own.contains_key(&key)) {
+            let prefix = if own.is_some_and(|own| own.contains_key(&key)) {
                 format!("/task_params/{}", pointer_token(task.name.as_str()))
             } else {
                 "/params".to_owned()
             };
-            faults.push(fault.below(&place));
+            faults.push(fault.below(&prefix));
         }
     }
 }

@@ -29,7 +29,7 @@ fn known() -> BTreeMap<String, Value> {
     known
 }
 
-/// What is said of each body that goes in, and of each that comes out when all is well: the place, the media type, and
+/// What is said of each body that goes in, and of each that comes out when all is well: its name, the media type, and
 /// the body's content.
 fn bodies(document: &Value) -> Vec<(String, &str, &Value)> {
     let mut bodies = Vec::new();
@@ -41,9 +41,9 @@ fn bodies(document: &Value) -> Vec<(String, &str, &Value)> {
         let answered = answers
             .filter(|(status, _)| status.starts_with('2') || *status == "default")
             .map(|(status, answer)| (status.clone(), answer));
-        for (place, body) in std::iter::once(taken).chain(answered) {
+        for (part, body) in std::iter::once(taken).chain(answered) {
             for (media_type, content) in body["content"].as_object().into_iter().flatten() {
-                bodies.push((format!("{id}.{place}"), media_type.as_str(), content));
+                bodies.push((format!("{id}.{part}"), media_type.as_str(), content));
             }
         }
     }
@@ -93,10 +93,10 @@ fn every_json_body_has_an_example_and_every_example_a_body() {
     let document = document(&crate::routes::table());
     let mut shown = BTreeSet::new();
     let mut counted = 0;
-    for (place, media_type, content) in bodies(&document) {
+    for (body_name, media_type, content) in bodies(&document) {
         let of_this = examples(&document, content);
         let expected = SHOWN.contains(&media_type) || media_type == PROBLEM_JSON;
-        assert_eq!(!of_this.is_empty(), expected, "{place}, {media_type}");
+        assert_eq!(!of_this.is_empty(), expected, "{body_name}, {media_type}");
         counted += usize::from(media_type == JSON);
         shown.extend(of_this.into_iter().map(|(name, _)| name));
     }
@@ -113,14 +113,14 @@ fn every_json_body_has_an_example_and_every_example_a_body() {
 fn every_example_is_valid_against_its_schema() {
     let document = document(&crate::routes::table());
     let mut checked = BTreeSet::new();
-    for (place, _, content) in bodies(&document) {
+    for (body_name, _, content) in bodies(&document) {
         for (name, example) in examples(&document, content) {
             if !checked.insert((name, content["schema"].to_string())) {
                 continue;
             }
             let schema = Schema::compile(&alone(&document, &content["schema"])).expect("a schema");
             let faults = schema.check(example);
-            assert!(faults.is_empty(), "{place}, {name}: {faults}\n{example:#}");
+            assert!(faults.is_empty(), "{body_name}, {name}: {faults}\n{example:#}");
         }
     }
     // The schemas can tell what is wrong.
@@ -298,13 +298,13 @@ fn every_example_is_read_and_written_by_its_type() {
     const UNTYPED: [&str; 1] = ["Any"];
     let document = document(&crate::routes::table());
     let mut wrong = BTreeMap::new();
-    for (place, _, content) in bodies(&document) {
+    for (body_name, _, content) in bodies(&document) {
         let schema = content["schema"]["$ref"].as_str().unwrap().rsplit('/').next().unwrap();
         for (name, example) in examples(&document, content) {
             match judge(schema).map(|judge| judge(example)) {
                 Some(Ok(())) => {}
                 Some(Err(why)) => drop(wrong.insert(name, why)),
-                None => assert!(UNTYPED.contains(&schema), "{place}: nothing judges {schema}"),
+                None => assert!(UNTYPED.contains(&schema), "{body_name}: nothing judges {schema}"),
             }
         }
     }

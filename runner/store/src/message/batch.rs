@@ -91,13 +91,13 @@ pub(super) async fn by_ids(
     let rows = sqlx::query!(
         r#"SELECT m.id AS "id!", m.bucket AS "bucket!", m.sender AS "sender!", m.receiver AS "receiver!", m.due_at,
                   m.payload AS "payload!", (m.state = 3 OR s.state = 2) AS "stopped!"
-             FROM UNNEST($3::uuid[]) WITH ORDINALITY AS i (id, place)
+             FROM UNNEST($3::uuid[]) WITH ORDINALITY AS i (id, ordinal)
             CROSS JOIN LATERAL (SELECT m.* FROM heddle.messages m
                                  WHERE m.day = $2 AND m.topic = $1 AND m.bucket = heddle.message_bucket(i.id) AND m.id = i.id
                                  LIMIT 1) AS m
             CROSS JOIN LATERAL (SELECT s.state FROM heddle.message_slices s
                                  WHERE s.topic = $1 AND s.day = $2 AND s.slice = m.slice LIMIT 1) AS s
-            ORDER BY i.place"#,
+            ORDER BY i.ordinal"#,
         topic,
         day,
         ids

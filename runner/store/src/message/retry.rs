@@ -49,8 +49,8 @@ pub(super) async fn claim_retries(
         // One look-up for each, whatever the planner believes about their number; see `by_ids`.
         "DELETE FROM heddle.message_retries r
           WHERE r.ctid = ANY (ARRAY(
-                SELECT f.place FROM UNNEST($3::uuid[]) AS i (id)
-                 CROSS JOIN LATERAL (SELECT r.ctid AS place FROM heddle.message_retries r
+                SELECT f.ctid FROM UNNEST($3::uuid[]) AS i (id)
+                 CROSS JOIN LATERAL (SELECT r.ctid FROM heddle.message_retries r
                                       WHERE r.topic = $1 AND r.day = $2 AND r.bucket = heddle.message_bucket(i.id)
                                         AND r.id = i.id LIMIT 1) AS f))",
         terms.topic,

@@ -240,7 +240,7 @@ impl Store {
         Ok(sqlx::query_as!(
             FoundLine,
             r#"SELECT f.kind AS "kind!", f.name AS "name!" FROM (
-                   (SELECT 1 AS place, 'group' AS kind, name FROM heddle.groups
+                   (SELECT 1 AS ordinal, 'group' AS kind, name FROM heddle.groups
                      WHERE deleted_at IS NULL AND strpos(lower(name), lower($1)) > 0 ORDER BY name LIMIT $2)
                    UNION ALL
                    (SELECT 2, 'script', name FROM heddle.scripts
@@ -270,7 +270,7 @@ impl Store {
                       FROM (SELECT uid FROM heddle.members
                              WHERE uid >= $1 AND uid < $1 || chr(1114111) ORDER BY uid LIMIT 200) AS m
                      ORDER BY m.uid LIMIT $2)
-               ) AS f ORDER BY f.place, f.name"#,
+               ) AS f ORDER BY f.ordinal, f.name"#,
             text,
             limit
         )

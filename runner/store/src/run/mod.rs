@@ -273,10 +273,10 @@ impl Store {
         .await?;
         Ok(sqlx::query_scalar!(
             "SELECT r.id
-               FROM UNNEST($1::bigint[], $2::jsonb[]) WITH ORDINALITY AS n (revision_id, scripts, place)
+               FROM UNNEST($1::bigint[], $2::jsonb[]) WITH ORDINALITY AS n (revision_id, scripts, ordinal)
                JOIN heddle.resolutions r ON r.revision_id = n.revision_id
                 AND md5(r.scripts::text) = md5(n.scripts::text) AND r.scripts = n.scripts
-              ORDER BY n.place",
+              ORDER BY n.ordinal",
             revisions,
             scripts
         )

@@ -56,8 +56,8 @@ fn group() -> impl Strategy<Value = Value> {
         for (index, mut task) in tasks.into_iter().enumerate() {
             let above = task["depends_on"].as_u64().unwrap_or(0);
             let names: Vec<String> = (0..index)
-                .filter(|place| above & (1 << place) != 0)
-                .map(|place| format!("t{place}"))
+                .filter(|bit| above & (1 << bit) != 0)
+                .map(|bit| format!("t{bit}"))
                 .collect();
             task["depends_on"] = json!(names);
             named.insert(format!("t{index}"), task);

@@ -34,8 +34,8 @@ pub(super) async fn settle_keys(
     let made: Vec<Uuid> = sqlx::query_scalar!(
         "INSERT INTO heddle.run_keys (group_id, key, run)
          SELECT group_id, key, run
-           FROM UNNEST($1::bigint[], $2::text[], $3::uuid[]) WITH ORDINALITY AS g (group_id, key, run, place)
-          ORDER BY place
+           FROM UNNEST($1::bigint[], $2::text[], $3::uuid[]) WITH ORDINALITY AS g (group_id, key, run, ordinal)
+          ORDER BY ordinal
          ON CONFLICT (group_id, key) DO NOTHING
          RETURNING run",
         &groups,
@@ -70,7 +70,7 @@ pub(super) async fn settle_keys(
     Ok(())
 }
 
-/// A run that is to be the only one of its group for an instant: the group, the instant, the run, its place in the batch.
+/// A run that is to be the only one of its group for an instant: the group, the instant, the run, its index in the batch.
 type Instant = (i64, Time, Uuid, usize);
 
 /// A group has one run for an instant, whoever makes it, for as long as that run is kept.
@@ -266,15 +266,15 @@ async fn refuse_for_plain(
     let task_params: Vec<Option<String>> = asked.iter().map(|(_, run)| run.task_params.clone()).collect();
     // Each in both forms, in the order of `asked`.
     let spelled = sqlx::query!(
-        r#"SELECT s.place AS "place!", octet_length(s.params) AS "bytes!",
+        r#"SELECT s.ordinal AS "ordinal!", octet_length(s.params) AS "bytes!",
                   sha256(convert_to(s.params || E'\n' || coalesce(s.task_params, ''), 'UTF8')) AS "digest!"
-             FROM (SELECT place, params, task_params
-                     FROM UNNEST($1::text[], $2::text[]) WITH ORDINALITY AS a (params, task_params, place)
+             FROM (SELECT ordinal, params, task_params
+                     FROM UNNEST($1::text[], $2::text[]) WITH ORDINALITY AS a (params, task_params, ordinal)
                     UNION
-                   SELECT place, params::jsonb::text, task_params
-                     FROM UNNEST($1::text[], $2::text[]) WITH ORDINALITY AS a (params, task_params, place)
+                   SELECT ordinal, params::jsonb::text, task_params
+                     FROM UNNEST($1::text[], $2::text[]) WITH ORDINALITY AS a (params, task_params, ordinal)
                     WHERE params !~ '(^|[^\\])(\\\\)*\\u0000') AS s
-            ORDER BY s.place"#,
+            ORDER BY s.ordinal"#,
         &params,
         &task_params as &[Option<String>]
     )
@@ -310,7 +310,10 @@ async fn refuse_for_plain(
         HashMap::new()
     };
     for row in &spelled {
-        let Some((index, run)) = usize::try_from(row.place).ok().and_then(|place| asked.get(place - 1)) else {
+        let Some((index, run)) = usize::try_from(row.ordinal)
+            .ok()
+            .and_then(|ordinal| asked.get(ordinal - 1))
+        else {
             continue;
         };
         let unfinished = holders.get(&(run.group_id, row.digest.as_slice()));

@@ -68,12 +68,12 @@ fn part(hundredths: f64) -> String {
     format!("{hundredths:.2}%")
 }
 
-/// How the words at a place of the axis stand to it: at both ends they stay inside, on a phone too.
-fn anchor(place: f64) -> &'static str {
+/// The anchor of the words at a position of the axis: at both ends they stay inside, on a phone too.
+fn anchor(position: f64) -> &'static str {
     const EDGE: f64 = 6.0;
-    if place < EDGE {
+    if position < EDGE {
         "start"
-    } else if place > LENGTH - EDGE {
+    } else if position > LENGTH - EDGE {
         "end"
     } else {
         "middle"
@@ -134,10 +134,10 @@ fn picture(ctx: &Ctx, run: &Run, pieces: &BTreeMap<String, Vec<&AttemptView>>, c
             div.timeline role="group" aria-label=(t!(ctx, "timeline-label", tasks = wholes.len())) {
                 svg.picture.ruler aria-hidden="true" {
                     @for tick in 0..=(length / each) {
-                        @let place = (tick * each) as f64 / length as f64 * LENGTH;
-                        @let x = part(place);
+                        @let position = (tick * each) as f64 / length as f64 * LENGTH;
+                        @let x = part(position);
                         line.axis x1=(x) x2=(x) y1="18" y2="100%" {}
-                        text x=(x) y="12" text-anchor=(anchor(place)) { (elements::millis(ctx, tick * each)) }
+                        text x=(x) y="12" text-anchor=(anchor(position)) { (elements::millis(ctx, tick * each)) }
                     }
                 }
                 div.gantt {
@@ -312,9 +312,9 @@ fn distribution(attempts: &[&&AttemptView], axis: &Axis) -> Markup {
         .max(1) as f64;
     let path = |counts: &[i64]| {
         let stretches = counts.iter().enumerate().filter(|(_, count)| **count > 0);
-        stretches.fold(String::new(), |path, (place, count)| {
+        stretches.fold(String::new(), |path, (x, count)| {
             let height = (*count as f64 / most * HEIGHT).max(2.0);
-            path + &format!("M{place} 19v-{height:.1}h1v{height:.1}z")
+            path + &format!("M{x} 19v-{height:.1}h1v{height:.1}z")
         })
     };
     html! {
