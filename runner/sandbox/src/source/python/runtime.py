@@ -741,7 +741,7 @@ def _finish(awaitable):
     return _asyncio.run(awaitable)
 
 
-def _position(thrown):
+def _place(thrown):
     """Line and column of what a top level threw."""
     if isinstance(thrown, SyntaxError) and thrown.filename == _FILE:
         return thrown.lineno, thrown.offset
@@ -761,7 +761,7 @@ def load():
     try:
         said = _load(source)
     except BaseException as thrown:
-        line, column = _position(thrown)
+        line, column = _place(thrown)
         if isinstance(thrown, SyntaxError) and line is not None:
             error = thrown.msg
         else:
