@@ -145,7 +145,7 @@ async fn versions_tell_in_words_what_their_params_are_now() {
 }
 
 #[tokio::test]
-async fn retention_and_assignments_are_told_as_they_are_asked_for() {
+async fn retention_and_assignments_are_shown_as_they_are_asked_for() {
     let world = World::new().await;
     let sql = world.sql().await;
     // Nobody removes the run that is made old: in a database that is some minutes old that is due at once.

@@ -37,8 +37,8 @@ impl Between {
 async fn hand_on(browser: TcpStream, to: String, gathers: bool) -> std::io::Result<()> {
     let node = TcpStream::connect(to).await?;
     let (mut asks, mut hears) = browser.into_split();
-    let (mut answers, mut is_told) = node.into_split();
-    tokio::spawn(async move { tokio::io::copy(&mut asks, &mut is_told).await });
+    let (mut answers, mut to_node) = node.into_split();
+    tokio::spawn(async move { tokio::io::copy(&mut asks, &mut to_node).await });
     let mut held: Vec<u8> = Vec::new();
     let mut piece = vec![0; 64 * 1024];
     loop {

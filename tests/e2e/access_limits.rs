@@ -78,16 +78,19 @@ async fn slow_bodies_of_nobody() {
         .await
         .expect_status(201);
     node.put("/v1/pools/p", json!({"slots": 1})).await.expect_status(201);
-    let mut told = std::collections::BTreeMap::<String, usize>::new();
+    let mut statuses = std::collections::BTreeMap::<String, usize>::new();
     for stream in slow {
         let mut line = String::new();
         BufReader::new(stream).read_line(&mut line).await.unwrap();
         let status = line.split_whitespace().nth(1).unwrap_or("none");
-        *told.entry(status.to_owned()).or_default() += 1;
+        *statuses.entry(status.to_owned()).or_default() += 1;
     }
-    assert_eq!(told.values().sum::<usize>(), SLOW);
-    assert!(told.keys().all(|status| status == "408" || status == "429"), "{told:?}");
-    assert!(told["408"] >= 1 && told["429"] >= SLOW / 2, "{told:?}");
+    assert_eq!(statuses.values().sum::<usize>(), SLOW);
+    assert!(
+        statuses.keys().all(|status| status == "408" || status == "429"),
+        "{statuses:?}"
+    );
+    assert!(statuses["408"] >= 1 && statuses["429"] >= SLOW / 2, "{statuses:?}");
     // The same at the door of the pages.
     let form = head
         .replace("/v1/session", "/sign-in")

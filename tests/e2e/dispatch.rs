@@ -431,7 +431,7 @@ async fn completions() {
     assert!(given(&node, "u2").await.is_some());
     // Logged once, in order per user.
     // A transaction of some other test may hold the feed up: it is one cluster.
-    let told = eventually("all four events", async || {
+    let events = eventually("all four events", async || {
         let events = node.get("/v1/events?kinds=assignment.*").await.expect_status(200);
         let lines: Vec<Value> = events
             .as_str()?
@@ -441,12 +441,12 @@ async fn completions() {
         (lines.len() >= 4).then_some(lines)
     })
     .await;
-    let of: Vec<&str> = told
+    let of: Vec<&str> = events
         .iter()
         .filter(|line| line["uid"] == "u0")
         .filter_map(|line| line["kind"].as_str())
         .collect();
-    assert_eq!(of, ["assignment.dispatched", "assignment.failed"], "{told:#?}");
+    assert_eq!(of, ["assignment.dispatched", "assignment.failed"], "{events:#?}");
 }
 
 /// Stock comes back by revocation and by `max_hold`; members see changes at their next poll.

@@ -629,7 +629,7 @@ async fn events_of_assignments_carry_params() {
     node.put("/v1/offers/survey", offer(2)).await.expect_status(200);
     let done = json!({"assignment_id": given["assignment_id"], "status": "completed"});
     node.post("/v1/dispatch/ann/complete", done).await.expect_status(200);
-    let told = eventually("both lines", async || {
+    let lines = eventually("both lines", async || {
         heddle_tests::choose_cryptography();
         let text = reqwest::Client::new()
             .get(format!(
@@ -647,7 +647,7 @@ async fn events_of_assignments_carry_params() {
         (lines.len() == 2).then_some(lines)
     })
     .await;
-    for line in told {
+    for line in lines {
         assert_eq!(
             (&line["params"], &line["assignment_id"]),
             (&json!({"n": 1}), &given["assignment_id"]),

@@ -244,8 +244,8 @@ async fn queues(node: &Node) {
             "fail" => say(node, &first, verb, json!({"error": "not yet"})).await,
             "release" => say(node, &first, verb, json!({})).await,
             _ => {
-                let told = json!({"progress": 0.5, "log": [{"message": "half of it", "level": "info"}]});
-                say(node, &first, verb, told).await;
+                let beat = json!({"progress": 0.5, "log": [{"message": "half of it", "level": "info"}]});
+                say(node, &first, verb, beat).await;
                 say(node, &first, "fail", json!({"error": "never", "fatal": true})).await;
             }
         }

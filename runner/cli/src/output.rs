@@ -76,17 +76,17 @@ pub(crate) fn more(format: Format, page: &Value) {
 
 /// Further fields of an answer, in brackets: numbers other than 0, texts and lists.
 pub(crate) fn details(answer: &Value) -> String {
-    let told: Vec<String> = answer
+    let shown: Vec<String> = answer
         .as_object()
         .into_iter()
         .flatten()
         .filter(|(_, value)| !value.is_object() && !value.is_null() && **value != 0)
         .map(|(name, value)| format!("{}: {}", name.replace('_', " "), plain(value)))
         .collect();
-    if told.is_empty() {
+    if shown.is_empty() {
         String::new()
     } else {
-        format!(" ({})", told.join(", "))
+        format!(" ({})", shown.join(", "))
     }
 }
 

@@ -204,11 +204,11 @@ fn words_as_enum(schema: &mut Schema) {
         let mut words = Vec::new();
         let mut meanings = String::new();
         for one in schema.get("oneOf")?.as_array()? {
-            let told = one.as_object()?;
-            let plain = told
+            let fields = one.as_object()?;
+            let plain = fields
                 .keys()
                 .all(|key| ["const", "enum", "type", "description"].contains(&key.as_str()));
-            let these = match (told.get("const"), told.get("enum")) {
+            let these = match (fields.get("const"), fields.get("enum")) {
                 (Some(word), None) => std::slice::from_ref(word),
                 (None, Some(Value::Array(these))) => these.as_slice(),
                 _ => return None,
@@ -217,7 +217,8 @@ fn words_as_enum(schema: &mut Schema) {
                 return None;
             }
             for word in these {
-                if let (Some(word), Some(meaning)) = (word.as_str(), told.get("description").and_then(Value::as_str)) {
+                if let (Some(word), Some(meaning)) = (word.as_str(), fields.get("description").and_then(Value::as_str))
+                {
                     meanings.push_str(&format!("\n* `{word}`: {meaning}"));
                 }
                 words.push(word.clone());

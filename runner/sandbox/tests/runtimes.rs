@@ -11,7 +11,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, AtomicU32, Ordering::SeqCst};
 
 /// Texts that tell on which runtime they are, and what another one has in addition to this program's own.
-fn told_apart(language: Language) -> (&'static str, &'static str, &'static str) {
+fn distinct_texts(language: Language) -> (&'static str, &'static str, &'static str) {
     match language {
         Language::Python => (
             "import builtins\ndef run():\n    return getattr(builtins, 'heddle_build', 'own')\n",
@@ -27,7 +27,7 @@ fn told_apart(language: Language) -> (&'static str, &'static str, &'static str) 
 }
 
 fn older(language: Language) -> RuntimeBundle {
-    let (_, part, more) = told_apart(language);
+    let (_, part, more) = distinct_texts(language);
     RuntimeBundle::own(language).unwrap().with_more(part, more)
 }
 
@@ -53,7 +53,7 @@ async fn taken_up(sandbox: &Sandbox, key: &str, packed: &[u8], text: &'static st
 pub async fn both_at_once(_: Bench) {
     let bench = bench();
     for language in Language::ALL {
-        let (text, ..) = told_apart(language);
+        let (text, ..) = distinct_texts(language);
         let (older, compiled) = (older(language), compiled(&bench, language, text).await.unwrap());
         let own = load(&bench.sandbox, &compiled).await;
         assert_eq!(own.runtime(), Some(compiled.runtime.as_ref().unwrap().tag.as_str()));
@@ -101,7 +101,7 @@ impl Clock for Moved {
 pub async fn tried_again_after_a_while(_: Bench) {
     let bench = bench();
     let language = Language::JavaScript;
-    let (text, ..) = told_apart(language);
+    let (text, ..) = distinct_texts(language);
     let compiled = compiled(&bench, language, text).await.unwrap();
     let (older, clock) = (older(language), Arc::new(Moved(AtomicI64::new(0))));
     let (tag, packed) = (older.id().tag, older.pack());
@@ -143,7 +143,7 @@ pub async fn tried_again_after_a_while(_: Bench) {
 /// Bundles that are intact, but cannot run: of another language, without their parts, with invalid code.
 pub async fn nonsense(_: Bench) {
     let bench = bench();
-    let (text, ..) = told_apart(Language::JavaScript);
+    let (text, ..) = distinct_texts(Language::JavaScript);
     let compiled = compiled(&bench, Language::JavaScript, text).await.unwrap();
     let own = compiled.runtime.as_ref().unwrap().tag.as_str();
     let javascript = || RuntimeBundle::own(Language::JavaScript).unwrap();

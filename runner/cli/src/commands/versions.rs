@@ -161,10 +161,10 @@ pub(super) async fn diff(session: &Session, wanted: &ScriptDiff) -> Result<ExitC
     };
     let text = between(old, new, kind).await?;
     let differ = !text.is_empty();
-    let told = json!({"name": wanted.name, "kind": kind, "diff": text, "params": params});
+    let difference = json!({"name": wanted.name, "kind": kind, "diff": text, "params": params});
     let colours = terminal::has_colours();
-    session.output.print(&told, |told| {
-        let lines = told["diff"].as_str().unwrap_or_default().lines();
+    session.output.print(&difference, |difference| {
+        let lines = difference["diff"].as_str().unwrap_or_default().lines();
         let mut lines: Vec<String> = lines.map(|line| painted(line, colours)).collect();
         if !params.is_empty() {
             lines.push("\nParams:".to_owned());
@@ -301,7 +301,7 @@ async fn kept_runtimes(session: &Session) -> Result<BTreeMap<String, i32>> {
 pub(super) async fn check(session: &Session, wanted: &Check) -> Result<ExitCode> {
     let used = in_use(session, &wanted.names).await?;
     let local = Local::new()?;
-    let mut told = Vec::new();
+    let mut results = Vec::new();
     // Read only when a version names a runtime: an older server has none.
     let mut kept: Option<BTreeMap<String, i32>> = None;
     for (name, number) in used {
@@ -336,15 +336,15 @@ pub(super) async fn check(session: &Session, wanted: &Check) -> Result<ExitCode>
             Err(CompileError::Internal(error)) => anyhow::bail!("{name}@{number} cannot be checked: {error}"),
             Err(error) => ("fails", Vec::new(), Some(error.to_string())),
         };
-        told.push(json!({
+        results.push(json!({
             "name": name, "version": number, "world": found.world,
             "checked_with": found.runtime, "runtime": own.map(ToString::to_string),
             "runtime_tag": found.runtime_tag, "own_tag": own.map(|own| &own.tag), "keeps": keeps,
             "result": result, "changed": changed, "error": error,
         }));
     }
-    let good = told.iter().all(|script| script["result"] == "same");
-    session.output.print(&json!({ "items": told }), |list| {
+    let good = results.iter().all(|script| script["result"] == "same");
+    session.output.print(&json!({ "items": results }), |list| {
         let mut rows = Rows::new(["SCRIPT", "WORLD", "RUNTIME", "RESULT"]);
         for script in items(list) {
             let runtime = match (&script["checked_with"], &script["runtime"]) {

@@ -28,7 +28,7 @@ pub const DESCRIPTION_MAX_CHARS: usize = 10_000;
 /// How many schedules a group may have.
 pub const SCHEDULES_MAX: usize = 100;
 /// How many channels and addresses a rule may have.
-pub const TOLD_MAX: usize = 100;
+pub const RECIPIENTS_MAX: usize = 100;
 
 /// The existing objects, as far as specs name them.
 pub trait Catalog {
@@ -280,10 +280,10 @@ fn check_notify(rules: &NotifyRules, pointer: &str, catalog: &dyn Catalog, fault
     if rules.channels.is_empty() && rules.to.is_empty() {
         faults.add(pointer, "give at least one of `channels` and `to`");
     }
-    if rules.channels.len() + rules.to.len() > TOLD_MAX {
+    if rules.channels.len() + rules.to.len() > RECIPIENTS_MAX {
         faults.add(
             pointer,
-            format!("there must be at most {TOLD_MAX} channels and addresses"),
+            format!("there must be at most {RECIPIENTS_MAX} channels and addresses"),
         );
     }
     for (index, channel) in rules.channels.iter().enumerate() {

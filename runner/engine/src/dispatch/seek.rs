@@ -253,9 +253,9 @@ impl View {
 
 /// What a user is not given again.
 pub(super) struct Had {
-    /// What the look told.
+    /// What the first look at the database found.
     pub(super) before: HashSet<(i64, Time)>,
-    /// What the database told when it was proposed.
+    /// What the database refused when it was proposed.
     pub(super) refused: HashSet<(i64, Time)>,
 }
 

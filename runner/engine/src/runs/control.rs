@@ -368,7 +368,7 @@ impl Runs {
 
     #[allow(
         clippy::too_many_arguments,
-        reason = "what every control ends with, told apart by name"
+        reason = "what every control ends with, distinguished by name"
     )]
     async fn finish_control(
         self: &Arc<Self>,
@@ -533,7 +533,7 @@ impl Runs {
     /// Overrides a run's state: what is active is stopped first.
     #[allow(
         clippy::too_many_arguments,
-        reason = "one control, told apart by name at its only call"
+        reason = "one control, distinguished by name at its only call"
     )]
     async fn override_run(
         self: &Arc<Self>,

@@ -277,7 +277,7 @@ fn task_run(
         by_hand.state == state && last.and_then(|last| last.finished_at).is_none_or(|at| at <= by_hand.at)
     });
     let running = last.is_some_and(|attempt| attempt.finished_at.is_none());
-    let told = match newest.filter(|_| running) {
+    let reported = match newest.filter(|_| running) {
         Some(AttemptView {
             worker: Some(_),
             progress,
@@ -333,8 +333,8 @@ fn task_run(
         node: newest.and_then(|last| last.node).map(|node| node.to_string()),
         worker: newest.and_then(|last| last.worker.clone()),
         r#override: by_hand.map(override_of),
-        progress: told.0,
-        note: told.1.filter(|note| !note.is_empty()),
+        progress: reported.0,
+        note: reported.1.filter(|note| !note.is_empty()),
         items: None,
     })
 }

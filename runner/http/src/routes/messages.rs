@@ -332,7 +332,7 @@ impl Reader {
         let mut stream = body.into_data_stream();
         loop {
             let wait = if self.paused { self.idle } else { LINGER };
-            let told = match tokio::time::timeout(wait, stream.next()).await {
+            let sent = match tokio::time::timeout(wait, stream.next()).await {
                 Err(_) if !self.paused => {
                     self.paused = true;
                     self.settle().await
@@ -374,7 +374,7 @@ impl Reader {
                     return;
                 }
             };
-            if !told {
+            if !sent {
                 return;
             }
         }
@@ -382,9 +382,9 @@ impl Reader {
 
     /// Hands all whole lines on, to be committed.
     async fn settle(&mut self) -> bool {
-        let told = self.hand_on(true).await && self.pieces.send(Piece::Pause).await.is_ok();
+        let sent = self.hand_on(true).await && self.pieces.send(Piece::Pause).await.is_ok();
         self.settled = Instant::now();
-        told
+        sent
     }
 
     /// Hands whole lines on: all there are, or only full blocks. `false`: nobody listens any more.

@@ -23,7 +23,7 @@ WITH new_runs AS (
     RETURNING id, group_id, state, trigger, logical_time
 ),
 -- All runs that start share one row of the event feed; see migration 0006.
-told AS (
+events AS (
     INSERT INTO heddle.events (kind, at, data)
     SELECT 'run.started', $35,
            jsonb_agg(jsonb_build_object('run', x.id, 'group', g.name, 'trigger',

@@ -82,7 +82,7 @@ served AS MATERIALIZED (
                    AS b) AS r
      WHERE r.id IS NOT NULL
 ),
-told AS (
+events AS (
     INSERT INTO heddle.events (kind, at, data)
     SELECT 'assignment.dispatched', assigned_at, jsonb_build_object(
                'assignment_id', id, 'offer', name, 'uid', uid, 'audience', audience,

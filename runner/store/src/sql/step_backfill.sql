@@ -39,7 +39,7 @@ new_run AS (
       FROM begun
     RETURNING id, group_id, trigger, logical_time, created_at
 ),
-told AS (
+events AS (
     INSERT INTO heddle.events (kind, at, data)
     SELECT 'run.started', x.created_at,
            jsonb_agg(jsonb_build_object('run', x.id, 'group', g.name, 'trigger',

@@ -118,13 +118,13 @@ pub(super) async fn resend(ctx: &Ctx, id: &str) -> Result<Answer, Trouble> {
 
 pub(super) async fn test(ctx: &Ctx, channel: &str) -> Result<Answer, Trouble> {
     let target = format!("/v1/channels/{}/test", segment(channel));
-    let told: Notification = ctx.ask(Method::POST, &target, &json!({})).await?;
-    let said = match told.state {
+    let notification: Notification = ctx.ask(Method::POST, &target, &json!({})).await?;
+    let said = match notification.state {
         NotificationState::Sent => t!(ctx, "said-test-sent", name = channel),
         NotificationState::Pending => t!(ctx, "said-test-pending"),
         // A `!` before what is said makes it an error.
         NotificationState::Failed => {
-            let why = told.last_error.unwrap_or_default();
+            let why = notification.last_error.unwrap_or_default();
             format!("!{}", t!(ctx, "said-test-failed", name = channel, why = line(&why)))
         }
     };
@@ -137,16 +137,16 @@ mod tests {
 
     #[test]
     fn what_failed_and_is_tried_again_does_not_just_wait() {
-        let told = |state: &str, attempts: i32, last_error: Option<&str>| {
+        let shown = |state: &str, attempts: i32, last_error: Option<&str>| {
             let one = json!({
                 "id": uuid::Uuid::nil(), "channel": "mail", "event": "failed", "subject": "x", "to": [], "count": 1,
                 "state": state, "attempts": attempts, "last_error": last_error, "created_at": "2026-11-25T10:00:00Z",
             });
             shown_state(&serde_json::from_value(one).unwrap())
         };
-        assert_eq!(told("pending", 0, None), "pending");
-        assert_eq!(told("pending", 2, Some("Connection refused")), "retrying");
-        assert_eq!(told("failed", 9, Some("Connection refused")), "failed");
-        assert_eq!(told("sent", 2, Some("Connection refused")), "sent");
+        assert_eq!(shown("pending", 0, None), "pending");
+        assert_eq!(shown("pending", 2, Some("Connection refused")), "retrying");
+        assert_eq!(shown("failed", 9, Some("Connection refused")), "failed");
+        assert_eq!(shown("sent", 2, Some("Connection refused")), "sent");
     }
 }

@@ -380,7 +380,7 @@ mod tests {
         assert_eq!(minutes[49..52], [(7, 0), (7, 20), (7, 0)]);
         assert_eq!(minutes[57..], [(1, 5), (1, 0), (4, 3)]);
         assert_eq!(each_minute(ended_lately(&minutes)), "2.8");
-        let told: Vec<String> = [0, 4, 10, 99, 1_000, 12_345].map(each_minute).into();
-        assert_eq!(told, ["0", "0.4", "1", "9.9", "100", "1,234"]);
+        let rates: Vec<String> = [0, 4, 10, 99, 1_000, 12_345].map(each_minute).into();
+        assert_eq!(rates, ["0", "0.4", "1", "9.9", "100", "1,234"]);
     }
 }

@@ -115,7 +115,7 @@ fn step(world: &World, (kind, pick, argument): (u8, u16, u8)) -> Option<String> 
     })
 }
 
-/// Whether the run may be told this: what would be refused is checked to be refused, and left.
+/// Whether the run may be given this event: what would be refused is checked to be refused, and left.
 fn tell(world: &mut World, words: &str) {
     let before = (world.state, world.progress.clone(), world.ready.clone());
     if world.step(words).is_err() {

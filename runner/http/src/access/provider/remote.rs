@@ -469,7 +469,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn who_waits_for_an_answer_is_told_with_the_one_that_asks() {
+    async fn who_waits_for_an_answer_gets_that_of_the_one_who_asks() {
         let (provider, hand) = (Fake::start().await, Arc::new(ByHand::default()));
         let (remote, clock) = (provider.remote(), hand.clone() as Arc<dyn Clock>);
         let mut first = pin!(remote.described(&clock));
@@ -484,9 +484,9 @@ mod tests {
             hand.pass(TimeDelta::seconds(5));
             drop(asked);
         };
-        let (first, told, ()) = tokio::join!(first, waiting, breaks);
+        let (first, waited, ()) = tokio::join!(first, waiting, breaks);
         assert_eq!(first.unwrap_err(), Astray::Away);
-        assert!(told.into_iter().all(|told| told.unwrap_err() == Astray::Away));
+        assert!(waited.into_iter().all(|waited| waited.unwrap_err() == Astray::Away));
         assert!(!provider.is_asked().await);
         // After a moment it is asked again.
         hand.pass(AGAIN_AFTER);

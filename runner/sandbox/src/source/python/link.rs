@@ -231,13 +231,13 @@ mod tests {
 
     #[test]
     fn what_cannot_be_linked_is_said() {
-        let told = |text: &str| {
+        let refusal = |text: &str| {
             let library = Library::take_apart(&wat::parse_str(text).unwrap()).unwrap();
             link(&[library], "(module)").map(drop).unwrap_err()
         };
         let dylink = "(@dylink.0 (mem-info (memory 0 0) (table 0 0)))";
-        let variable = told(&format!("(module {dylink} (global (mut i32) (i32.const 0)))"));
+        let variable = refusal(&format!("(module {dylink} (global (mut i32) (i32.const 0)))"));
         assert!(variable.contains("variable"), "{variable}");
-        assert!(told(&format!("(module {dylink})")).contains("cabi_realloc"));
+        assert!(refusal(&format!("(module {dylink})")).contains("cabi_realloc"));
     }
 }

@@ -315,18 +315,18 @@ mod tests {
 
     #[test]
     fn the_feed_tells_the_same_of_runs_whoever_writes_it() {
-        let told = |statement| {
-            let told = from(statement, "INSERT INTO heddle.events");
-            between(told, "jsonb_agg(jsonb_build_object(", "\n      FROM").join(" ")
+        let event_of = |statement| {
+            let insert = from(statement, "INSERT INTO heddle.events");
+            between(insert, "jsonb_agg(jsonb_build_object(", "\n      FROM").join(" ")
         };
         // Why one was never begun only the general statement tells.
-        let general = told(GENERAL);
+        let general = event_of(GENERAL);
         let (general, skipped) = general.split_once(" || CASE WHEN x.skipped").expect("an addition");
         assert!(skipped.contains("'skipped'"), "{skipped}");
-        let single = told(SINGLE_TASK).replace("run_error", "end_error");
+        let single = event_of(SINGLE_TASK).replace("run_error", "end_error");
         assert_eq!(format!("{general})"), single);
-        assert_eq!(told(CREATE), told(STEP));
-        let common = told(CREATE);
+        assert_eq!(event_of(CREATE), event_of(STEP));
+        let common = event_of(CREATE);
         let common = common.trim_end_matches(')');
         assert!(
             single.starts_with(common),

@@ -399,7 +399,7 @@ async fn insert_runs(
 
 /// Writes notices for runs that begin at once, if somebody wants to be told.
 async fn tell_started(connection: &mut PgSession, runs: &[&NewRun], now: Time) -> Result<(), StoreError> {
-    let told: Vec<NewNotices> = runs
+    let notices: Vec<NewNotices> = runs
         .iter()
         .filter(|run| run.announces_start && run.state == RunState::Running)
         .map(|run| NewNotices {
@@ -414,8 +414,8 @@ async fn tell_started(connection: &mut PgSession, runs: &[&NewRun], now: Time) -
             about: None,
         })
         .collect();
-    if !told.is_empty() {
-        insert_notices_in(connection, &told, now).await?;
+    if !notices.is_empty() {
+        insert_notices_in(connection, &notices, now).await?;
     }
     Ok(())
 }

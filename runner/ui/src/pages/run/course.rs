@@ -1,5 +1,5 @@
 //! What the tasks of a run waited for, and which chain of them the run's length is made of. Of a task that never began,
-//! because of what it depends on, nobody has written down when that was settled: it is told from the ends of those.
+//! because of what it depends on, nobody has written down when that was settled: it follows from the ends of those.
 
 use std::collections::BTreeMap;
 
@@ -24,8 +24,8 @@ impl<'a> Course<'a> {
         };
         // In the order of the graph: the ends of what a task depends on are known before its own.
         for task in run.wholes().filter(|task| task.state.is_settled()) {
-            let told = || course.held_by(task).map(|(_, end)| end);
-            if let Some(end) = task.finished_at.map(|at| at.0).or_else(told) {
+            let implied = || course.held_by(task).map(|(_, end)| end);
+            if let Some(end) = task.finished_at.map(|at| at.0).or_else(implied) {
                 course.ends.insert(&task.task, end);
             }
         }

@@ -63,13 +63,13 @@ fn failed(ctx: &Ctx, run: &Run) -> Markup {
     let in_state = |state: TaskState| run.wholes().filter(move |task| task.state == state);
     let failed: Vec<&str> = in_state(TaskState::Failed).map(|task| task.task.as_str()).collect();
     let broken = in_state(TaskState::UpstreamFailed).count();
-    let is_told = match (failed.as_slice(), &run.error) {
+    let is_in_error = match (failed.as_slice(), &run.error) {
         ([one], Some(error)) => tells_of(&error.message, one),
         _ => false,
     };
     html! {
         @if let Some(Failure { message, .. }) = &run.error { p.error { (elements::linked(&elements::line(message))) } }
-        @if is_told {
+        @if is_in_error {
             @if broken > 0 { p.why { (t!(ctx, "why-broken", broken = broken)) } }
         } @else if !failed.is_empty() { p.why { (t!(ctx, "why-failed", tasks = named(&failed), broken = broken)) } }
     }
@@ -443,7 +443,7 @@ mod tests {
     }
 
     #[test]
-    fn instants_are_told_by_their_group() {
+    fn instants_are_shown_by_group() {
         let lacks = ["2014-05-01T00:00:00.000000Z", "2014-03-01T00:00:00.000000Z"];
         let reasons = lacks.map(|at| json!({"group": "import", "instant": at, "need": "interval"}));
         let found = upstreams(&reasons);
@@ -454,7 +454,7 @@ mod tests {
     }
 
     #[test]
-    fn who_did_what_is_told_of_what_it_explains() {
+    fn who_did_what_is_shown_with_what_it_explains() {
         let deed = |action: &str| -> AuditEntry {
             serde_json::from_value(json!({
                 "id": uuid::Uuid::nil(), "at": "2026-11-25T10:00:00Z", "actor": "ann", "action": action, "kind": "run",
