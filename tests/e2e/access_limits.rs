@@ -91,7 +91,7 @@ async fn slow_bodies_of_nobody() {
         "{statuses:?}"
     );
     assert!(statuses["408"] >= 1 && statuses["429"] >= SLOW / 2, "{statuses:?}");
-    // The same at the door of the pages.
+    // The same for the pages.
     let form = head
         .replace("/v1/session", "/sign-in")
         .replace("application/json", "application/x-www-form-urlencoded");

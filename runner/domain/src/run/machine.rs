@@ -465,7 +465,7 @@ impl<'a> Machine<'a> {
         }
     }
 
-    /// The one door to a settled state, but for cancel and override.
+    /// The only function that settles a task run, apart from cancel and override.
     pub(super) fn settle(&mut self, key: TaskKey, state: TaskState) {
         debug_assert!(state.is_settled());
         if self.get(key).is_none_or(TaskState::is_settled) {

@@ -110,7 +110,7 @@ impl NodeClock {
     }
 
     /// The machine's own clock.
-    #[allow(clippy::disallowed_methods, reason = "the one door")]
+    #[allow(clippy::disallowed_methods, reason = "the only place that reads it")]
     pub fn own(&self) -> Time {
         match &self.machine {
             Machine::Skewed(skew) => chrono::Utc::now() + *skew,
@@ -138,7 +138,7 @@ impl Clock for NodeClock {
 pub struct SystemChance;
 
 impl Chance for SystemChance {
-    #[allow(clippy::disallowed_methods, reason = "the one door")]
+    #[allow(clippy::disallowed_methods, reason = "the only place that reads it")]
     fn bits(&self) -> u128 {
         rand::random()
     }

@@ -124,7 +124,7 @@ fn main() -> ExitCode {
 struct RealClock;
 
 impl Clock for RealClock {
-    #[expect(clippy::disallowed_methods, reason = "the program's one door to the time")]
+    #[expect(clippy::disallowed_methods, reason = "the only place that reads the time")]
     fn now(&self) -> Time {
         chrono::Utc::now()
     }

@@ -412,7 +412,7 @@ impl Store {
                 Ok(Outgoing {
                     id: row.id,
                     channel: row.channel,
-                    destination: row.lane,
+                    destination: row.destination,
                     event: Event::from_word(&row.event)
                         .ok_or_else(|| StoreError::unreadable("notifications", "event", row.id, &row.event))?,
                     run: row.run.map(RunId),

@@ -21,9 +21,9 @@ pub struct FailureRow {
     pub finished_at: Time,
 }
 
-/// A group on the overview's time axis.
+/// A group on the overview's timeline.
 #[derive(Clone, Debug)]
-pub struct LaneRow {
+pub struct TimelineRow {
     pub id: i64,
     pub name: String,
 }
@@ -188,9 +188,9 @@ impl Store {
     }
 
     /// Groups of the newest runs, and of the next instants; at most `limit`.
-    pub async fn page_lanes(&self, since: Time, until: Time, limit: i64) -> Result<Vec<LaneRow>, StoreError> {
+    pub async fn page_timeline(&self, since: Time, until: Time, limit: i64) -> Result<Vec<TimelineRow>, StoreError> {
         Ok(sqlx::query_as!(
-            LaneRow,
+            TimelineRow,
             r#"SELECT g.id, g.name FROM heddle.groups g
                 WHERE g.deleted_at IS NULL AND g.id = ANY (ARRAY(
                     SELECT group_id FROM (SELECT group_id FROM heddle.runs_live ORDER BY id DESC LIMIT 1000) AS live

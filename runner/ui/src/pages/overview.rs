@@ -20,7 +20,7 @@ use crate::words::t;
 use crate::{Ctx, Trouble};
 
 /// How many groups the timeline draws, each on a line of its own.
-const LANES_MAX: i64 = 40;
+const TIMELINE_ROWS_MAX: i64 = 40;
 /// How many runs are read for each group of the timeline.
 const BARS_EACH: i64 = 150;
 /// How many future instants are drawn for each group of the timeline; if there are more, one line is drawn.
@@ -58,7 +58,7 @@ struct Failing {
     since_then: Option<RunState>,
 }
 
-struct Lane {
+struct DrawnRow {
     name: String,
     bars: Vec<BarRow>,
     instants: Vec<Time>,
@@ -80,8 +80,8 @@ struct View {
     unsent: Vec<heddle_store::pages::overview::UnsentRow>,
     lost: Vec<(String, Time)>,
     slow: Vec<Slow>,
-    lanes: Vec<Lane>,
-    more_lanes: bool,
+    rows: Vec<DrawnRow>,
+    more_rows: bool,
     minutes: Vec<MinuteRow>,
     now: NowRow,
     nodes: Vec<Node>,
@@ -108,10 +108,10 @@ impl View {
         // one session for each statement, many sessions would plan the same statements again.
         let failed = async { failing(ctx, store.page_failures(now - FAILURES_FOR, FAILURES_MAX).await?).await };
         let drawn = async {
-            let mut lanes = store.page_lanes(from, to, LANES_MAX + 1).await?;
-            let more = lanes.len() as i64 > LANES_MAX;
-            lanes.truncate(LANES_MAX as usize);
-            Ok::<_, Trouble>((with_bars(ctx, lanes, from, to).await?, more))
+            let mut rows = store.page_timeline(from, to, TIMELINE_ROWS_MAX + 1).await?;
+            let more = rows.len() as i64 > TIMELINE_ROWS_MAX;
+            rows.truncate(TIMELINE_ROWS_MAX as usize);
+            Ok::<_, Trouble>((with_bars(ctx, rows, from, to).await?, more))
         };
         let counted = async {
             let minutes = store.page_minutes(now, 60, MINUTE_MAX).await?;
@@ -131,7 +131,7 @@ impl View {
                 nodes,
             ))
         };
-        let (failing, (lanes, more_lanes), (minutes, counts, late, stalled, unsent, slow, nodes)) =
+        let (failing, (rows, more_rows), (minutes, counts, late, stalled, unsent, slow, nodes)) =
             futures::try_join!(failed, drawn, counted)?;
         let nodes = nodes.items;
         // A node that has been gone for days is left out.
@@ -148,8 +148,8 @@ impl View {
             unsent,
             lost,
             slow,
-            lanes,
-            more_lanes,
+            rows,
+            more_rows,
             minutes,
             now: counts,
             nodes: nodes
@@ -228,29 +228,29 @@ async fn slow(ctx: &Ctx, rows: Vec<TimedOutRow>) -> Result<Vec<Slow>, Trouble> {
 
 async fn with_bars(
     ctx: &Ctx,
-    lanes: Vec<heddle_store::pages::overview::LaneRow>,
+    rows: Vec<heddle_store::pages::overview::TimelineRow>,
     from: Time,
     to: Time,
-) -> Result<Vec<Lane>, Trouble> {
-    let ids: Vec<i64> = lanes.iter().map(|lane| lane.id).collect();
+) -> Result<Vec<DrawnRow>, Trouble> {
+    let ids: Vec<i64> = rows.iter().map(|row| row.id).collect();
     let mut bars: BTreeMap<i64, Vec<BarRow>> = BTreeMap::new();
     for bar in ctx.store().page_bars(&ids, from, BARS_EACH).await? {
         bars.entry(bar.group_id).or_default().push(bar);
     }
-    let mut shown = Vec::with_capacity(lanes.len());
-    for lane in lanes {
+    let mut shown = Vec::with_capacity(rows.len());
+    for row in rows {
         let mut instants = Vec::new();
-        if let Some(group) = ctx.ui.engine.catalog().group(&lane.name).await?
+        if let Some(group) = ctx.ui.engine.catalog().group(&row.name).await?
             && group.enabled
         {
             instants = next_instants(&group.revision.calendar, ctx.now, to);
         }
-        let bars = bars.remove(&lane.id).unwrap_or_default();
+        let bars = bars.remove(&row.id).unwrap_or_default();
         if bars.is_empty() && instants.is_empty() {
             continue;
         }
-        shown.push(Lane {
-            name: lane.name,
+        shown.push(DrawnRow {
+            name: row.name,
             more: instants.len() > INSTANTS_EACH,
             bars,
             instants,
@@ -270,9 +270,7 @@ pub(super) async fn page(ctx: &Ctx) -> Result<Answer, Trouble> {
     ctx.beats_with(Beat::Cluster);
     let view = View::read(ctx).await?;
     let failing = view.failing.iter().map(|one| one.group.as_str());
-    let groups: Vec<&str> = failing
-        .chain(view.lanes.iter().map(|lane| lane.name.as_str()))
-        .collect();
+    let groups: Vec<&str> = failing.chain(view.rows.iter().map(|row| row.name.as_str())).collect();
     ctx.know_topics(&groups).await?;
     let title = t!(ctx, "nav-overview");
     let nothing = view.now.groups == 0;
@@ -454,20 +452,20 @@ fn day(ctx: &Ctx, view: &View) -> Markup {
                 (elements::legend(ctx, &[RunState::Succeeded, RunState::Failed, RunState::Running, RunState::Waiting]))
                 span.state.key-scheduled { svg.key.picture width="3" height="8" aria-hidden="true" { rect.dot x="0" y="1" width="3" height="6" rx="1" {} } span { (t!(ctx, "to-come")) } }
             }
-            @if view.lanes.is_empty() { (empty(&t!(ctx, "day-empty"))) }
+            @if view.rows.is_empty() { (empty(&t!(ctx, "day-empty"))) }
             @else {
                 div.lanes {
                     div.head {}
                     svg.head.picture viewBox="0 0 1000 20" preserveAspectRatio="none" aria-hidden="true" {
                         line.axis x1="500" x2="500" y1="14" y2="20" {}
                     }
-                    @for lane in &view.lanes {
-                        div.lane.lane-name { (group_or_topic(ctx, &lane.name)) }
-                        (lane_picture(ctx, lane, &axis, &ticks))
+                    @for row in &view.rows {
+                        div.lane.lane-name { (group_or_topic(ctx, &row.name)) }
+                        (row_picture(ctx, row, &axis, &ticks))
                     }
                 }
                 (scale(ctx, &axis, &ticks))
-                @if view.more_lanes { p.muted { (t!(ctx, "more-lanes", n = LANES_MAX)) } }
+                @if view.more_rows { p.muted { (t!(ctx, "more-lanes", n = TIMELINE_ROWS_MAX)) } }
             }
         }
     }
@@ -520,9 +518,9 @@ fn is_narrow(bar: &BarRow, width: f64) -> bool {
 }
 
 /// The bars of a group that are no links: one path for each state.
-fn narrow(ctx: &Ctx, lane: &Lane, axis: &Axis) -> BTreeMap<String, String> {
+fn narrow(ctx: &Ctx, row: &DrawnRow, axis: &Axis) -> BTreeMap<String, String> {
     let mut paths: BTreeMap<String, String> = BTreeMap::new();
-    for bar in lane.bars.iter().rev() {
+    for bar in row.bars.iter().rev() {
         let (begins, ends) = extent(bar, axis.from, ctx.now);
         let (x, width) = (axis.x(begins), (axis.x(ends) - axis.x(begins)).max(BAR_WIDTH_MIN));
         if ends >= axis.from && is_narrow(bar, width) {
@@ -534,19 +532,19 @@ fn narrow(ctx: &Ctx, lane: &Lane, axis: &Axis) -> BTreeMap<String, String> {
     paths
 }
 
-fn lane_picture(ctx: &Ctx, lane: &Lane, axis: &Axis, ticks: &[Time]) -> Markup {
+fn row_picture(ctx: &Ctx, row: &DrawnRow, axis: &Axis, ticks: &[Time]) -> Markup {
     let label = t!(
         ctx,
         "lane-label",
-        name = &lane.name,
-        runs = lane.bars.len(),
-        instants = lane.instants.len().min(INSTANTS_EACH)
+        name = &row.name,
+        runs = row.bars.len(),
+        instants = row.instants.len().min(INSTANTS_EACH)
     );
     html! {
         svg.lane.picture viewBox="0 0 1000 26" preserveAspectRatio="none" role="group" aria-label=(label) {
             path.axis vector-effect="non-scaling-stroke" d=(ticks.iter().fold(String::new(), |path, tick| path + &format!("M{:.1} 0v26", axis.x(*tick)))) {}
-            @for (class, path) in narrow(ctx, lane, axis) { path class=(class) d=(path) {} }
-            @for bar in lane.bars.iter().rev() {
+            @for (class, path) in narrow(ctx, row, axis) { path class=(class) d=(path) {} }
+            @for bar in row.bars.iter().rev() {
                 @let failed = bar.state == RunState::Failed;
                 @let (begins, ends) = extent(bar, axis.from, ctx.now);
                 @let (x, width) = (axis.x(begins), (axis.x(ends) - axis.x(begins)).max(BAR_WIDTH_MIN));
@@ -554,18 +552,18 @@ fn lane_picture(ctx: &Ctx, lane: &Lane, axis: &Axis, ticks: &[Time]) -> Markup {
                     a href={ "/runs/" (bar.id) } tabindex="-1" aria-hidden="true" {
                         // Failed runs can be clicked however short they were, because people look for them.
                         @if failed {
-                            title { (lane.name) " · " (elements::state_word(ctx, bar.state)) " · " (span::moment(ctx.lang, ctx.zone, begins, ctx.now, false)) }
+                            title { (row.name) " · " (elements::state_word(ctx, bar.state)) " · " (span::moment(ctx.lang, ctx.zone, begins, ctx.now, false)) }
                             rect.hit x=(format!("{:.1}", x - 3.0)) y="0" width=(format!("{:.1}", width + 6.0)) height="26" {}
                         }
                         rect class=(fill(bar.state)) x=(format!("{x:.1}")) y=(if failed { "4" } else { "6" }) width=(format!("{width:.1}")) height=(if failed { "18" } else { "14" }) rx="1" {}
                     }
                 }
             }
-            @if lane.more {
-                @let first = lane.instants.first().map_or(500.0, |at| axis.x(*at));
+            @if row.more {
+                @let first = row.instants.first().map_or(500.0, |at| axis.x(*at));
                 rect.density x=(format!("{first:.1}")) y="12" width=(format!("{:.1}", 1_000.0 - first)) height="2" {}
             } @else {
-                @for at in &lane.instants { rect.dot x=(format!("{:.1}", axis.x(*at) - 1.5)) y="10" width="3" height="6" rx="1" {} }
+                @for at in &row.instants { rect.dot x=(format!("{:.1}", axis.x(*at) - 1.5)) y="10" width="3" height="6" rx="1" {} }
             }
             line.now vector-effect="non-scaling-stroke" x1="500" x2="500" y1="0" y2="26" {}
         }
@@ -657,8 +655,8 @@ mod tests {
             unsent: Vec::new(),
             lost: vec![("n".into(), Time::UNIX_EPOCH)],
             slow: Vec::new(),
-            lanes: Vec::new(),
-            more_lanes: false,
+            rows: Vec::new(),
+            more_rows: false,
             minutes: Vec::new(),
             now: NowRow {
                 running: 0,
