@@ -104,10 +104,10 @@ impl Schemas {
 
     /// All referenced schemas by name, including those written by hand; and the names whose schema differs in requests,
     /// so that [`rename`] changes the references to them.
-    pub fn finish(self, by_hand: BTreeMap<&'static str, Value>) -> (Map<String, Value>, BTreeSet<String>) {
+    pub fn finish(self, written: BTreeMap<&'static str, Value>) -> (Map<String, Value>, BTreeSet<String>) {
         let (taken, answered) = (self.taken.finish(), self.answered.finish());
         let differ = differing(&taken, &answered);
-        let mut all: Map<String, Value> = by_hand
+        let mut all: Map<String, Value> = written
             .into_iter()
             .map(|(name, schema)| (name.into(), schema))
             .collect();

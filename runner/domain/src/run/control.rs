@@ -85,7 +85,7 @@ impl Machine<'_> {
             return Err(Refused::TaskState(state));
         }
         if key.item.is_none() && state == TaskState::Skipped {
-            self.detail(key).skip = SkipCause::ByHand;
+            self.detail(key).skip = SkipCause::Override;
         }
         if before == state {
             self.actions.finished = Some(*self.state).filter(|state| state.is_final());
@@ -342,7 +342,7 @@ impl Machine<'_> {
             {
                 SkipCause::Derived => true,
                 SkipCause::Own => fresh,
-                SkipCause::ByHand => false,
+                SkipCause::Override => false,
             },
             _ => false,
         }

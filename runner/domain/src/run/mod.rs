@@ -136,7 +136,8 @@ enum SkipCause {
     Derived,
     /// Its script or its `when` said so.
     Own,
-    ByHand,
+    /// Somebody set its state.
+    Override,
 }
 
 /// A mapped task's items; see [`map`].

@@ -389,7 +389,7 @@ impl Attempts {
                     };
                     let outputs = items.remove(&task).unwrap_or_default();
                     match whole.remove(&task) {
-                        Some((_, Some(by_hand))) => by_hand,
+                        Some((_, Some(overridden))) => overridden,
                         _ => join(
                             outputs.into_iter().filter(|(item, _)| succeeded(*item)).collect(),
                             count,

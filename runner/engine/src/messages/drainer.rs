@@ -239,7 +239,7 @@ impl Drainer {
                 }
                 self.send(&script, &batch, lease).await
             }
-            _ => queue::hand_over(&own, &self.row, &self.topic, &batch, lease).await,
+            _ => queue::enqueue(&own, &self.row, &self.topic, &batch, lease).await,
         };
         ControlFlow::Continue(sent.map(|finish| Pending {
             batch: (!finish.effects.is_empty()).then_some(batch),

@@ -30,7 +30,7 @@ use crate::{EngineError, Submission, SubmitError};
 pub(super) const BATCH_BYTES_MAX: usize = PARAMS_BYTES_MAX - 512;
 
 /// Creates a run for a batch. If that fails, the batch is given back; a message that fits into no run is given up.
-pub(super) async fn hand_over(
+pub(super) async fn enqueue(
     messages: &Messages,
     row: &TopicRow,
     topic: &Topic,

@@ -263,7 +263,7 @@ mod tests {
 
     #[test]
     fn a_period_goes_by_the_time_that_is_passed_in() {
-        let clock = Arc::new(NodeClock::by_hand(at(0)));
+        let clock = Arc::new(NodeClock::manual(at(0)));
         let mut every = Every::at_once(TimeDelta::seconds(10), &clock);
         assert!(every.is_due(at(0)));
         assert!(every.is_due(at(5)), "until it is done");
@@ -276,7 +276,7 @@ mod tests {
 
     #[test]
     fn once_in_a_while_comes_although_time_stands_still() {
-        let clock = Arc::new(NodeClock::by_hand(at(7)));
+        let clock = Arc::new(NodeClock::manual(at(7)));
         let mut every = Every::later(TimeDelta::seconds(10), &clock);
         for ten in [17, 27] {
             // The time was corrected backwards: it repeats a value, and was later before.

@@ -69,7 +69,7 @@ pub struct Clear {
 }
 
 /// The state that an operator sets, and why.
-struct ByHand<'a> {
+struct TaskOverride<'a> {
     state: TaskState,
     output: Option<String>,
     reason: &'a str,
@@ -191,14 +191,14 @@ impl Engine {
         reason: &'a str,
         actor: &'a str,
     ) -> UseCase<'a, Result<(), ControlError>> {
-        let by_hand = ByHand {
+        let task_override = TaskOverride {
             state,
             output,
             reason,
             actor,
         };
         let event = Event::Override { key, state };
-        Box::pin(self.runs.control_task(run, key, event, Some(by_hand), actor))
+        Box::pin(self.runs.control_task(run, key, event, Some(task_override), actor))
     }
 
     /// Retries a failed or retrying task run at once.
@@ -278,7 +278,7 @@ impl Runs {
         run: RunId,
         key: TaskKey,
         event: Event,
-        set: Option<ByHand<'_>>,
+        set: Option<TaskOverride<'_>>,
         actor: &str,
     ) -> Result<(), ControlError> {
         self.retried(|| self.task_event(run, key, event.clone(), set.as_ref(), actor))
@@ -379,7 +379,7 @@ impl Runs {
         event: Event,
         why: Option<String>,
         noted: Option<Noted<'_>>,
-        set: Option<(TaskKey, &ByHand<'_>)>,
+        set: Option<(TaskKey, &TaskOverride<'_>)>,
     ) -> Result<(), ControlError> {
         // By the run's own revision, as when it was created: the gate is woken by runs whose revision has a bound.
         let awaits_turn = live.state.is_final() && context.revision.is_bounded(context.facts.trigger);
@@ -453,7 +453,7 @@ impl Runs {
         run: RunId,
         key: TaskKey,
         event: Event,
-        by_hand: Option<&ByHand<'_>>,
+        task_override: Option<&TaskOverride<'_>>,
         actor: &str,
     ) -> Result<(), ControlError> {
         let mut completion = self.node.completion("control_task").await?;
@@ -472,11 +472,14 @@ impl Runs {
         };
         let noted = Noted {
             actor,
-            action: if by_hand.is_some() { "override" } else { "retry" },
-            task: Some((named(before), named(by_hand.map_or(TaskState::Ready, |set| set.state)))),
-            reason: by_hand.map(|set| set.reason),
+            action: if task_override.is_some() { "override" } else { "retry" },
+            task: Some((
+                named(before),
+                named(task_override.map_or(TaskState::Ready, |set| set.state)),
+            )),
+            reason: task_override.map(|set| set.reason),
         };
-        let set = by_hand.map(|set| (key, set));
+        let set = task_override.map(|set| (key, set));
         self.finish_control(completion, run, &live, &context, event, None, Some(noted), set)
             .await
     }

@@ -346,13 +346,13 @@ impl Reader {
                     self.paused = false;
                     self.rest.extend_from_slice(&bytes);
                     match self.settled.elapsed() < SETTLE_EVERY {
-                        true => self.hand_on(false).await,
+                        true => self.pass_on(false).await,
                         false => self.settle().await,
                     }
                 }
                 Ok(Some(Err(_))) => {
                     // Complete lines are taken, as if the stream had ended there.
-                    self.hand_on(true).await;
+                    self.pass_on(true).await;
                     let broken = Piece::Broken(
                         StatusCode::BAD_REQUEST,
                         "the connection closed before the body was \
@@ -362,7 +362,7 @@ impl Reader {
                     return;
                 }
                 Ok(None) => {
-                    self.hand_on(true).await;
+                    self.pass_on(true).await;
                     if !self.skipping && !self.rest.is_empty() {
                         let last = self.rest.split().freeze();
                         let piece = match last.len() > self.line_bytes_max {
@@ -380,15 +380,15 @@ impl Reader {
         }
     }
 
-    /// Hands all whole lines on, to be committed.
+    /// Passes all whole lines on, to be committed.
     async fn settle(&mut self) -> bool {
-        let sent = self.hand_on(true).await && self.pieces.send(Piece::Pause).await.is_ok();
+        let sent = self.pass_on(true).await && self.pieces.send(Piece::Pause).await.is_ok();
         self.settled = Instant::now();
         sent
     }
 
-    /// Hands whole lines on: all there are, or only full blocks. `false`: nobody listens any more.
-    async fn hand_on(&mut self, all: bool) -> bool {
+    /// Passes whole lines on: all there are, or only full blocks. `false`: nobody listens any more.
+    async fn pass_on(&mut self, all: bool) -> bool {
         loop {
             if self.skipping {
                 match self.rest.iter().position(|byte| *byte == b'\n') {

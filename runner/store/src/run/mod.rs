@@ -187,13 +187,13 @@ impl Store {
     pub async fn outputs(&self, run: RunId, tasks: &[i16]) -> Result<Vec<(TaskKey, Time, Option<String>)>, StoreError> {
         let rows = sqlx::query!(
             r#"SELECT DISTINCT ON (task, item) task AS "task!", item AS "item!", at AS "at!", output
-                 FROM (SELECT task, item, finished_at AS at, CASE WHEN state = 1 THEN output END AS output, 0 AS by_hand
+                 FROM (SELECT task, item, finished_at AS at, CASE WHEN state = 1 THEN output END AS output, 0 AS overridden
                          FROM heddle.attempts
                         WHERE run = $1 AND task = ANY ($2) AND (state = 1 OR item = -1)
                        UNION ALL
                        SELECT task, item, at, CASE WHEN state = 5 THEN output END, 1 FROM heddle.overrides
                         WHERE run = $1 AND task = ANY ($2) AND (state = 5 OR item = -1)) AS outputs
-                ORDER BY task, item, at DESC, by_hand DESC"#,
+                ORDER BY task, item, at DESC, overridden DESC"#,
             run.0,
             tasks
         )

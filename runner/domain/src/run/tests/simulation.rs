@@ -181,7 +181,7 @@ proptest! {
                 world.drain(2);
             }
         }
-        let by_hand = world.log.iter().any(|step| step.starts_with("set "));
-        prop_assert!(by_hand || world.state == RunState::Succeeded, "{}", world.show());
+        let overridden = world.log.iter().any(|step| step.starts_with("set "));
+        prop_assert!(overridden || world.state == RunState::Succeeded, "{}", world.show());
     }
 }

@@ -260,8 +260,8 @@ impl World {
             RunState::Paused => self.waits,
             _ => false,
         };
-        let by_hand = events.iter().any(|event| matches!(event, Event::RetryNow(_)));
-        self.check(&before, by_hand);
+        let retried_now = events.iter().any(|event| matches!(event, Event::RetryNow(_)));
+        self.check(&before, retried_now);
         match actions.finished {
             Some(state) => assert_eq!(state, self.state),
             None => assert!(!self.state.is_final() || events.iter().all(|event| matches!(event, Event::Ended { .. }))),
@@ -348,7 +348,7 @@ impl World {
     }
 
     /// What must be true after every step.
-    fn check(&self, before: &Progress, by_hand: bool) {
+    fn check(&self, before: &Progress, retried_now: bool) {
         let context = || format!("{}\nafter {}", self.show(), self.log.join("; "));
         let is_expanded = |task: TaskIndex| self.progress.maps.contains_key(&task);
         for (&key, &attempt) in self.ready.iter().chain(&self.running) {
@@ -407,7 +407,7 @@ impl World {
             }
             let was = before.task(task);
             let went = matches!(was, TaskState::Ready | TaskState::Retrying | TaskState::Paused);
-            if matches!(state, TaskState::Ready | TaskState::Paused) && !went && !by_hand && !is_expanded(task) {
+            if matches!(state, TaskState::Ready | TaskState::Paused) && !went && !retried_now && !is_expanded(task) {
                 let word = self.word(TaskKey::whole(task));
                 assert_eq!(
                     verdict,

@@ -9,7 +9,7 @@ use maud::{Markup, html};
 
 use super::course::Course;
 use super::view::{SubRun, Whole};
-use super::{by_hand, why};
+use super::{overrides, why};
 use crate::chart::{Axis, fill};
 use crate::ctx::segment;
 use crate::elements::{self, Button, button, failure, line, state};
@@ -442,7 +442,7 @@ impl List<'_> {
                     (why::of_task(ctx, task))
                     (self.sub_runs_of(task))
                     @if let Some(part) = task.progress.filter(|_| task.state == TaskState::Running) { progress max="1" value=(format!("{part:.3}")) aria-label=(t!(ctx, "progress-of", name = &task.task)) {} " " }
-                    @if let Some(by_hand) = &task.r#override { span.why { (by_hand::said(ctx, by_hand)) } }
+                    @if let Some(by) = &task.r#override { span.why { (overrides::said(ctx, by)) } }
                     @if let Some(note) = &task.note { span.muted { (line(note)) } }
                     @if is_folded(task) { span.row { @for (name, count) in task.items.iter().flatten() { span.row { (elements::state_of(ctx, "item", name.as_str())) (crate::span::number(*count as i64)) } } @if !items_took.is_empty() { span.muted { (items_took) } } } }
                     @if !failed.is_empty() { (self.items(failed, may)) }
@@ -452,7 +452,7 @@ impl List<'_> {
                     td.tight.side.acts {
                         @if self.clears() { (button(Button { kind, confirm: Some(t!(ctx, "clear-sure")), ..Button::new(self.action(task, "clear"), t!(ctx, "clear"), t!(ctx, "clear-will")) })) " " }
                         @if !self.clears() && matches!(task.state, TaskState::Retrying | TaskState::Failed) { (button(Button { kind: "small", ..Button::new(self.action(task, "retry"), t!(ctx, "retry-now"), t!(ctx, "retry-will")) })) }
-                        @if !matches!(task.state, TaskState::Succeeded | TaskState::Skipped) { " " a class={ "button " (kind) } href=(by_hand::address(&id.to_string(), &task.task, None)) title=(t!(ctx, "override-task-will")) { (t!(ctx, "override-open")) } }
+                        @if !matches!(task.state, TaskState::Succeeded | TaskState::Skipped) { " " a class={ "button " (kind) } href=(overrides::address(&id.to_string(), &task.task, None)) title=(t!(ctx, "override-task-will")) { (t!(ctx, "override-open")) } }
                     }
                 }
             }
@@ -508,7 +508,7 @@ impl List<'_> {
                         @if let Some(error) = &task.error { (failure(Some(error.kind), &error.message)) }
                         " " a href={ "/runs/" (id) "/attempts?task=" (segment(&task.task)) "&item=" (index) } { (t!(ctx, "attempts-count", n = i64::from(task.attempt))) }
                         @if may && self.clears() { " " (again(task)) }
-                        @if may { " " a href=(by_hand::address(&id.to_string(), &task.task, task.item)) title=(t!(ctx, "override-task-will")) { (t!(ctx, "override-open")) } }
+                        @if may { " " a href=(overrides::address(&id.to_string(), &task.task, task.item)) title=(t!(ctx, "override-task-will")) { (t!(ctx, "override-open")) } }
                     }
                 } }
                 @if failed.len() > ITEMS_NAMED { p.muted { (t!(ctx, "and-more", n = failed.len() - ITEMS_NAMED)) } }
