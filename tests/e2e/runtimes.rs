@@ -401,7 +401,7 @@ async fn changed_everywhere(node: &Node) {
 /// A runtime that this program cannot load: its scripts use the program's own, which is reported once, and no run
 /// fails.
 #[tokio::test]
-async fn what_cannot_be_taken_up_is_said_and_does_without() {
+async fn what_cannot_be_loaded_is_said_and_does_without() {
     let (world, node) = World::with_node().await;
     uploaded(&node, "js", JS, TELLS_JS).await;
     let sql = world.sql().await;

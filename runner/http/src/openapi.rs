@@ -108,7 +108,7 @@ fn operation(route: &Route, bodies: &mut Schemas) -> Value {
         let content: BTreeMap<&str, Value> = route
             .takes
             .iter()
-            .map(|media| (media.media_type, json!({"schema": bodies.taken(media.shape)})))
+            .map(|media| (media.media_type, json!({"schema": bodies.accepted(media.shape)})))
             .collect();
         operation["requestBody"] = json!({"content": content});
     }

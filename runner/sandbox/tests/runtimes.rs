@@ -43,7 +43,7 @@ async fn says(bench: &Bench, script: &Script) -> String {
 }
 
 /// Loads a text on a kept runtime, whose bytes may be requested.
-async fn taken_up(sandbox: &Sandbox, key: &str, packed: &[u8], text: &'static str) -> Script {
+async fn load_kept(sandbox: &Sandbox, key: &str, packed: &[u8], text: &'static str) -> Script {
     let kept = async { Ok::<_, Infallible>(Some(packed.to_vec())) };
     let text = async { Ok(Bytes::from_static(text.as_bytes())) };
     sandbox.load_kept(key, kept, text).await.unwrap()
@@ -59,7 +59,7 @@ pub async fn both_at_once(_: Bench) {
         assert_eq!(own.runtime(), Some(compiled.runtime.as_ref().unwrap().tag.as_str()));
         let (tag, packed) = (older.id().tag, older.pack());
         let key = key_on(&compiled, &tag);
-        let script = taken_up(&bench.sandbox, &key, &packed, text).await;
+        let script = load_kept(&bench.sandbox, &key, &packed, text).await;
         assert_eq!(script.runtime(), Some(tag.as_str()));
         for _ in 0..2 {
             assert_eq!(says(&bench, &script).await, "\"older\"", "{language:?}");
@@ -154,7 +154,7 @@ pub async fn nonsense(_: Bench) {
         ("a memory with an odd length", javascript().with_more("memory", "more")),
     ] {
         let tag = bundle.id().tag;
-        let script = taken_up(&bench.sandbox, &key_on(&compiled, &tag), &bundle.pack(), text).await;
+        let script = load_kept(&bench.sandbox, &key_on(&compiled, &tag), &bundle.pack(), text).await;
         assert_eq!(script.runtime(), Some(own), "{what}");
         assert_eq!(says(&bench, &script).await, "\"own\"", "{what}");
     }

@@ -248,7 +248,7 @@ async fn in_use(session: &Session, names: &[String]) -> Result<BTreeSet<(String,
     for script in &scripts {
         let Some(name) = script["name"].as_str() else { continue };
         if names.is_empty() || names.iter().any(|wanted| wanted == name) {
-            taken(session, name, &mut used).await?;
+            add_pinned(session, name, &mut used).await?;
         }
     }
     Ok(used)
@@ -266,7 +266,7 @@ async fn is_under_way(session: &Session, script: &str) -> Result<bool> {
 
 /// Adds the versions of a script that live runs have pinned. For each version, it asks the server whether there is such
 /// a run, so the number of runs does not matter.
-async fn taken(session: &Session, name: &str, used: &mut BTreeSet<(String, i32)>) -> Result<()> {
+async fn add_pinned(session: &Session, name: &str, used: &mut BTreeSet<(String, i32)>) -> Result<()> {
     if !is_under_way(session, name).await? {
         return Ok(());
     }

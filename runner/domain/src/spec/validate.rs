@@ -142,11 +142,11 @@ pub fn validate(name: &Name, spec: &GroupSpec, catalog: &dyn Catalog, now: Time)
     let templates = Templates::new();
     let ancestry = graph::Ancestry::new(spec);
     // The group's params are rendered for each of its tasks, some of which may have defaults for what others take.
-    let known = |taken: &Name| ancestry.check_known(taken);
+    let known = |upstream: &Name| ancestry.check_known(upstream);
     templates.check_value(&Value::Object(spec.params.clone()), "/params", &known, &mut faults);
     for (task_name, task) in &spec.tasks {
         let pointer = format!("/tasks/{}", pointer_token(task_name));
-        let tasks = |taken: &Name| ancestry.check(task_name, taken);
+        let tasks = |upstream: &Name| ancestry.check(task_name, upstream);
         let checker = task::Checker {
             templates: &templates,
             tasks: &tasks,

@@ -2,7 +2,7 @@
 
 use serde_json::Value;
 
-use super::uses::{self, Taken, Use};
+use super::uses::{self, Use, UsedField};
 use super::{Templates, condition_expression, explain, guard, is_template, rewrite, scan};
 use crate::{Faults, Name};
 
@@ -68,8 +68,8 @@ impl Templates {
     fn check_names(&self, source: &str, codes: &[scan::Code<'_>], tasks: Tasks<'_>) -> Result<(), String> {
         uses::check(source, codes, |named| self.check_use(named))?;
         let mut result = Ok(());
-        uses::taken(codes, "upstream", |offset, taken| {
-            if let Taken::Field(name) = taken
+        uses::used_fields(codes, "upstream", |offset, field| {
+            if let UsedField::Field(name) = field
                 && result.is_ok()
             {
                 let judged = match Name::new(name) {

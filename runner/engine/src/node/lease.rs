@@ -68,7 +68,7 @@ impl Node {
         let identity = &self.identity;
         let sent_at = self.clock.elapsed();
         let sent = self.clock.own();
-        let taken = self
+        let registered = self
             .store
             .register_node(
                 identity.id,
@@ -80,7 +80,9 @@ impl Node {
                 former,
             )
             .await?;
-        let Some((lease, now)) = taken else { return Ok(None) };
+        let Some((lease, now)) = registered else {
+            return Ok(None);
+        };
         self.clock.follow(sent, self.clock.own(), now);
         Ok(Some((lease, sent_at)))
     }

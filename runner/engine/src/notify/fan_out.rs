@@ -134,8 +134,8 @@ impl Notifier {
             return Ok(false);
         };
         let ids: Vec<i64> = notices.iter().map(|notice| notice.id).collect();
-        let taken: HashSet<i64> = tx.take(&ids).await?.into_iter().collect();
-        let mut mine: Vec<&NoticeRow> = notices.iter().filter(|notice| taken.contains(&notice.id)).collect();
+        let deleted: HashSet<i64> = tx.take(&ids).await?.into_iter().collect();
+        let mut mine: Vec<&NoticeRow> = notices.iter().filter(|notice| deleted.contains(&notice.id)).collect();
         let vain = self.recovered(&mut tx, &known, &mine).await?;
         mine.retain(|notice| !vain.contains(&notice.id));
         let now = self.node.now();

@@ -33,7 +33,7 @@ pub(crate) struct After {
     /// Runs whose state or tasks have changed.
     pub(crate) moved: Vec<RunId>,
     /// Attempts that are this node's now.
-    pub(crate) taken: Vec<(RunId, AttemptKey)>,
+    pub(crate) own_attempts: Vec<(RunId, AttemptKey)>,
     /// Attempts that were stopped.
     pub(crate) interrupted: Vec<Interrupted>,
     /// The parts of the node that have something to do now.
@@ -173,7 +173,7 @@ impl Runs {
                 .within(context.revision.claim_within(at));
             row.hand(grant);
             if row.is_handed() {
-                after.taken.push((run, at));
+                after.own_attempts.push((run, at));
             } else {
                 after.signals.add(Signal::Work);
             }
@@ -235,7 +235,7 @@ impl Runs {
         let written = completion.write(writes).await?;
         if !written.handed {
             // The lease has expired: the attempts for this node went into the queue for all nodes.
-            after.taken.clear();
+            after.own_attempts.clear();
             after.signals.add(Signal::Work);
         }
         after.signals.add_if(written.parents_notified, Signal::Inbox);
@@ -284,7 +284,7 @@ impl Runs {
             }
         }
         self.moved(&after.moved, &after.finished);
-        self.take(after.taken);
+        self.take(after.own_attempts);
         self.wake_claimers(&after.filled);
         if let Some(due) = after.due
             && self.pending.note_due(due)

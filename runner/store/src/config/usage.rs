@@ -154,11 +154,11 @@ pub(crate) async fn hold(connection: &mut PgSession, spec: &Value) -> Result<boo
         ($table:literal, $names:expr) => {
             let names: Vec<String> = $names.into_iter().map(str::to_owned).collect();
             if !names.is_empty() {
-                let held = sqlx::query_scalar!(
+                let locked = sqlx::query_scalar!(
                     "SELECT name FROM heddle." + $table + " WHERE name = ANY ($1) ORDER BY name FOR KEY SHARE",
                     &names
                 );
-                if held.fetch_all(&mut *connection).await?.len() < names.len() {
+                if locked.fetch_all(&mut *connection).await?.len() < names.len() {
                     return Ok(false);
                 }
             }

@@ -3,7 +3,7 @@
 use chrono::NaiveDate;
 use uuid::Uuid;
 
-use super::batch::{BatchTerms, Claimed, HeldMessage, Tried, by_ids, fitting, hold};
+use super::batch::{BatchMessage, BatchTerms, Claimed, Tried, by_ids, fitting, hold};
 use crate::StoreError;
 use crate::database::PgSession;
 
@@ -27,7 +27,7 @@ pub(super) async fn claim_retries(
             retry: row.retry,
         })
         .collect();
-    let mut messages: Vec<HeldMessage> = by_ids(connection, terms.topic, day, &ids)
+    let mut messages: Vec<BatchMessage> = by_ids(connection, terms.topic, day, &ids)
         .await?
         .into_iter()
         .map(|entry| entry.0)
@@ -67,7 +67,7 @@ pub(super) async fn set_aside(
     connection: &mut PgSession,
     topic: i32,
     day: NaiveDate,
-    messages: &[HeldMessage],
+    messages: &[BatchMessage],
     tried: &[Tried],
 ) -> Result<(), StoreError> {
     if messages.is_empty() {

@@ -79,10 +79,10 @@ impl Store {
     /// Locking: an advisory lock that nobody waits for, before anything else.
     pub async fn fan_out(&self) -> Result<Option<FanOut>, StoreError> {
         let mut tx = self.open("fan_out").await?;
-        let held = sqlx::query_scalar!(r#"SELECT pg_try_advisory_xact_lock($1) AS "held!""#, FAN_OUT_LOCK)
+        let locked = sqlx::query_scalar!(r#"SELECT pg_try_advisory_xact_lock($1) AS "locked!""#, FAN_OUT_LOCK)
             .fetch_one(&mut *tx)
             .await?;
-        Ok(held.then_some(FanOut { tx }))
+        Ok(locked.then_some(FanOut { tx }))
     }
 }
 

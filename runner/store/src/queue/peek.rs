@@ -1,4 +1,4 @@
-//! The contents of a queue: what workers hold of it, and what waits.
+//! The contents of a queue: what workers have claimed, and what waits.
 
 use heddle_domain::Time;
 use heddle_domain::id::RunId;
@@ -16,7 +16,7 @@ pub struct QueuedTask {
     pub revision_id: i64,
     /// A higher number goes first.
     pub priority: i16,
-    /// Since when it waits, or is held.
+    /// Since when it waits, or is claimed.
     pub since: Time,
     /// Tags that a worker needs for it.
     pub tags: Vec<String>,
@@ -24,8 +24,8 @@ pub struct QueuedTask {
     pub expires_at: Option<Time>,
     /// Its position among those that wait: the column `turn`.
     pub position: i64,
-    /// The worker that holds it, and until when unless that is extended; `None`: it waits.
-    pub held: Option<(String, Time)>,
+    /// The worker that has claimed it, and until when unless that is extended; `None`: it waits.
+    pub claim: Option<(String, Time)>,
 }
 
 /// Where a page of waiting task runs begins: after this one, in the order in which workers get them.
@@ -76,13 +76,13 @@ impl Store {
                 tags: row.tags,
                 expires_at: row.expires_at,
                 position: row.turn,
-                held: None,
+                claim: None,
             })
             .collect())
     }
 
-    /// Task runs of a queue that workers hold, by run.
-    pub async fn queue_held(
+    /// Task runs of a queue that workers have claimed, by run.
+    pub async fn queue_claimed(
         &self,
         queue: &str,
         after: Option<(Uuid, i16, i32)>,
@@ -115,7 +115,7 @@ impl Store {
                 tags: Vec::new(),
                 expires_at: None,
                 position: 0,
-                held: Some((row.worker, row.lease_expires_at)),
+                claim: Some((row.worker, row.lease_expires_at)),
             })
             .collect())
     }

@@ -14,13 +14,13 @@ WITH picked AS MATERIALIZED (
      LIMIT $2
        FOR UPDATE SKIP LOCKED
 ),
-taken AS (
+claimed AS (
     DELETE FROM heddle.ready r
      WHERE r.ctid = ANY (ARRAY(SELECT ctid FROM picked))
     RETURNING r.run, r.task, r.item, r.attempt, r.turn
 ),
-held AS (
+running AS (
     INSERT INTO heddle.running (run, task, item, attempt, lease, started_at)
-    SELECT run, task, item, attempt, $1, greatest($3, clock_timestamp()) FROM taken
+    SELECT run, task, item, attempt, $1, greatest($3, clock_timestamp()) FROM claimed
 )
-SELECT run, task, item, attempt, turn FROM taken
+SELECT run, task, item, attempt, turn FROM claimed

@@ -43,7 +43,7 @@ queued AS (
     INSERT INTO heddle.ready (run, task, item, attempt, priority, turn)
     SELECT run, task, item, attempt, priority, turn FROM rows WHERE NOT here
 ),
-held AS (
+running AS (
     INSERT INTO heddle.running (run, task, item, attempt, lease, started_at)
     SELECT run, task, item, attempt, $34, $35 FROM rows WHERE here
 )

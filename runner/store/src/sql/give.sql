@@ -13,7 +13,7 @@
 --
 -- The verdicts: 0 given, 1 the offer has changed, 2 the user is not a member, 3 not due, 4 the user's window has
 -- moved on, 5 the user has had it, 6 no stock.
-WITH held AS MATERIALIZED (
+WITH new_holds AS MATERIALIZED (
     SELECT h.id, h.uid, h.offer_id, h.version, h.audience, h.occurrence, h.assigned_at, a.ordinal
       FROM UNNEST($1::uuid[]) WITH ORDINALITY AS a (id, ordinal)
       JOIN heddle.holds h ON h.id = ANY (ARRAY[a.id])
@@ -28,7 +28,7 @@ judged AS MATERIALIZED (
                 WHEN o.run IS NULL AND NOT o.repeats AND had.had THEN 5
                 WHEN o.run IS NOT NULL AND NOT o.repeats AND did.did THEN 5
                 ELSE 0 END AS verdict
-      FROM held h
+      FROM new_holds h
       JOIN heddle.offers o ON o.id = h.offer_id
       LEFT JOIN LATERAL (
           SELECT true AS member FROM heddle.members m WHERE m.audience = h.audience AND m.uid = h.uid LIMIT 1

@@ -25,7 +25,7 @@ weighed AS MATERIALIZED (
               FROM picked p
             WINDOW front AS (ORDER BY p.priority DESC, p.turn, p.run, p.task, p.item ROWS UNBOUNDED PRECEDING)) AS w
 ),
-taken AS (
+removed AS (
     DELETE FROM heddle.queue_ready r
      WHERE r.ctid = ANY (ARRAY(SELECT ctid FROM weighed WHERE NOT cut))
     RETURNING r.run, r.task, r.item, r.attempt, r.priority, r.turn, r.ready_at, r.timeout_ms, r.params
@@ -33,11 +33,11 @@ taken AS (
 leased AS MATERIALIZED (
     SELECT t.*, ($4::uuid[])[t.ordinal] AS id, ($5::bigint[])[t.ordinal] AS lease,
            least(t.claimed_at + $7::bigint * interval '1 millisecond', t.deadline_at) AS lease_expires_at
-      FROM (SELECT taken.*, now.at AS claimed_at, now.at + timeout_ms * interval '1 millisecond' AS deadline_at,
+      FROM (SELECT removed.*, now.at AS claimed_at, now.at + timeout_ms * interval '1 millisecond' AS deadline_at,
                    row_number() OVER (ORDER BY priority DESC, turn, run, task, item)::integer AS ordinal
-              FROM taken CROSS JOIN (SELECT clock_timestamp() AS at) AS now) AS t
+              FROM removed CROSS JOIN (SELECT clock_timestamp() AS at) AS now) AS t
 ),
-held AS (
+running AS (
     INSERT INTO heddle.running (run, task, item, attempt, lease, started_at)
     SELECT run, task, item, attempt, lease, claimed_at FROM leased
 ),

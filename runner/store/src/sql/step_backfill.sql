@@ -57,7 +57,7 @@ queued AS (
     INSERT INTO heddle.ready (run, task, item, attempt, priority, turn)
     SELECT $7, task, item, attempt, $11, turn FROM rows WHERE NOT here
 ),
-held AS (
+running AS (
     INSERT INTO heddle.running (run, task, item, attempt, lease, started_at)
     SELECT $7, task, item, attempt, $23, begun.at FROM rows, begun WHERE here
 )

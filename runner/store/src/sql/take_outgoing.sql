@@ -33,7 +33,7 @@ due AS MATERIALIZED (
      WHERE l.lane IS NOT NULL
      LIMIT $3
 ),
-taken AS (
+leased AS (
     UPDATE heddle.outgoing o SET lease = $1, digest = false
       FROM due WHERE o.notification = due.notification AND o.notification = ANY (ARRAY(SELECT notification FROM due))
     RETURNING o.notification, o.lane
@@ -41,4 +41,4 @@ taken AS (
 SELECT n.id AS "id!", n.channel AS "channel!", t.lane AS "destination!", n.event AS "event!", n.run AS "run?",
        n.facts AS "facts!", n.payload AS "payload?", n.attempts AS "attempts!",
        ARRAY(SELECT r FROM UNNEST(n.recipients) AS r WHERE r <> ALL (n.delivered)) AS waiting
-  FROM taken t JOIN heddle.notifications n ON n.id = t.notification
+  FROM leased t JOIN heddle.notifications n ON n.id = t.notification

@@ -14,7 +14,7 @@ struct Numbers {
 
 /// What Postgres refuses, and what somebody else's open transaction holds for ever.
 const POISON: [u32; 2] = [13, 113];
-const HELD: u32 = 1_000;
+const LOCKED: u32 = 1_000;
 
 impl Commits for Numbers {
     type Request = u32;
@@ -41,7 +41,7 @@ impl Commits for Numbers {
             self.lost.store(lost - 1, Ordering::Relaxed);
             return Err(EngineError::Unavailable);
         }
-        if batch.iter().any(|number| *number >= HELD) {
+        if batch.iter().any(|number| *number >= LOCKED) {
             return Err(EngineError::Contended);
         }
         if batch.iter().any(|number| POISON.contains(number)) {
@@ -52,7 +52,7 @@ impl Commits for Numbers {
     }
 
     fn may_wait(number: &u32) -> bool {
-        *number >= HELD
+        *number >= LOCKED
     }
 }
 
@@ -182,7 +182,7 @@ async fn what_passes_is_tried_again_but_not_for_ever() {
 #[tokio::test]
 async fn nobody_waits_for_what_others_hold_and_few_of_those_who_want_it() {
     let numbers = Numbers::default();
-    let answers = commit(&numbers, [HELD, 1, HELD + 1, 2, HELD + 2, HELD + 3]).await;
+    let answers = commit(&numbers, [LOCKED, 1, LOCKED + 1, 2, LOCKED + 2, LOCKED + 3]).await;
     assert_eq!(*numbers.written.lock(), [[1, 2]]);
     let turned_away = |answer: &&Option<_>| matches!(answer, Some(Err(EngineError::Contended)));
     assert_eq!(answers.iter().filter(turned_away).count(), 4);

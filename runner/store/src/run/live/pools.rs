@@ -157,7 +157,7 @@ impl Store {
                             row.name,
                             Pool {
                                 slots: row.slots.into(),
-                                taken: 0,
+                                held: 0,
                             },
                         )
                     })
@@ -165,7 +165,7 @@ impl Store {
             let holds = sqlx::query_file!("src/sql/count_holds.sql").fetch_all(&mut *tx).await?;
             for hold in holds {
                 if let Some(pool) = pools.get_mut(&hold.pool) {
-                    pool.taken = hold.slots;
+                    pool.held = hold.slots;
                 }
             }
             let waiting = sqlx::query!(

@@ -141,7 +141,7 @@ async fn instant_holders(
     tx: &mut PgSession,
     instants: &[Instant],
 ) -> Result<HashMap<(i64, Time), (Uuid, bool)>, StoreError> {
-    let taken = sqlx::query!(
+    let rows = sqlx::query!(
         r#"SELECT i.group_id, i.logical_time, i.run,
                   (SELECT l.id FROM heddle.runs_live l WHERE l.id = i.run
                    UNION ALL SELECT d.id FROM heddle.runs_done d WHERE d.id = i.run LIMIT 1) IS NULL AS "gone!"
@@ -153,7 +153,7 @@ async fn instant_holders(
     )
     .fetch_all(tx)
     .await?;
-    let holders = taken.into_iter();
+    let holders = rows.into_iter();
     Ok(holders
         .map(|row| ((row.group_id, row.logical_time), (row.run, row.gone)))
         .collect())
@@ -381,7 +381,7 @@ pub(super) async fn settle_dedupes(
     refused: &mut HashMap<usize, Created>,
 ) -> Result<(), StoreError> {
     let (mut groups, mut new_hashes, mut ids) = (Vec::new(), Vec::new(), Vec::new());
-    let mut taken = HashSet::new();
+    let mut winners = HashSet::new();
     let mut without_keys = Vec::new();
     for (index, run) in runs.iter().enumerate() {
         let Some((hash, _)) = run.dedupe.as_ref().filter(|_| !refused.contains_key(&index)) else {
@@ -399,13 +399,13 @@ pub(super) async fn settle_dedupes(
         }
         // Holders outside of this batch have been handled before.
         match holders.get(&dedupe_key) {
-            Some((holder, _)) if taken.contains(holder) => {
+            Some((holder, _)) if winners.contains(holder) => {
                 refused.insert(index, Created::Exists(RunId(*holder)));
                 without_keys.extend(run.key.is_some().then_some(run.id.0));
             }
             _ => {
                 holders.insert(dedupe_key, (run.id.0, true));
-                taken.insert(run.id.0);
+                winners.insert(run.id.0);
                 groups.push(run.group_id);
                 new_hashes.push(hash.clone());
                 ids.push(run.id.0);
@@ -453,7 +453,7 @@ pub(super) async fn settle_parents(
         if refused.contains_key(&index) {
             continue;
         }
-        let taken = sqlx::query!(
+        let released = sqlx::query!(
             "UPDATE heddle.running SET lease = 0
               WHERE run = $1 AND task = $2 AND item = $3 AND attempt = $4 AND lease = $5",
             parent.0,
@@ -464,7 +464,7 @@ pub(super) async fn settle_parents(
         )
         .execute(&mut *tx)
         .await?;
-        if taken.rows_affected() == 0 {
+        if released.rows_affected() == 0 {
             refused.insert(index, Created::Fenced);
             continue;
         }
