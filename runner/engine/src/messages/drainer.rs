@@ -272,7 +272,7 @@ impl Drainer {
             topic: self.row.id,
             lease: own.node.lease(),
             id: own.node.new_id(own.node.now()),
-            // Messages are read before their sizes are known.
+            // Sizes are known only after reading. So the number is such that even the largest messages can be read.
             messages_max: i64::from(spec.batch).min((READ_BYTES_MAX / spec.max_payload.0.max(1)).max(1) as i64),
             bytes_max: if queued {
                 queue::BATCH_BYTES_MAX

@@ -1,4 +1,4 @@
-//! What a batch is as the params of a task, and the due times of its messages as text.
+//! A batch of messages as the params of a task, and the due times of its messages as text.
 
 use std::collections::HashMap;
 

@@ -121,7 +121,7 @@ impl Node {
                 "the node has lost its lease; it stops its running attempts, and other nodes take them over"
             );
         }
-        // At each call: a claim that was open when the lease was lost may have been answered since.
+        // Also at a second call: a claim that was under way when the lease was lost may have brought attempts since.
         parts.stop_in_hand();
     }
 

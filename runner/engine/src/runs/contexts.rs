@@ -1,4 +1,4 @@
-//! The facts that work on a run needs: read once, kept for a while.
+//! The facts about a run that its attempts and transitions need. They are read once, and cached for a while.
 
 use std::collections::HashMap;
 use std::sync::Arc;

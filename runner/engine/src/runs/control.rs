@@ -600,7 +600,7 @@ impl Runs {
             )
             .await?;
         let mut after = After::default();
-        // Whatever state the cancel led to, the run has the given state.
+        // The cancel may lead to another state. The run gets the state that the operator gave.
         let overridden = Transition { state, ..cancelled };
         let write = self.write_of(&context, overridden, &mut Grant::none(), &mut after)?;
         let write = RunWrite { error, ..write };

@@ -118,7 +118,7 @@ pub enum SubmitError {
 /// A run that was just committed.
 #[derive(Clone, Debug)]
 pub struct Submitted {
-    /// The run as of that commit.
+    /// The row of the run, as it was committed.
     pub row: RunRow,
     pub revision: Arc<Revision>,
     pub resolution: Arc<Resolution>,

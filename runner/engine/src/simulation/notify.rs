@@ -129,7 +129,7 @@ const PENDING: i16 = 0;
 const SENT: i16 = 1;
 const FAILED: i16 = 2;
 
-/// For how long nobody waits in a queue here.
+/// Longer than any task run waits in its queue in these tests.
 const LONG: Duration = Duration::from_secs(86_400);
 
 /// What a receiver refuses is sent again after 2 s, 5 s, 15 s and so on, each up to a fifth longer, and not a moment before:

@@ -304,7 +304,7 @@ async fn due_slices(connection: &mut PgSession, topic: i32, day: NaiveDate) -> R
     Ok(fronts.collect())
 }
 
-/// The slice that is first, once earlier ones have reached their end.
+/// The first slice that is due and not sent completely.
 async fn first_slice(connection: &mut PgSession, topic: i32) -> Result<Option<Head>, StoreError> {
     let row = sqlx::query!(
         "SELECT day, slice, bucket, id, sealed FROM heddle.message_slices

@@ -40,7 +40,8 @@ pub(super) async fn claim_retries(
             format!("that of {} messages which are missing", ids.len() - messages.len()),
         ));
     }
-    // They failed in batches that fitted, but come from many of these.
+    // Each message was in a batch that was small enough. But these come from many batches, so together they may be too
+    // large.
     let fit = fitting(&messages, terms);
     messages.truncate(fit);
     ids.truncate(fit);

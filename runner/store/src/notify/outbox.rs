@@ -39,7 +39,7 @@ pub struct NewNotification {
     pub id: Uuid,
     /// A channel's name, or a URL.
     pub channel: String,
-    /// What may be slow without slowing down others.
+    /// The channel, or the host that is called back. A slow destination delays no other one.
     pub destination: String,
     /// What it is about.
     pub event: Event,
@@ -51,7 +51,7 @@ pub struct NewNotification {
     pub created_at: Time,
     /// When it may be sent.
     pub due_at: Time,
-    /// It is a digest, and may grow until then.
+    /// It is a digest: until it is sent, more events may be added to it.
     pub digest: bool,
     /// If it cannot be sent at all: the reason.
     pub failed: Option<String>,
@@ -235,7 +235,7 @@ impl FanOut {
 pub fn gather(facts: &mut Facts, entry: Entry) {
     facts.count += 1;
     if facts.count == 2 {
-        // What was true of the first event is not true of all.
+        // The notification becomes a digest: of the facts of its first event, only those stay that hold for all events.
         *facts = Facts {
             event: std::mem::take(&mut facts.event),
             at: std::mem::take(&mut facts.at),

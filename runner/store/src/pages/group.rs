@@ -49,7 +49,7 @@ pub struct GroupRunRow<S = RunState, T = Trigger> {
     pub waiting_for: Option<Value>,
 }
 
-/// The same with the numbers of the table.
+/// The same, with the state and the trigger as numbers, as in the table.
 type GroupRunNumbers = GroupRunRow<i16, i16>;
 
 impl GroupRunNumbers {
@@ -85,11 +85,11 @@ pub struct AttemptEnd {
 /// Which groups to list.
 #[derive(Clone, Debug, Default)]
 pub struct GroupsAsked {
-    /// Whose name contains this text.
+    /// Only groups whose name contains this text.
     pub text: Option<String>,
-    /// Of this category, or of one below it.
+    /// Only groups of this category, or of one below it.
     pub category: Option<String>,
-    /// That are enabled, or not.
+    /// Only enabled groups (`true`), or only disabled ones.
     pub enabled: Option<bool>,
     /// Where the page begins: behind this name, in the order of names.
     pub after: Option<String>,

@@ -44,7 +44,7 @@ pub struct BarRow<S = RunState, T = Trigger> {
     pub logical_time: Time,
 }
 
-/// The same with the numbers of the table.
+/// The same, with the state and the trigger as numbers, as in the table.
 type BarNumbers = BarRow<i16, i16>;
 
 impl BarRow {
@@ -267,7 +267,7 @@ impl Store {
             now,
             minutes,
             cap,
-            // The plan does not contain earlier days.
+            // With this bound, the plan leaves out the partitions of earlier days.
             now - chrono::TimeDelta::minutes(i64::from(minutes))
         )
         .fetch_all(&self.reads)

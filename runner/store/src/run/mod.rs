@@ -45,7 +45,7 @@ pub struct RunRow {
     pub params: String,
     /// JSON object of objects.
     pub task_params: Option<String>,
-    /// Free words of the submitter, a JSON object.
+    /// Labels that the submitter chose, a JSON object.
     pub labels: Option<Value>,
     /// The key that the caller gave.
     pub key: Option<String>,
@@ -74,7 +74,7 @@ pub struct RunRow {
     pub skipped: Option<Skip>,
 }
 
-/// What a waiting run waits for, one by one, as it stands in `waiting_for`.
+/// What a waiting run waits for: the entries of `waiting_for`.
 pub fn reasons(waiting_for: Option<Value>) -> Vec<Value> {
     match waiting_for {
         Some(Value::Array(items)) => items,
@@ -126,7 +126,7 @@ impl RunRow {
     }
 }
 
-/// What [`RunRow::read`] reads of a run's row `l`: the columns that both tables have, and those of the one.
+/// The columns of a run's row `l` that [`RunRow::read`] reads: those that both tables have, and `own` of one table.
 macro_rules! columns_and {
     ($own:literal) => {
         concat!(
@@ -143,7 +143,7 @@ const LIVE: &str =
 
 const DONE: &str = columns_and!("NULL::jsonb AS waiting_for, l.finished_at, l.error, l.skipped");
 
-/// What it reads beside these, of what [`JOINS`] find.
+/// Further columns that it reads, from the tables in [`JOINS`].
 const NAMES: &str = ", g.name AS group_name, r.revision";
 
 const JOINS: &str = " JOIN heddle.groups g ON g.id = l.group_id JOIN heddle.revisions r ON r.id = l.revision_id ";

@@ -94,7 +94,7 @@ pub struct Success {
     pub source: Option<Uuid>,
     /// Whether a backfill created it.
     pub backfilled: bool,
-    /// Whether its source includes dependants.
+    /// Whether what created it (`source`) is to include dependants.
     pub cascades: bool,
 }
 

@@ -81,7 +81,7 @@ pub struct NewRun {
     pub params: String,
     /// JSON object of objects.
     pub task_params: Option<String>,
-    /// Free words of the submitter, a JSON object.
+    /// Labels that the submitter chose, a JSON object.
     pub labels: Option<Value>,
     /// Unique among the runs of the group.
     pub key: Option<String>,
@@ -112,7 +112,7 @@ pub struct NewRun {
     pub gated: bool,
     /// It waits for upstream groups first.
     pub follows: bool,
-    /// It is the only run of its group for its logical time.
+    /// Its group may have only this run for its logical time.
     pub instant: bool,
     /// Somebody wants to be told that it has started.
     pub announces_start: bool,

@@ -24,7 +24,7 @@ pub enum Take<'a> {
 }
 
 impl Take<'_> {
-    /// The runs, and whether a row must belong to one of them.
+    /// The runs, and whether only their rows are taken (`true`), or all except theirs.
     pub(super) fn parameters(self) -> (Vec<Uuid>, bool) {
         let (runs, among) = match self {
             Self::AllBut(runs) => (runs, false),
