@@ -1,4 +1,4 @@
-//! The door to the host: imports of the component, or doubles in a native build. Both have the same functions.
+//! The calls of the host: imports of the component, or doubles in a native build. Both have the same functions.
 
 #[cfg(target_arch = "wasm32")]
 mod component;

@@ -266,8 +266,8 @@ async fn cuts_are_no_failures_of_scripts() {
     let count = json!({"script": "stateful", "params": {"pause_ms": 300}});
     let names = ["a", "b", "c", "d", "e", "f"];
     let mut tasks = serde_json::Map::new();
-    for (place, name) in names.iter().enumerate() {
-        let key = json!({"params": {"pause_ms": 300, "key": name}, "depends_on": &names[..place]});
+    for (index, name) in names.iter().enumerate() {
+        let key = json!({"params": {"pause_ms": 300, "key": name}, "depends_on": &names[..index]});
         tasks.insert((*name).into(), with(count.clone(), key));
     }
     node.put_group("g", json!({"tasks": tasks})).await;

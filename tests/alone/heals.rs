@@ -170,10 +170,10 @@ async fn forgotten_connections_are_found() {
 
 /// SIGTERM ends a node within this.
 async fn ends_within(node: &mut Node, limit: Duration) {
-    let told = Instant::now();
+    let asked = Instant::now();
     node.terminate();
     node.end().await;
-    let took = told.elapsed();
+    let took = asked.elapsed();
     assert!(took < limit, "it took {took:?}:\n{}", node.log());
 }
 
@@ -266,13 +266,13 @@ async fn starts_and_stops_without_a_database() {
             starting.log().contains(words).then_some(())
         })
         .await;
-        let told = Instant::now();
+        let asked = Instant::now();
         starting.terminate();
         starting.end().await;
         assert!(
-            told.elapsed() < Duration::from_secs(2),
+            asked.elapsed() < Duration::from_secs(2),
             "{:?}:\n{}",
-            told.elapsed(),
+            asked.elapsed(),
             starting.log()
         );
         let began = Instant::now();

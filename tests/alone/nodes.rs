@@ -367,8 +367,8 @@ async fn max_lost() {
     let attempts = node.attempts(&run, "t").await;
     assert_eq!(attempts.len(), 2);
     // The node came back each time with another lease: the attempts still name the node that had them.
-    let told = |attempt: &Value| attempt["state"] == "lost" && attempt["node"] == node.node_id();
-    assert!(attempts.iter().all(told), "{attempts:#?}");
+    let is_lost_here = |attempt: &Value| attempt["state"] == "lost" && attempt["node"] == node.node_id();
+    assert!(attempts.iter().all(is_lost_here), "{attempts:#?}");
     assert_eq!(failed["node"], node.node_id());
 }
 

@@ -12,7 +12,7 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::time::Duration;
 
 use heddle_tests::TOKEN;
-use heddle_tests::bench::{Parts, Place, Program, now, program};
+use heddle_tests::bench::{Fixture, Parts, Program, now, program};
 use serde_json::{Value, json};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
@@ -145,12 +145,12 @@ fn main() {
     );
     println!("|{:-<68}|{:-<24}|{:-<18}|{:-<52}|", "", "", "", "");
     tokio::runtime::Runtime::new().expect("a runtime").block_on(async {
-        let place = Place::new().await;
-        let node = place.serve();
+        let fixture = Fixture::new().await;
+        let node = fixture.serve();
         let bench = Bench {
             address: node.address().into(),
             token: TOKEN.into(),
-            database: place.url().into(),
+            database: fixture.url().into(),
         };
         if parts.contain("queue") {
             queue(&bench).await;
@@ -165,7 +165,7 @@ fn main() {
             growth(&bench).await;
         }
         drop(node);
-        place.end().await;
+        fixture.end().await;
     });
 }
 
@@ -538,7 +538,7 @@ async fn growth(bench: &Bench) {
             sql.batch_execute(&format!("BEGIN; SET LOCAL plan_cache_mode = {generic}"))
                 .await
                 .expect("a transaction");
-            for (place, (name, text, arguments)) in STATEMENTS.iter().enumerate() {
+            for (index, (name, text, arguments)) in STATEMENTS.iter().enumerate() {
                 sql.batch_execute(&format!("PREPARE {name} AS {text}"))
                     .await
                     .expect("a statement");
@@ -551,11 +551,11 @@ async fn growth(bench: &Bench) {
                     .iter()
                     .map(|line| line.get(0))
                     .collect();
-                buffers[place].push(buffers_of(&plan));
+                buffers[index].push(buffers_of(&plan));
             }
             sql.batch_execute("ROLLBACK; DEALLOCATE ALL").await.expect("undone");
         }
-        rates.push(turn(bench, users).await);
+        rates.push(give_each(bench, users).await);
     }
     let texts: Vec<String> = sizes
         .iter()
@@ -595,7 +595,7 @@ fn buffers_of(plan: &[String]) -> u64 {
 }
 
 /// Each user gets one thing and completes it; how many a second.
-async fn turn(bench: &Bench, users: usize) -> f64 {
+async fn give_each(bench: &Bench, users: usize) -> f64 {
     let next = Arc::new(AtomicUsize::new(0));
     let began = now();
     let tasks: Vec<_> = (0..POLLERS)

@@ -21,7 +21,7 @@ use bytes::Bytes;
 use futures::{StreamExt, stream};
 use heddle_client::Client;
 use heddle_tests::TOKEN;
-use heddle_tests::bench::{Parts, Place, Program, median, now};
+use heddle_tests::bench::{Fixture, Parts, Program, median, now};
 use serde_json::{Value, json};
 use tokio_postgres::types::{FromSql, Type};
 
@@ -149,16 +149,16 @@ async fn main() {
         .and_then(|text| text.parse().ok())
         .unwrap_or(1_000_000);
     let parts = Parts::asked();
-    let place = Place::new().await;
-    let node = place.serve();
+    let fixture = Fixture::new().await;
+    let node = fixture.serve();
     let client = Client::new(node.url(), Some(TOKEN)).expect("a client");
     let wasm = heddle_scripts::get("postbox").expect("the script");
     client.put_script("postbox", wasm, true).await.expect("upload");
     put_topic(&client, "bell", json!({"granularity": "instant"})).await;
     let bench = Bench {
         client,
-        sql: place.sql().await,
-        url: place.url().to_owned(),
+        sql: fixture.sql().await,
+        url: fixture.url().to_owned(),
         count,
         node,
     };
@@ -183,7 +183,7 @@ async fn main() {
         bench.memory();
     }
     drop(bench);
-    place.end().await;
+    fixture.end().await;
 }
 
 /// Ingest over HTTP beside psql's COPY of the very rows that it wrote, into the same table.

@@ -17,7 +17,7 @@ use heddle_domain::state::{AttemptState, RunState};
 use heddle_store::Store;
 use heddle_store::live::{AttemptRow, NewRun, ReadyRow, Room, SingleTaskEnd};
 use heddle_tests::TOKEN;
-use heddle_tests::bench::{Place, Program, now, once, percentile, program};
+use heddle_tests::bench::{Fixture, Program, now, once, percentile, program};
 use serde_json::{Value, json};
 
 /// How many single-task runs are submitted, for the rate before and the rate after.
@@ -115,8 +115,8 @@ fn start_of_dev(directory: &Path) {
 }
 
 async fn measure() {
-    let place = Place::new().await;
-    let node = place.serve();
+    let fixture = Fixture::new().await;
+    let node = fixture.serve();
     let client = Client::new(node.url(), Some(TOKEN)).expect("a client");
     for name in ["hello", "echo"] {
         client
@@ -124,13 +124,13 @@ async fn measure() {
             .await
             .expect("upload");
     }
-    let bare = Bare::new(&place.empty_database("bare").await).await;
+    let bare = Bare::new(&fixture.empty_database("bare").await).await;
     latencies(&client, &bare).await;
     beside_spinners(&client).await;
     throughput(&client, &bare).await;
     wasm_limit();
     node.stop();
-    place.end().await;
+    fixture.end().await;
 }
 
 async fn put(client: &Client, name: &str, tasks: Value) {

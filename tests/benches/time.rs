@@ -13,7 +13,7 @@
 use std::time::Duration;
 
 use chrono::{DateTime, SecondsFormat, TimeDelta, Utc};
-use heddle_tests::bench::{Parts, Place, now, processor_time};
+use heddle_tests::bench::{Fixture, Parts, now, processor_time};
 use heddle_tests::{Api, Node, NodeOptions};
 use serde_json::{Value, json};
 use tokio_postgres::Client;
@@ -56,10 +56,10 @@ async fn main() {
     }
 }
 
-/// A node of a place, with the one script that all groups use.
-async fn node_of(place: &Place) -> Node {
-    let node = NodeOptions::new(place.url())
-        .data_dir(&place.directory().join("node"))
+/// A node of the fixture, with the one script that all groups use.
+async fn node_of(fixture: &Fixture) -> Node {
+    let node = NodeOptions::new(fixture.url())
+        .data_dir(&fixture.directory().join("node"))
         .start()
         .await;
     let known = node.get("/v1/scripts/hello").await;
@@ -72,10 +72,10 @@ async fn node_of(place: &Place) -> Node {
     node
 }
 
-async fn end(place: Place, mut node: Node) {
+async fn end(fixture: Fixture, mut node: Node) {
     node.terminate();
     let _ = node.end().await;
-    place.end().await;
+    fixture.end().await;
 }
 
 /// Median, 99th percentile and maximum of a query's one column of milliseconds, and how many there were.
@@ -97,9 +97,9 @@ fn hello() -> Value {
 // Groups that follow ------------------------------------------------------------------------------------------------
 
 async fn follow() {
-    let place = Place::new().await;
-    let node = node_of(&place).await;
-    let sql = place.sql().await;
+    let fixture = Fixture::new().await;
+    let node = node_of(&fixture).await;
+    let sql = fixture.sql().await;
     let group = |more: Value| {
         let mut spec = json!({"tasks": {"t": hello()}});
         spec.as_object_mut()
@@ -140,7 +140,7 @@ async fn follow() {
         row(&what, &figure, "p99 < 20 ms");
     }
     drop(sql);
-    end(place, node).await;
+    end(fixture, node).await;
 }
 
 async fn ended(sql: &Client, group: &str, count: i64) {
@@ -153,8 +153,8 @@ async fn ended(sql: &Client, group: &str, count: i64) {
 // Backfills ----------------------------------------------------------------------------------------------------------
 
 async fn backfill() {
-    let place = Place::new().await;
-    let node = node_of(&place).await;
+    let fixture = Fixture::new().await;
+    let node = node_of(&fixture).await;
     for max_active in [1, 10, 100, 1_000] {
         let mut took = Vec::new();
         for n in 0..3 {
@@ -169,7 +169,7 @@ async fn backfill() {
         let what = format!("backfill of 1,461 daily runs, max_active {max_active}");
         row(&what, &format!("{} s", figures.join(", ")), "< 3 s");
     }
-    end(place, node).await;
+    end(fixture, node).await;
 }
 
 /// From the request to the answer that it has ended, in seconds.
@@ -275,8 +275,8 @@ async fn explain(sql: &Client, count: i64) {
 }
 
 async fn schedules(spread: bool) {
-    let place = Place::new().await;
-    let mut node = node_of(&place).await;
+    let fixture = Fixture::new().await;
+    let mut node = node_of(&fixture).await;
     let probe = json!({
         "schedules": {"s": {"every": format!("{PERIOD}s"), "anchor": "2026-01-01T00:00:00Z", "starts_at": "2026-01-01"}},
         "tasks": {"t": hello()},
@@ -284,7 +284,7 @@ async fn schedules(spread: bool) {
     node.put_group("probe", probe).await;
     node.terminate();
     let _ = node.end().await;
-    let sql = place.sql().await;
+    let sql = fixture.sql().await;
     sql.batch_execute(&format!("SET TIME ZONE 'UTC'; DELETE FROM heddle.runs_live; UPDATE heddle.schedules SET next_fire_at = now() + interval '{PERIOD} s'"))
         .await
         .expect("a quiet probe");
@@ -326,7 +326,7 @@ async fn schedules(spread: bool) {
     explain(&sql, SCHEDULES).await;
     let left = start(0).await;
     assert!(left < begin, "the million took too long: {left} is after {begin}");
-    let mut node = node_of(&place).await;
+    let mut node = node_of(&fixture).await;
     let until = begin + TimeDelta::seconds(WATCHED);
     while start(0).await <= begin {
         tokio::time::sleep(Duration::from_millis(100)).await;
@@ -338,7 +338,7 @@ async fn schedules(spread: bool) {
     let used = processor_time(node.process().id()) - before;
     report(&sql, begin, until, spread, used).await;
     drop(sql);
-    end(place, node).await;
+    end(fixture, node).await;
 }
 
 /// Says how late the runs of schedules that were due between these instants were created and begun, and what the node used.

@@ -14,7 +14,7 @@ use std::time::Duration;
 use futures::{StreamExt, stream};
 use heddle_client::{BackfillRequest, ClaimRequest, Client, MembersSpec, Submission};
 use heddle_tests::TOKEN;
-use heddle_tests::bench::{Parts, Place, Program, median, now};
+use heddle_tests::bench::{Fixture, Parts, Program, median, now};
 use serde_json::{Value, json};
 
 /// How many runs one request submits, and how many task runs one claims.
@@ -32,9 +32,13 @@ struct Node {
 
 impl Node {
     /// `without`: the short way that it leaves out.
-    async fn start(place: &Place, name: &str, without: &str) -> Self {
-        let url = place.database(name).await;
-        let program = Program::serve(&url, &place.directory().join(name), &["--without-short-ways", without]);
+    async fn start(fixture: &Fixture, name: &str, without: &str) -> Self {
+        let url = fixture.database(name).await;
+        let program = Program::serve(
+            &url,
+            &fixture.directory().join(name),
+            &["--without-short-ways", without],
+        );
         let client = Client::new(program.url(), Some(TOKEN)).expect("a client");
         let (sql, connection) = tokio_postgres::connect(&url, tokio_postgres::NoTls)
             .await
@@ -295,7 +299,7 @@ async fn main() {
     let rounds = number("HEDDLE_BENCH_ROUNDS", 7.0) as usize;
     let part = number("HEDDLE_BENCH_PART", 1.0);
     let parts = Parts::asked();
-    let place = Place::new().await;
+    let fixture = Fixture::new().await;
     println!("| short way | what, a second | with it | without it | it earns |\n|---|---|---|---|---|");
     for (number, work) in WORKS.iter().enumerate() {
         if !parts.contain(work.way) {
@@ -303,8 +307,8 @@ async fn main() {
         }
         let amount = ((work.amount as f64 * part) as usize).max(1);
         let (one, other) = (format!("with_{number}"), format!("without_{number}"));
-        let with = Node::start(&place, &one, "").await;
-        let without = Node::start(&place, &other, work.way).await;
+        let with = Node::start(&fixture, &one, "").await;
+        let without = Node::start(&fixture, &other, work.way).await;
         for node in [&with, &without] {
             prepare(node, work).await;
             // First-time costs (plans, partitions, code) are paid before the measurement.
@@ -332,5 +336,5 @@ async fn main() {
             100.0 * median(earned)
         );
     }
-    place.end().await;
+    fixture.end().await;
 }

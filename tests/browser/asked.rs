@@ -30,13 +30,13 @@ async fn runs_are_found_by_their_params() {
     ] {
         runs.push(node.run("asked", json!({"params": params})).await["id"].clone());
     }
-    let ids = |places: &[usize]| -> Vec<String> {
-        places
+    let ids = |indices: &[usize]| -> Vec<String> {
+        indices
             .iter()
-            .map(|place| runs[*place].as_str().unwrap().to_owned())
+            .map(|index| runs[*index].as_str().unwrap().to_owned())
             .collect()
     };
-    for (query, places) in [
+    for (query, indices) in [
         ("param=region%3Deu", &[2, 0][..]),
         ("param=region&group=asked", &[2, 1, 0]),
         ("param=n%3D1", &[1, 0]),
@@ -45,7 +45,7 @@ async fn runs_are_found_by_their_params() {
         ("param=region%3Deu&group=none", &[]),
         ("param=region%3Dasia", &[]),
     ] {
-        assert_eq!(found(&node, query).await, (ids(places), false), "{query}");
+        assert_eq!(found(&node, query).await, (ids(indices), false), "{query}");
     }
     // A page that is full says where to go on, and going on finds the rest.
     assert_eq!(found(&node, "param=region&limit=2").await, (ids(&[2, 1]), true));
@@ -145,7 +145,7 @@ async fn versions_tell_in_words_what_their_params_are_now() {
 }
 
 #[tokio::test]
-async fn retention_and_assignments_are_told_as_they_are_asked_for() {
+async fn retention_and_assignments_are_shown_as_they_are_asked_for() {
     let world = World::new().await;
     let sql = world.sql().await;
     // Nobody removes the run that is made old: in a database that is some minutes old that is due at once.

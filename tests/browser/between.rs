@@ -22,7 +22,7 @@ impl Between {
         tokio::spawn(async move {
             while let Ok((browser, _)) = listener.accept().await {
                 let to = of.lock().unwrap().clone();
-                tokio::spawn(hand_on(browser, to, gathers));
+                tokio::spawn(forward(browser, to, gathers));
             }
         });
         Self { base, to }
@@ -34,11 +34,11 @@ impl Between {
     }
 }
 
-async fn hand_on(browser: TcpStream, to: String, gathers: bool) -> std::io::Result<()> {
+async fn forward(browser: TcpStream, to: String, gathers: bool) -> std::io::Result<()> {
     let node = TcpStream::connect(to).await?;
     let (mut asks, mut hears) = browser.into_split();
-    let (mut answers, mut is_told) = node.into_split();
-    tokio::spawn(async move { tokio::io::copy(&mut asks, &mut is_told).await });
+    let (mut answers, mut to_node) = node.into_split();
+    tokio::spawn(async move { tokio::io::copy(&mut asks, &mut to_node).await });
     let mut held: Vec<u8> = Vec::new();
     let mut piece = vec![0; 64 * 1024];
     loop {

@@ -566,10 +566,10 @@ async fn a_line_of_a_log_has_an_address() {
         .next()
         .unwrap()
         .replace("&amp;", "&");
-    let (path, place) = link.split_once('#').unwrap();
+    let (path, anchor) = link.split_once('#').unwrap();
     let shown = visitor.get(path).await.fine();
     assert!(
-        shown.contains(&format!("<li id=\"{place}\"")) && shown.contains(">line 550<"),
+        shown.contains(&format!("<li id=\"{anchor}\"")) && shown.contains(">line 550<"),
         "{link}"
     );
     assert!(!shown.contains(">line 500<"), "it begins a little before the line");

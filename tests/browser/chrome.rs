@@ -266,24 +266,24 @@ impl Chrome {
     }
 
     /// The position of a point of the first element that a selector finds: from 0, its left and top, to 1.
-    pub async fn place(&mut self, selector: &str, across: f64, down: f64) -> [f64; 2] {
+    pub async fn point_of(&mut self, selector: &str, across: f64, down: f64) -> [f64; 2] {
         // A page has its address before it has its elements.
         self.until(&format!("!!document.querySelector({selector:?})")).await;
-        let place = format!(
+        let point = format!(
             "(() => {{ const it = document.querySelector({selector:?}); it.scrollIntoView({{block: 'center'}}); \
              const at = it.getBoundingClientRect(); return [at.x + at.width * {across}, at.y + at.height * {down}]; }})()"
         );
-        let place = self.value(&place).await;
+        let point = self.value(&point).await;
         [0, 1].map(|axis| {
-            place[axis]
+            point[axis]
                 .as_f64()
-                .unwrap_or_else(|| panic!("{selector} is nowhere: {place}"))
+                .unwrap_or_else(|| panic!("{selector} is nowhere: {point}"))
         })
     }
 
     /// Clicks what a selector finds first, as a mouse does.
     pub async fn click(&mut self, selector: &str) {
-        let at = self.place(selector, 0.5, 0.5).await;
+        let at = self.point_of(selector, 0.5, 0.5).await;
         self.drag(at, at).await;
     }
 

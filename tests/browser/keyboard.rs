@@ -194,13 +194,13 @@ async fn a_cell_tells_what_it_is_to_those_who_point_and_to_those_who_type() {
     // By a click: nothing moves, and what is open is not told beside the pointer as well.
     chrome.point(at).await;
     chrome.until(&format!("!{tip}.hidden")).await;
-    let places = "[...document.querySelectorAll('svg[data-columns], .grid-names a')].map((one) => { \
+    let positions = "[...document.querySelectorAll('svg[data-columns], .grid-names a')].map((one) => { \
                   const at = one.getBoundingClientRect(); return [at.x, at.y].join(); }).join(' ')";
-    let before = chrome.value(places).await;
+    let before = chrome.value(positions).await;
     chrome.drag(at, at).await;
     chrome
         .until("document.querySelector('#detail').innerText.includes('bad')")
         .await;
-    assert_eq!(chrome.value(places).await, before);
+    assert_eq!(chrome.value(positions).await, before);
     assert_eq!(chrome.value(&format!("{tip}.hidden")).await, true);
 }

@@ -247,8 +247,8 @@ async fn a_person_at_work(chrome: &mut Chrome, api: &heddle_tests::Api) {
     a_large_graph_is_seen_whole(chrome, api).await;
     // A stretch of the durations leads to its runs.
     chrome.open(&format!("{base}/groups/nap/runs")).await;
-    let from = chrome.place("svg.scatter", 0.2, 0.5).await;
-    let to = chrome.place("svg.scatter", 1.0, 0.5).await;
+    let from = chrome.point_of("svg.scatter", 0.2, 0.5).await;
+    let to = chrome.point_of("svg.scatter", 1.0, 0.5).await;
     chrome.drag(from, to).await;
     chrome
         .until("location.pathname === '/runs' && location.search.includes('group=nap') && location.search.includes('logical_from')")
@@ -311,9 +311,9 @@ async fn a_timeline_fits_a_phone(chrome: &mut Chrome, api: &heddle_tests::Api) {
     let failed = api.start("mixed", json!({})).await;
     api.run_becomes(&failed, "failed").await;
     chrome.open(&format!("{}/runs/{failed}", api.base())).await;
-    let seen = "(() => { const lanes = document.querySelector('.timeline'), bars = [...lanes.querySelectorAll('svg .f-failed:not(.whole)')]; \
-                return lanes.scrollWidth <= lanes.clientWidth && bars.length === 1 && bars.every((bar) => { \
-                const at = bar.getBoundingClientRect(), box = lanes.getBoundingClientRect(); \
+    let seen = "(() => { const timeline = document.querySelector('.timeline'), bars = [...timeline.querySelectorAll('svg .f-failed:not(.whole)')]; \
+                return timeline.scrollWidth <= timeline.clientWidth && bars.length === 1 && bars.every((bar) => { \
+                const at = bar.getBoundingClientRect(), box = timeline.getBoundingClientRect(); \
                 return at.width >= 1 && at.left >= box.left && at.right <= box.right + 0.5; }); })()";
     assert_eq!(chrome.value(seen).await, true);
     keep(chrome, "timeline-390-light").await;

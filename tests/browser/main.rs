@@ -16,9 +16,9 @@ mod pages;
 mod people;
 mod provider;
 mod roles;
-mod standing;
 mod steady;
 mod uploads;
+mod waiting;
 
 use chrono::{DateTime, Datelike, Months, NaiveDate, Utc};
 use heddle_tests::{Node, PATIENCE};

@@ -260,7 +260,7 @@ async fn what_a_provider_says_is_not_believed_without_reason() {
 
 /// Providers keep ID tokens short: what groups somebody is in may have to be asked for.
 #[tokio::test]
-async fn roles_may_be_told_beside_the_token() {
+async fn roles_may_come_from_userinfo() {
     let world = World::new().await;
     let provider = FakeProvider::start().await;
     provider.tells(json!({"groups": ["heddle-ops"], "email": "ann@example.com"}));
@@ -270,7 +270,7 @@ async fn roles_may_be_told_beside_the_token() {
     // A token that has the claim is not made up for.
     let viewer = signed_in(base, "/runs").await;
     assert_eq!(who(&viewer).await.unwrap()["role"], "viewer");
-    assert_eq!(provider.told_asked(), 0);
+    assert_eq!(provider.userinfo_asked(), 0);
     provider.knows(json!({"sub": "u-1"}));
     let ann = signed_in(base, "/runs").await;
     let session = who(&ann).await.unwrap();
@@ -278,7 +278,7 @@ async fn roles_may_be_told_beside_the_token() {
         (&session["actor"], &session["role"]),
         (&json!("person:ann@example.com"), &json!("operator"))
     );
-    assert_eq!(provider.told_asked(), 1);
+    assert_eq!(provider.userinfo_asked(), 1);
     // About somebody else, or missing: nobody signs in, and nobody gets another role.
     for (lie, status, words) in [
         (Lie::Person, 401_u16, "another person"),

@@ -133,21 +133,21 @@ def check():
     return 1 if wrong else 0
 
 
-def differs(wanted, found, place=""):
+def differs(wanted, found, pointer=""):
     """Where what was found is not what stands in the page."""
     if wanted == "...":
         return None
     if isinstance(wanted, dict) and isinstance(found, dict):
         for key, value in wanted.items():
             if key not in found:
-                return f"{place}/{key} is missing"
-            if inner := differs(value, found[key], f"{place}/{key}"):
+                return f"{pointer}/{key} is missing"
+            if inner := differs(value, found[key], f"{pointer}/{key}"):
                 return inner
         return None
     if isinstance(wanted, list) and isinstance(found, list) and len(wanted) == len(found):
-        inner = (differs(one, other, f"{place}/{at}") for at, (one, other) in enumerate(zip(wanted, found)))
+        inner = (differs(one, other, f"{pointer}/{at}") for at, (one, other) in enumerate(zip(wanted, found)))
         return next(filter(None, inner), None)
-    return None if wanted == found else f"{place or '/'} is {found!r}, not {wanted!r}"
+    return None if wanted == found else f"{pointer or '/'} is {found!r}, not {wanted!r}"
 
 
 def last_json(printed):
@@ -251,15 +251,15 @@ class Dev:
 
 
 def run_page(page, dev, directory, environment):
-    place = directory / page.stem
-    place.mkdir()
-    (place / "state").touch()
+    workspace = directory / page.stem
+    workspace.mkdir()
+    (workspace / "state").touch()
     printed, count = "", 0
     here = re.compile(r"(127\.0\.0\.1|localhost):8080")
     for block in blocks(page):
         text = here.sub(dev.address, block.text)
         if block.mark.startswith("file="):
-            (place / block.mark[len("file=") :]).write_text(text)
+            (workspace / block.mark[len("file=") :]).write_text(text)
         elif block.mark == "answer":
             try:
                 problem = differs(json.loads(text), last_json(printed))
@@ -275,7 +275,7 @@ def run_page(page, dev, directory, environment):
             try:
                 done = subprocess.run(
                     ["bash", "-c", script],
-                    cwd=place,
+                    cwd=workspace,
                     env=environment,
                     stdin=subprocess.DEVNULL,
                     stdout=subprocess.PIPE,

@@ -84,7 +84,7 @@ async fn life_of_a_token() {
 async fn bad_tokens_are_not_made_in_the_database() {
     let (world, node) = World::with_node().await;
     let long = "x".repeat(251);
-    for (more, places) in [
+    for (more, named) in [
         (&["--name", "a b", "--role", "admin"][..], &["/name"][..]),
         (&["--name", "", "--role", "admin"], &["--name"]),
         (&["--name", "a", "--role", "viewer", "--queue", "q"], &["/queues"]),
@@ -100,7 +100,7 @@ async fn bad_tokens_are_not_made_in_the_database() {
         let output = run_program(&arguments, &[]);
         let said = String::from_utf8_lossy(&output.stderr);
         assert_eq!(output.status.code(), Some(2), "{more:?}: {said}");
-        assert!(places.iter().all(|place| said.contains(place)), "{more:?}: {said}");
+        assert!(named.iter().all(|word| said.contains(word)), "{more:?}: {said}");
     }
     let listed = node.all("/v1/tokens").await;
     assert_eq!(listed.len(), 1, "the tests' own: {listed:#?}");

@@ -36,13 +36,13 @@ async fn wrong_tokens_by_the_thousand() {
     assert!(looked_up <= 60 + 10 * seconds, "{looked_up} in {seconds} s");
     // The same wrong one again costs nothing: it is remembered.
     node.get("/v1/groups").await.expect_status(200);
-    // One that nobody has seen yet gets its turn.
+    // One that nobody has seen yet is looked up soon.
     let made = node
         .post("/v1/tokens", json!({"name": "new", "role": "viewer"}))
         .await
         .expect_status(201);
     let new = node.with_token(made["token"].as_str());
-    eventually("a turn for a new token", async || {
+    eventually("the look-up of a new token", async || {
         (new.get("/v1/groups").await.status == 200).then_some(())
     })
     .await;
@@ -78,17 +78,20 @@ async fn slow_bodies_of_nobody() {
         .await
         .expect_status(201);
     node.put("/v1/pools/p", json!({"slots": 1})).await.expect_status(201);
-    let mut told = std::collections::BTreeMap::<String, usize>::new();
+    let mut statuses = std::collections::BTreeMap::<String, usize>::new();
     for stream in slow {
         let mut line = String::new();
         BufReader::new(stream).read_line(&mut line).await.unwrap();
         let status = line.split_whitespace().nth(1).unwrap_or("none");
-        *told.entry(status.to_owned()).or_default() += 1;
+        *statuses.entry(status.to_owned()).or_default() += 1;
     }
-    assert_eq!(told.values().sum::<usize>(), SLOW);
-    assert!(told.keys().all(|status| status == "408" || status == "429"), "{told:?}");
-    assert!(told["408"] >= 1 && told["429"] >= SLOW / 2, "{told:?}");
-    // The same at the door of the pages.
+    assert_eq!(statuses.values().sum::<usize>(), SLOW);
+    assert!(
+        statuses.keys().all(|status| status == "408" || status == "429"),
+        "{statuses:?}"
+    );
+    assert!(statuses["408"] >= 1 && statuses["429"] >= SLOW / 2, "{statuses:?}");
+    // The same for the pages.
     let form = head
         .replace("/v1/session", "/sign-in")
         .replace("application/json", "application/x-www-form-urlencoded");

@@ -246,15 +246,15 @@ async fn every_route_and_every_role() {
                 true => u16::try_from(reply.body["code"].as_u64().unwrap()).unwrap(),
                 false => reply.status,
             };
-            let told = format!("{method} {path} by {role}: {status}");
+            let case = format!("{method} {path} by {role}: {status}");
             match *role {
                 // Signing in with nothing is 422, with a wrong token 401.
-                "nobody" if *who == "open" => assert!(status != 401 && status != 403, "{told}"),
-                "nobody" => assert_eq!(status, 401, "{told}"),
-                role if roles(who).contains(&role) => assert!(status != 401 && status != 403, "{told}"),
-                _ => assert_eq!(status, 403, "{told}"),
+                "nobody" if *who == "open" => assert!(status != 401 && status != 403, "{case}"),
+                "nobody" => assert_eq!(status, 401, "{case}"),
+                role if roles(who).contains(&role) => assert!(status != 401 && status != 403, "{case}"),
+                _ => assert_eq!(status, 403, "{case}"),
             }
-            assert!(status < 500 || status == 503, "{told}");
+            assert!(status < 500 || status == 503, "{case}");
         }
     }
 }
@@ -336,7 +336,7 @@ async fn every_route_has_a_rate() {
         if open.contains(&(path.as_str(), method.as_str())) {
             continue;
         }
-        let mut told = None;
+        let mut retry_after = None;
         for _ in 0..TIMES_MAX {
             let asked = (0..AT_ONCE).map(|_| {
                 let request = node.request(method.parse::<Method>().unwrap(), &filled(&path));
@@ -345,12 +345,13 @@ async fn every_route_has_a_rate() {
             let replies = futures::future::join_all(asked).await;
             let is_refused = |reply: &heddle_tests::Reply| reply.status == 429 || reply.body["code"] == 429;
             if let Some(refused) = replies.into_iter().find(is_refused) {
-                told = refused.headers.get("retry-after").cloned();
+                retry_after = refused.headers.get("retry-after").cloned();
                 break;
             }
         }
-        let told = told.unwrap_or_else(|| panic!("{method} {path} is never too much, or does not say until when"));
-        let seconds: u64 = told.to_str().unwrap().parse().expect("seconds");
+        let retry_after =
+            retry_after.unwrap_or_else(|| panic!("{method} {path} is never too much, or does not say until when"));
+        let seconds: u64 = retry_after.to_str().unwrap().parse().expect("seconds");
         assert!(seconds >= 1, "{method} {path}: {seconds}");
     }
 }

@@ -510,7 +510,7 @@ async fn a_private_channel_sends_us_nowhere_else() {
     for kind in ["webhook", "slack"] {
         let spec = json!({"kind": kind, "url": receiver.url, "allow_private": true});
         node.put(&format!("/v1/channels/{kind}"), spec).await.expect_status(201);
-        for place in [
+        for target in [
             "http://169.254.169.254/latest/meta-data/",
             "http://127.0.0.2:PORT/",
             "http://[::1]:PORT/",
@@ -520,17 +520,17 @@ async fn a_private_channel_sends_us_nowhere_else() {
             "https://192.168.0.1/",
             "file:///etc/passwd",
         ] {
-            let place = place.replace("PORT", port);
-            receiver.answers(Answer::Redirect(307, place.clone()));
+            let target = target.replace("PORT", port);
+            receiver.answers(Answer::Redirect(307, target.clone()));
             let answer = node
                 .post(&format!("/v1/channels/{kind}/test"), json!({}))
                 .await
                 .expect_status(200);
-            assert_eq!(answer["state"], "failed", "{place}: {answer:#}");
+            assert_eq!(answer["state"], "failed", "{target}: {answer:#}");
             let said = answer["last_error"].as_str().unwrap();
             assert!(
                 said.contains("not public") || said.contains("the redirect is not allowed"),
-                "{place}: {said}"
+                "{target}: {said}"
             );
         }
         assert_eq!(hidden.requests().len(), 0);

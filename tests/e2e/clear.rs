@@ -258,7 +258,7 @@ async fn in_bulk() {
         );
     }
     let filter = json!({"group": "g"});
-    for (body, place) in [
+    for (body, pointer) in [
         (json!({"filter": filter, "action": "clear"}), "/task"),
         (json!({"filter": filter, "action": "cancel", "task": "a"}), "/task"),
         (
@@ -266,7 +266,7 @@ async fn in_bulk() {
             "/downstream",
         ),
     ] {
-        node.post("/v1/runs/bulk", body).await.expect_problem(422, &[place]);
+        node.post("/v1/runs/bulk", body).await.expect_problem(422, &[pointer]);
     }
 }
 

@@ -241,7 +241,7 @@ async fn runs() {
     for (title, beginning) in [("CREATED", "20"), ("LOGICAL TIME", "20"), ("TRIGGER", "manual")] {
         let below = titles
             .find(title)
-            .and_then(|place| first.get(place..))
+            .and_then(|column| first.get(column..))
             .unwrap_or_default();
         assert!(below.starts_with(beginning), "{title}:\n{listed}");
     }
@@ -274,8 +274,8 @@ async fn things_with_names() {
     let shown = ends(&node, DONE, &["secret", "show", "s"]);
     assert!(shown.contains('g') && !shown.contains("hush"), "{shown}");
     let file = world.directory().join("hello.wasm");
-    let told = json_of(&node, &["script", "download", "hello@1", &file.to_string_lossy()]);
-    assert_eq!(told["bytes"], std::fs::metadata(&file).unwrap().len());
+    let printed = json_of(&node, &["script", "download", "hello@1", &file.to_string_lossy()]);
+    assert_eq!(printed["bytes"], std::fs::metadata(&file).unwrap().len());
     // A file that exists is somebody's work.
     std::fs::write(&file, "mine").unwrap();
     let again = ["script", "download", "hello", &file.to_string_lossy()];
@@ -286,13 +286,13 @@ async fn things_with_names() {
     let whole = std::fs::read(&file).unwrap();
     assert_eq!(heddle(&node, &["script", "download", "hello", "-"]).stdout, whole);
     let sources = world.directory().join("sources");
-    let told = json_of(
+    let printed = json_of(
         &node,
         &["script", "new", "fresh", "--lang", "c", &sources.to_string_lossy()],
     );
     assert!(
-        told["files"].as_array().is_some_and(|files| files.len() > 1),
-        "{told:#}"
+        printed["files"].as_array().is_some_and(|files| files.len() > 1),
+        "{printed:#}"
     );
     let spec = json!({"history": true, "tasks": {"t": {"script": "hello"}}});
     node.put_group("g", spec).await;

@@ -201,7 +201,7 @@ async fn naming_runs() {
     }
     ends(&node, REFUSED, &["run", "show", "ffffffff"]);
     ends(&node, USAGE, &["run", "show", "0199f5a"]);
-    // What nothing is named after is told apart from what has no runs, and a slip of the hand is seen.
+    // What nothing is named after is distinguished from what has no runs, and a slip of the hand is seen.
     let said = ends(&node, REFUSED, &["run", "show", "latest:none"]);
     assert!(said.contains("there is no group `none`"), "{said}");
     node.put_group("idle", json!({"tasks": {"a": {"script": "hello"}}}))

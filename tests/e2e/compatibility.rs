@@ -62,8 +62,8 @@ async fn a_tree_becomes_a_group() {
         Some("GET, POST")
     );
     assert_eq!(node.all(&format!("/v1/runs?group=timer-task-{root}")).await.len(), 0);
-    let task = |place: usize| &group["tasks"][format!("task-{}", ids[place])];
-    let after = |place: usize| json!([format!("task-{}", ids[place])]);
+    let task = |index: usize| &group["tasks"][format!("task-{}", ids[index])];
+    let after = |index: usize| json!([format!("task-{}", ids[index])]);
     assert_eq!(
         (&task(0)["queue"], &task(0)["timeout"], &task(0)["params"]),
         (
@@ -134,7 +134,7 @@ async fn tasks_are_switched_started_and_deleted() {
 }
 
 #[tokio::test]
-async fn bad_trees_are_told_and_deep_ones_taken() {
+async fn bad_trees_are_refused_and_deep_ones_accepted() {
     let (_world, node) = World::with_node().await;
     for (body, code) in [
         (json!([]), 422),
@@ -317,7 +317,7 @@ async fn the_status_is_200_always() {
         .post("/v1/tokens", json!({"name": "v", "role": "viewer"}))
         .await;
     let viewer = node.with_token(viewer.expect_status(201)["token"].as_str());
-    let told = async |api: &Api, method: reqwest::Method, name: &str| {
+    let answered = async |api: &Api, method: reqwest::Method, name: &str| {
         let reply = api
             .send(api.request(method, &format!("/task-scheduler/task/{name}")))
             .await;
@@ -340,22 +340,22 @@ async fn the_status_is_200_always() {
         "enableTask",
         "execTaskImmediately",
     ] {
-        let (code, headers) = told(&node.with_token(None), reqwest::Method::POST, name).await;
+        let (code, headers) = answered(&node.with_token(None), reqwest::Method::POST, name).await;
         assert_eq!((code, headers.contains_key("www-authenticate")), (401, true), "{name}");
         assert_eq!(
-            told(&node.with_token(Some("hdl_x")), reqwest::Method::POST, name)
+            answered(&node.with_token(Some("hdl_x")), reqwest::Method::POST, name)
                 .await
                 .0,
             401,
             "{name}"
         );
-        let (code, headers) = told(&node, reqwest::Method::DELETE, name).await;
+        let (code, headers) = answered(&node, reqwest::Method::DELETE, name).await;
         assert_eq!((code, headers.contains_key("allow")), (405, true), "{name}");
     }
     // The first is let in, as far as its role goes; more in that second are not.
     let mut codes = Vec::new();
     while codes.len() < 500 && !(codes.contains(&403) && codes.contains(&429)) {
-        let (code, headers) = told(&viewer, reqwest::Method::POST, "disableTask").await;
+        let (code, headers) = answered(&viewer, reqwest::Method::POST, "disableTask").await;
         assert_eq!(headers.contains_key("retry-after"), code == 429);
         codes.push(code);
     }

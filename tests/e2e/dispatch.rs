@@ -431,7 +431,7 @@ async fn completions() {
     assert!(given(&node, "u2").await.is_some());
     // Logged once, in order per user.
     // A transaction of some other test may hold the feed up: it is one cluster.
-    let told = eventually("all four events", async || {
+    let events = eventually("all four events", async || {
         let events = node.get("/v1/events?kinds=assignment.*").await.expect_status(200);
         let lines: Vec<Value> = events
             .as_str()?
@@ -441,12 +441,12 @@ async fn completions() {
         (lines.len() >= 4).then_some(lines)
     })
     .await;
-    let of: Vec<&str> = told
+    let of: Vec<&str> = events
         .iter()
         .filter(|line| line["uid"] == "u0")
         .filter_map(|line| line["kind"].as_str())
         .collect();
-    assert_eq!(of, ["assignment.dispatched", "assignment.failed"], "{told:#?}");
+    assert_eq!(of, ["assignment.dispatched", "assignment.failed"], "{events:#?}");
 }
 
 /// Stock comes back by revocation and by `max_hold`; members see changes at their next poll.
@@ -575,7 +575,7 @@ async fn refusals() {
     let node = world.options().env("HEDDLE_MAX_OFFERS", "2").start().await;
     let schema = json!({"type": "object", "required": ["to"], "properties": {"to": {"type": "string"}}});
     node.put("/v1/templates/mail", schema).await.expect_status(201);
-    for (spec, places) in [
+    for (spec, pointers) in [
         (
             json!({"audience": "gid_a", "dispatch_times": 0}),
             &["/dispatch_times"][..],
@@ -607,7 +607,7 @@ async fn refusals() {
         (json!({"audience": "gid_a", "template": "mail"}), &["/params"]),
         (json!({"audience": "gid_a", "template": "none"}), &["/template"]),
     ] {
-        node.put("/v1/offers/x", spec).await.expect_problem(422, places);
+        node.put("/v1/offers/x", spec).await.expect_problem(422, pointers);
     }
     let list = json!({"id": "occurrences", "audience": "gid_a"});
     node.post("/v1/offers", list).await.expect_problem(422, &["/id"]);
@@ -638,7 +638,7 @@ async fn refusals() {
         (&made["created_at"], &made["created_at"])
     );
     // What no offer could be is no task either.
-    for (audience, place) in [
+    for (audience, field) in [
         (
             json!({"audience": "gid_a", "dispatch_times": "each", "mode": "repeat"}),
             "mode",
@@ -647,7 +647,7 @@ async fn refusals() {
         (json!({"audience": format!("gid_{}", "x".repeat(252))}), "audience"),
     ] {
         let tasks = json!({"tasks": {"ask": {"audience": audience}}});
-        let pointer = format!("/tasks/ask/audience/{place}");
+        let pointer = format!("/tasks/ask/audience/{field}");
         node.refused_group("asks", tasks).await.expect_problem(422, &[&pointer]);
     }
 }

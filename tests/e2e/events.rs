@@ -34,11 +34,11 @@ fn cursor(line: &Value) -> String {
 /// Reads on in small pages from where it left; the lines, in order.
 async fn read_on(api: &Api, kinds: &str, after: &mut Option<String>, all: &mut Vec<Value>) {
     loop {
-        let place = after
+        let from = after
             .as_ref()
             .map(|after| format!("&after={after}"))
             .unwrap_or_default();
-        let page = lines(api, &format!("kinds={kinds}&limit=7{place}")).await;
+        let page = lines(api, &format!("kinds={kinds}&limit=7{from}")).await;
         let full = page.len() == 7;
         assert!(page.len() <= 7);
         if let Some(last) = page.last() {
@@ -72,11 +72,11 @@ async fn everything_once_and_in_order() {
             .expect_status(201);
     }
     let reader = async {
-        let (mut after, mut read, mut turn) = (None, Vec::new(), 0);
+        let (mut after, mut read, mut reads) = (None, Vec::new(), 0);
         // Not until the work is done: a transaction of some other test may hold the feed up, it is one cluster.
         eventually("whole feed", async || {
-            turn += 1;
-            read_on(&nodes[turn % 2], "assignment.*", &mut after, &mut read).await;
+            reads += 1;
+            read_on(&nodes[reads % 2], "assignment.*", &mut after, &mut read).await;
             (read.len() >= 2 * USERS * OFFERS).then_some(())
         })
         .await;
@@ -108,10 +108,10 @@ async fn everything_once_and_in_order() {
         }
     }));
     let (done, read) = futures::join!(working, reader);
-    let mut told: BTreeMap<&str, Vec<(&str, &str)>> = BTreeMap::new();
+    let mut seen: BTreeMap<&str, Vec<(&str, &str)>> = BTreeMap::new();
     for line in &read {
         let text = |key: &str| line[key].as_str().unwrap_or_else(|| panic!("no {key} in {line}"));
-        told.entry(text("uid"))
+        seen.entry(text("uid"))
             .or_default()
             .push((text("kind"), text("assignment_id")));
     }
@@ -125,7 +125,7 @@ async fn everything_once_and_in_order() {
                 ]
             })
             .collect();
-        assert_eq!(told[uid.as_str()], wanted, "{uid}");
+        assert_eq!(seen[uid.as_str()], wanted, "{uid}");
     }
     let listed = nodes[1].all("/v1/assignments?state=completed&limit=50").await;
     let listed: BTreeSet<&str> = listed.iter().filter_map(|one| one["assignment_id"].as_str()).collect();

@@ -157,7 +157,7 @@ async fn sub_runs_that_take_too_long() {
     node.put_group("parent", spec).await;
     let run = node.run("parent", json!({})).await;
     assert_eq!(states(&run), "map=failed sub=failed", "{run:#}");
-    let mut told = Vec::new();
+    let mut messages = Vec::new();
     for task in ["sub", "map?item=0", "map?item=1"] {
         let found = node
             .get(&format!("/v1/runs/{}/tasks/{task}", id(&run)))
@@ -165,7 +165,7 @@ async fn sub_runs_that_take_too_long() {
             .expect_status(200);
         let error = &found["attempts"][0]["error"];
         assert_eq!(error["kind"], "timeout", "{found:#}");
-        told.push(error["message"].as_str().unwrap().to_owned());
+        messages.push(error["message"].as_str().unwrap().to_owned());
     }
     let mut wanted = Vec::new();
     for slow in node.all("/v1/runs?group=slow").await {
@@ -175,9 +175,9 @@ async fn sub_runs_that_take_too_long() {
             id(&slow)
         ));
     }
-    told.sort();
+    messages.sort();
     wanted.sort();
-    assert_eq!(told, wanted);
+    assert_eq!(messages, wanted);
 }
 
 /// A group that calls itself through sub-runs is refused, the circle named.

@@ -253,16 +253,16 @@ async fn a_thousand_polls_at_a_draining_node() {
             ),
         ]
     });
-    let told = Arc::new(AtomicBool::new(false));
+    let stopping = Arc::new(AtomicBool::new(false));
     let polls: Vec<_> = paths
         .map(|(path, body, status)| {
-            let (api, told) = (node.api().clone(), Arc::clone(&told));
+            let (api, stopping) = (node.api().clone(), Arc::clone(&stopping));
             tokio::spawn(async move {
                 loop {
                     let reply = api.try_post(&path, body.clone()).await.map(|reply| reply.status);
                     // On a busy machine the first come again, at the end of their wait or because they were turned away
                     // in the crowd, before the last are there.
-                    if told.load(Ordering::Acquire) || reply.is_some_and(|reply| reply != status) {
+                    if stopping.load(Ordering::Acquire) || reply.is_some_and(|reply| reply != status) {
                         return (path, status, reply);
                     }
                 }
@@ -274,7 +274,7 @@ async fn a_thousand_polls_at_a_draining_node() {
         (stats["node"]["waiting"].as_u64()? >= 2 * EACH as u64).then_some(())
     })
     .await;
-    told.store(true, Ordering::Release);
+    stopping.store(true, Ordering::Release);
     node.terminate();
     for poll in polls {
         let (path, wanted, status) = poll.await.expect("a poll");

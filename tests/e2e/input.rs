@@ -85,9 +85,9 @@ async fn names() {
         .await
         .expect_status(201);
     node.run("by-script", json!({"callback": decomposed})).await;
-    let told = format!("/v1/notifications?channel={}", path_part(composed));
+    let path = format!("/v1/notifications?channel={}", path_part(composed));
     eventually("notification of the call back", async || {
-        (node.all(&told).await.len() == 1).then_some(())
+        (node.all(&path).await.len() == 1).then_some(())
     })
     .await;
     let too_long = "x".repeat(64);
@@ -372,8 +372,8 @@ async fn bodies_where_none_is_taken() {
     let spec = json!({"kind": "webhook", "url": "http://127.0.0.1:9"});
     node.put("/v1/channels/hook", spec).await.expect_status(201);
     let path = "/v1/channels/hook/test";
-    let told = node.post(path, json!({})).await.expect_status(200);
-    let resend = format!("/v1/notifications/{}/resend", heddle_tests::id(&told));
+    let notification = node.post(path, json!({})).await.expect_status(200);
+    let resend = format!("/v1/notifications/{}/resend", heddle_tests::id(&notification));
     for path in [path, &resend, "/v1/secrets-key/reseal"] {
         for body in [None, Some(""), Some(" \n"), Some("{}"), Some("{ }")] {
             for media_type in [

@@ -297,15 +297,15 @@ async fn is_bounded(sql: &Client, run: &Value) {
     let numbers = rows.iter().map(|row| row.get::<_, i32>(0));
     assert!(numbers.eq(0..rows.len() as i32), "no gaps");
     let left_out = |row: &&Row| row.get::<_, i16>(1) == 3 && row.get::<_, &str>(2).contains("are omitted here");
-    let told = rows.iter().filter(left_out).count();
+    let gaps = rows.iter().filter(left_out).count();
     let last = rows.iter().map(|row| row.get::<_, DateTime<Utc>>(3)).max();
     let until = last.into_iter().fold(time(&run["finished_at"]), DateTime::max);
     let lasted = (until - time(&run["started_at"])).as_seconds_f64();
     let most = BURST + PER_SECOND * lasted + 1.0;
-    let counted = (rows.len() - 2 * told) as f64;
+    let counted = (rows.len() - 2 * gaps) as f64;
     assert!(
         counted <= most,
-        "{counted} lines in {lasted} s, and {told} that tell of others"
+        "{counted} lines in {lasted} s, and {gaps} that tell of others"
     );
 }
 

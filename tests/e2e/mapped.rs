@@ -180,7 +180,7 @@ async fn concurrency() {
     assert_eq!(most, Some(3));
 }
 
-/// 10,000 items are the most; the outputs come back in order. Meanwhile other runs get their turn.
+/// 10,000 items are the most; the outputs come back in order. Meanwhile other runs go on.
 #[tokio::test]
 async fn ten_thousand_items() {
     let (_world, node) = World::with_node().await;

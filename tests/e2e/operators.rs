@@ -522,12 +522,12 @@ async fn what_a_worker_reports() {
         (&lines[1]["level"], &lines[0]["fields"]["n"]),
         (&json!("warn"), &json!(1))
     );
-    for (body, place) in [
+    for (body, pointer) in [
         (json!({"progress": 2}), "/progress"),
         (json!({"log": [{"message": "x", "level": "loud"}]}), "/log/0/level"),
         (json!({"log": [{"level": "info"}]}), "/log/0/message"),
     ] {
-        beat(node, body).await.expect_problem(422, &[place]);
+        beat(node, body).await.expect_problem(422, &[pointer]);
     }
     // Beyond the limit it is cut, once, with a word about it.
     let flood: Vec<Value> = (0..20).map(|_| json!({"message": "x".repeat(30)})).collect();
@@ -567,7 +567,7 @@ async fn all_that_is_wrong_with_a_spec() {
             "e": {"queue": "q", "depends_on": ["d"]},
         },
     });
-    let places = [
+    let pointers = [
         "/histroy",
         "/timezone",
         "/schedules/s/cron",
@@ -586,10 +586,10 @@ async fn all_that_is_wrong_with_a_spec() {
         .iter()
         .filter_map(|error| error["pointer"].as_str())
         .collect();
-    for place in places {
+    for pointer in pointers {
         assert!(
-            found.iter().any(|found| found.starts_with(place)),
-            "{place} is not in {said:#}"
+            found.iter().any(|found| found.starts_with(pointer)),
+            "{pointer} is not in {said:#}"
         );
     }
     let validated = node.post("/v1/groups/g/validate", spec).await;
@@ -629,7 +629,7 @@ async fn events_of_assignments_carry_params() {
     node.put("/v1/offers/survey", offer(2)).await.expect_status(200);
     let done = json!({"assignment_id": given["assignment_id"], "status": "completed"});
     node.post("/v1/dispatch/ann/complete", done).await.expect_status(200);
-    let told = eventually("both lines", async || {
+    let lines = eventually("both lines", async || {
         heddle_tests::choose_cryptography();
         let text = reqwest::Client::new()
             .get(format!(
@@ -647,7 +647,7 @@ async fn events_of_assignments_carry_params() {
         (lines.len() == 2).then_some(lines)
     })
     .await;
-    for line in told {
+    for line in lines {
         assert_eq!(
             (&line["params"], &line["assignment_id"]),
             (&json!({"n": 1}), &given["assignment_id"]),

@@ -251,7 +251,7 @@ async fn polls_read_what_is_their_users() {
         )
         .await
         .expect("who polls");
-    let [uids, ids, reach, first, end]: [String; 5] = std::array::from_fn(|place| values.get(place));
+    let [uids, ids, reach, first, end]: [String; 5] = std::array::from_fn(|index| values.get(index));
     let look = include_str!("../../runner/store/src/sql/user_facts.sql");
     let give = include_str!("../../runner/store/src/sql/give.sql");
     sql.batch_execute(&format!(

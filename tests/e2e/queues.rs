@@ -194,14 +194,14 @@ async fn a_claim_ends_once() {
     for group in ["alone", "two"] {
         let run = nodes[0].start(group, json!({})).await;
         let held = claim(&nodes[0], "q").await;
-        let ends = (0..12).map(|place| {
-            let (api, held) = (nodes[place % 2].api().clone(), held.clone());
+        let ends = (0..12).map(|index| {
+            let (api, held) = (nodes[index % 2].api().clone(), held.clone());
             async move {
-                match place % 3 {
-                    0 => say(&api, &held, "complete", json!({"output": place})).await,
+                match index % 3 {
+                    0 => say(&api, &held, "complete", json!({"output": index})).await,
                     1 => say(&api, &held, "fail", json!({"error": "no", "fatal": true})).await,
                     _ => {
-                        let items = json!([{"id": held["id"], "token": held["token"], "output": place},
+                        let items = json!([{"id": held["id"], "token": held["token"], "output": index},
                                            {"id": held["id"], "token": held["token"], "output": -1}]);
                         api.post("/v1/claims/complete", json!({"items": items})).await
                     }

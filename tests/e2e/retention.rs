@@ -288,9 +288,9 @@ async fn deleted_runs_leave_nothing() {
     let sql = world.sql().await;
     let receiver = Receiver::start(Answer::Status(200)).await;
     webhook(&node, "hook", &receiver.url, json!({})).await;
-    let told = json!({"notify": {"on": ["started"], "channels": ["hook"]}});
+    let rule = json!({"notify": {"on": ["started"], "channels": ["hook"]}});
     let tasks = json!({
-        "says": with(json!({"script": "hello"}), told),
+        "says": with(json!({"script": "hello"}), rule),
         "each": {"script": "echo", "for_each": "{{ params.items }}"},
         "fails": fails(),
     });

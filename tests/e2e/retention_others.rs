@@ -44,7 +44,7 @@ async fn other_rows() {
 
 /// What people made and what is over: notifications, occurrences, deleted offers, ended backfills, tokens.
 #[tokio::test]
-async fn what_is_spent() {
+async fn what_is_used_up() {
     let world = World::new().await;
     let sql = hold_still(&world).await;
     let node = world.node().await;
@@ -78,10 +78,10 @@ async fn what_is_spent() {
     .await;
     node.delete("/v1/offers/gone").await.expect_status(204);
     let nothing = prune(&node, false).await;
-    let spent = |pruned: &Value| {
+    let removed = |pruned: &Value| {
         ["notifications", "occurrences", "offers", "backfills", "tokens"].map(|what| pruned[what].as_u64().unwrap())
     };
-    assert_eq!(spent(&nothing), [0; 5], "{nothing:#}");
+    assert_eq!(removed(&nothing), [0; 5], "{nothing:#}");
     // As if it had been long ago. One offer's assignment is of a day that is kept, and keeps the offer.
     let run = heddle_tests::id(&node.all("/v1/runs?group=past&history=true").await[0]);
     sql.batch_execute(
@@ -97,25 +97,25 @@ async fn what_is_spent() {
     )
     .await
     .unwrap();
-    assert_eq!(spent(&prune(&node, true).await), [1, 2, 0, 0, 1]);
+    assert_eq!(removed(&prune(&node, true).await), [1, 2, 0, 0, 1]);
     assert_eq!(
         node.all("/v1/notifications").await.len(),
         2,
         "a dry run removes nothing"
     );
-    assert_eq!(spent(&prune(&node, false).await), [1, 2, 0, 0, 1]);
+    assert_eq!(removed(&prune(&node, false).await), [1, 2, 0, 0, 1]);
     assert_eq!(node.all("/v1/notifications").await.len(), 1);
     assert_eq!(count(&sql, "occurrences").await, 2);
     assert_eq!(count(&sql, "tokens WHERE name = 'gone'").await, 0);
     // With the last of what they are kept for, they go.
     sql.execute("DELETE FROM heddle.assignments", &[]).await.unwrap();
     node.delete(&format!("/v1/runs/{run}")).await.expect_status(204);
-    assert_eq!(spent(&prune(&node, true).await), [0, 0, 1, 1, 0]);
-    assert_eq!(spent(&prune(&node, false).await), [0, 0, 1, 1, 0]);
+    assert_eq!(removed(&prune(&node, true).await), [0, 0, 1, 1, 0]);
+    assert_eq!(removed(&prune(&node, false).await), [0, 0, 1, 1, 0]);
     node.get(&backfill).await.expect_problem(404, &[]);
     assert_eq!(count(&sql, "offers").await, 1);
     assert_eq!(count(&sql, "offer_versions").await, 1);
-    assert_eq!(spent(&prune(&node, false).await), [0; 5]);
+    assert_eq!(removed(&prune(&node, false).await), [0; 5]);
     // What waits to be sent stays, however old it is.
     receiver.answers(Answer::Silence);
     let run = node.run("past", json!({"callback": "hook"})).await;
@@ -126,7 +126,7 @@ async fn what_is_spent() {
     sql.batch_execute("UPDATE heddle.notifications SET created_at = '2020-01-01'")
         .await
         .unwrap();
-    assert_eq!(spent(&prune(&node, false).await), [1, 0, 0, 0, 0]);
+    assert_eq!(removed(&prune(&node, false).await), [1, 0, 0, 0, 0]);
     let left = node.all("/v1/notifications").await;
     assert_eq!(left.len(), 1, "{left:#?}");
     assert_eq!(left[0]["id"], pending["id"]);

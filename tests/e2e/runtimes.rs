@@ -170,12 +170,12 @@ async fn a_script_keeps_its_runtime() {
         .await;
     }
     eventually("what the upgraded node says of both", async || {
-        let told = upgraded.log();
-        let lines = told.lines().filter(|line| line.contains("run on an older runtime"));
+        let log = upgraded.log();
+        let lines = log.lines().filter(|line| line.contains("run on an older runtime"));
         let named = lines
             .filter(|line| line.contains("js@1") || line.contains("py@1"))
             .count();
-        (named == 2 && told.matches("none of these scripts would change").count() == 2).then_some(())
+        (named == 2 && log.matches("none of these scripts would change").count() == 2).then_some(())
     })
     .await;
     // The same text, checked with this program's, is another version.
@@ -279,10 +279,10 @@ async fn what_would_change_is_refused() {
     drop(node);
 
     let node = world.node().await;
-    let told = logged(&node, "some of these scripts would change").await;
+    let log = logged(&node, "some of these scripts would change").await;
     assert!(
-        told.contains("described@1: changes: description") && told.contains("too new"),
-        "{told}"
+        log.contains("described@1: changes: description") && log.contains("too new"),
+        "{log}"
     );
     assert_eq!(says(&node, "fails", None).await, 2);
     let retire = format!("/v1/runtimes/{older}/retire");
@@ -310,8 +310,8 @@ async fn what_would_change_is_refused() {
         assert!(said.contains(part), "{part}: {said}");
     }
     let (code, said) = heddle(&node, &["-o", "json", "script", "check", "same"]).await;
-    let told: Value = serde_json::from_str(&said).unwrap();
-    let same = &told["items"][0];
+    let printed: Value = serde_json::from_str(&said).unwrap();
+    let same = &printed["items"][0];
     assert_eq!(
         (code, &same["result"], &same["keeps"]),
         (Some(0), &json!("same"), &json!(true)),
@@ -341,8 +341,8 @@ async fn what_would_change_is_refused() {
     let again = node.post(&retire, json!({})).await.expect_status(200);
     assert_eq!(again["versions"], 0, "{again:#}");
     let (_, said) = heddle(&node, &["-o", "json", "runtime", "list"]).await;
-    let told: Value = serde_json::from_str(&said).unwrap();
-    let states: Vec<&str> = told["items"]
+    let printed: Value = serde_json::from_str(&said).unwrap();
+    let states: Vec<&str> = printed["items"]
         .as_array()
         .unwrap()
         .iter()
@@ -401,7 +401,7 @@ async fn changed_everywhere(node: &Node) {
 /// A runtime that this program cannot load: its scripts use the program's own, which is reported once, and no run
 /// fails.
 #[tokio::test]
-async fn what_cannot_be_taken_up_is_said_and_does_without() {
+async fn what_cannot_be_loaded_is_said_and_does_without() {
     let (world, node) = World::with_node().await;
     uploaded(&node, "js", JS, TELLS_JS).await;
     let sql = world.sql().await;
@@ -419,16 +419,16 @@ async fn what_cannot_be_taken_up_is_said_and_does_without() {
         (&run["state"], &task(&run, "t")["output"]),
         (&json!("succeeded"), &json!("own"))
     );
-    let told = logged(&node, "an older runtime cannot be used").await;
+    let log = logged(&node, "an older runtime cannot be used").await;
     assert!(
-        told.contains("version 1000 of the host interface, but this version of Heddle has 1"),
-        "{told}"
+        log.contains("version 1000 of the host interface, but this version of Heddle has 1"),
+        "{log}"
     );
     logged(&node, "would change").await;
     assert_eq!(node.log().matches("cannot be used").count(), 1, "{}", node.log());
     let (_, said) = heddle(&node, &["-o", "json", "script", "check"]).await;
-    let told: Value = serde_json::from_str(&said).unwrap();
-    assert_eq!(told["items"][0]["keeps"], false, "{told:#}");
+    let printed: Value = serde_json::from_str(&said).unwrap();
+    assert_eq!(printed["items"][0]["keeps"], false, "{printed:#}");
     // Retiring it is as good a way out as ever.
     node.post(&format!("/v1/runtimes/{later}/retire"), json!({}))
         .await
@@ -450,9 +450,9 @@ async fn what_cannot_be_taken_up_is_said_and_does_without() {
         (&run["state"], &task(&run, "t")["output"]),
         (&json!("succeeded"), &json!("own"))
     );
-    let told = logged(&node, "an older runtime cannot be used").await;
-    assert!(told.contains("its data is damaged") && told.contains(&older), "{told}");
-    assert!(told.contains("Trying again in 10 minutes"), "{told}");
+    let log = logged(&node, "an older runtime cannot be used").await;
+    assert!(log.contains("its data is damaged") && log.contains(&older), "{log}");
+    assert!(log.contains("Trying again in 10 minutes"), "{log}");
 }
 
 /// Of a damaged runtime, a program that has the same one writes it again when it starts.

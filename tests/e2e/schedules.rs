@@ -422,7 +422,7 @@ async fn a_time_of_day_in_a_zone() {
 async fn what_cannot_be_is_refused() {
     let (_world, node) = World::with_node().await;
     let day = |more: Value| with(json!({"cron": "0 0 * * *"}), more);
-    for (schedule, place, words) in [
+    for (schedule, pointer, words) in [
         (json!({"cron": "0 0 30 2 *"}), "/cron", "never fires"),
         (json!({"cron": "0 0 0 31 4,6,9,11 ?"}), "/cron", "never fires"),
         (json!({"cron": "0 0 0 1 1 ? 2020"}), "/cron", "past"),
@@ -479,7 +479,7 @@ async fn what_cannot_be_is_refused() {
         (day(json!({"anchor": "2026-01-01"})), "/anchor", "`every`"),
         (day(json!({"misfire": "perhaps"})), "/misfire", ""),
     ] {
-        let pointer = format!("/schedules/s{place}");
+        let pointer = format!("/schedules/s{pointer}");
         let reply = node.refused_group("g", scheduled(json!({"s": schedule.clone()}))).await;
         let problem = reply.expect_problem(422, &[&pointer]);
         assert!(

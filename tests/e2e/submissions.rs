@@ -339,8 +339,8 @@ async fn in_sql() {
     let interval = &added["data_interval"];
     assert_eq!(interval["end"], added["logical_time"]);
     assert!(interval["start"].as_str().unwrap().ends_with("T00:00:00.000000Z"));
-    let told = &heddle_tests::task(&added, "t")["output"]["context"];
-    assert_eq!(told["data_interval"], *interval);
+    let context = &heddle_tests::task(&added, "t")["output"]["context"];
+    assert_eq!(context["data_interval"], *interval);
     assert_eq!(late["state"], "cancelled");
     // Whatever the session reads a backslash as. (The first call in a session compiles the function.)
     let other = world.sql().await;

@@ -57,7 +57,8 @@ fn attributes(span: &Span) -> BTreeMap<String, String> {
         .collect()
 }
 
-/// A run is a trace with the run's id, its attempts stand below it, and whom an `http` task calls is told its place.
+/// A run is a trace with the run's id, and its attempts are spans below it. The server that an `http` task calls gets the
+/// task's position in the trace.
 #[tokio::test]
 async fn a_run_is_a_trace() {
     let world = World::new().await;
@@ -87,17 +88,17 @@ async fn a_run_is_a_trace() {
     assert!(root.start_time_unix_nano <= greet.start_time_unix_nano, "{all:#?}");
     assert!(greet.end_time_unix_nano >= greet.start_time_unix_nano);
     assert!(root.end_time_unix_nano >= call.end_time_unix_nano, "{all:#?}");
-    let told = attributes(call);
-    assert_eq!(told["heddle.run"], run);
+    let values = attributes(call);
+    assert_eq!(values["heddle.run"], run);
     assert_eq!(
-        (told["heddle.group"].as_str(), told["heddle.task"].as_str()),
+        (values["heddle.group"].as_str(), values["heddle.task"].as_str()),
         ("chain", "call")
     );
     assert_eq!(
-        (told["heddle.attempt"].as_str(), told["heddle.state"].as_str()),
+        (values["heddle.attempt"].as_str(), values["heddle.state"].as_str()),
         ("1", "succeeded")
     );
-    assert_eq!(told["heddle.node"], node.node_id());
+    assert_eq!(values["heddle.node"], node.node_id());
     assert_eq!(attributes(root)["heddle.trigger"], "manual");
     let parent = sink.requests()[0].header("traceparent").map(str::to_owned);
     let expected = format!("00-{}-{}-01", run.replace('-', ""), hex(&call.span_id));
@@ -152,9 +153,9 @@ async fn what_is_cancelled_is_traced() {
         let root = all.iter().find(|span| span.name == group).expect("the run's");
         let attempt = all.iter().find(|span| span.name == "t").expect("the attempt's");
         assert_eq!(attempt.parent_span_id, root.span_id);
-        let told = attributes(attempt);
-        assert_eq!(told["heddle.state"], "cancelled", "{told:#?}");
-        assert_eq!(told["heddle.node"], node.node_id());
+        let values = attributes(attempt);
+        assert_eq!(values["heddle.state"], "cancelled", "{values:#?}");
+        assert_eq!(values["heddle.node"], node.node_id());
         assert_eq!(attributes(root)["heddle.state"], "cancelled");
         assert!(attempt.end_time_unix_nano >= attempt.start_time_unix_nano);
     }
@@ -187,34 +188,35 @@ async fn batches_of_messages_are_traced() {
     )
     .await
     .expect_status(200);
-    let told = eventually("spans of all messages", async || {
-        let told: Vec<(Span, BTreeMap<String, String>)> = spans(&collector)
+    let values = eventually("spans of all messages", async || {
+        let values: Vec<(Span, BTreeMap<String, String>)> = spans(&collector)
             .into_iter()
             .filter(|span| span.name == "post")
             .map(|span| (span.clone(), attributes(&span)))
             .collect();
-        let count: u64 = told
+        let count: u64 = values
             .iter()
-            .flat_map(|(_, told)| [&told["heddle.messages.sent"], &told["heddle.messages.failed"]])
+            .flat_map(|(_, values)| [&values["heddle.messages.sent"], &values["heddle.messages.failed"]])
             .map(|count| count.parse::<u64>().expect("a number"))
             .sum();
-        (count >= 3).then_some(told)
+        (count >= 3).then_some(values)
     })
     .await;
     let sum = |name: &str| {
-        told.iter()
-            .map(|(_, told)| told[name].parse::<u64>().expect("a number"))
+        values
+            .iter()
+            .map(|(_, values)| values[name].parse::<u64>().expect("a number"))
             .sum::<u64>()
     };
     assert_eq!(
         (sum("heddle.messages.sent"), sum("heddle.messages.failed")),
         (2, 1),
-        "{told:#?}"
+        "{values:#?}"
     );
-    for (span, told) in &told {
-        assert_eq!(hex(&span.trace_id), told["heddle.batch"].replace('-', ""));
-        assert_eq!(told["heddle.topic"], "post");
-        let failed = told["heddle.messages.failed"] != "0";
+    for (span, values) in &values {
+        assert_eq!(hex(&span.trace_id), values["heddle.batch"].replace('-', ""));
+        assert_eq!(values["heddle.topic"], "post");
+        let failed = values["heddle.messages.failed"] != "0";
         let code = span.status.as_ref().map_or(0, |status| status.code);
         assert_eq!(code == StatusCode::Error as i32, failed, "{span:#?}");
     }

@@ -105,14 +105,14 @@ async fn a_run_begins_after_the_end_that_made_room() {
     assert!(seconds(&second["started_at"], &task(&second, "t")["started_at"]) >= 0.0);
     assert!(seconds(&task(&second, "t")["finished_at"], &second["finished_at"]) >= 0.0);
 
-    let told = node.get("/v1/events?kinds=run.*").await.expect_status(200);
-    let lines = told.as_str().expect("lines").lines();
-    let told: Vec<Value> = lines
+    let feed = node.get("/v1/events?kinds=run.*").await.expect_status(200);
+    let lines = feed.as_str().expect("lines").lines();
+    let events: Vec<Value> = lines
         .map(|line| serde_json::from_str(line).expect("an event"))
         .collect();
     for run in [&first, &second] {
         for (kind, field) in [("run.started", "started_at"), ("run.succeeded", "finished_at")] {
-            let event = told
+            let event = events
                 .iter()
                 .find(|event| event["run"] == run["id"] && event["kind"] == kind);
             assert_eq!(event.expect(kind)["at"], run[field], "{kind}: {run:#}");

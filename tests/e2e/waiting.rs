@@ -70,7 +70,7 @@ async fn the_oldest_is_skipped() {
     // The feed, the notification, the number.
     let request = node.request(reqwest::Method::GET, "/v1/events?kinds=run.skipped&limit=500");
     let feed = request.send().await.unwrap().text().await.unwrap();
-    let told: BTreeSet<String> = feed
+    let skipped: BTreeSet<String> = feed
         .lines()
         .map(|line| serde_json::from_str::<Value>(line).unwrap())
         .inspect(|event| {
@@ -82,7 +82,7 @@ async fn the_oldest_is_skipped() {
         .map(|event| event["run"].as_str().unwrap().to_owned())
         .collect();
     for run in in_state(&all, "cancelled") {
-        assert!(told.contains(run["id"].as_str().unwrap()), "{run:#}");
+        assert!(skipped.contains(run["id"].as_str().unwrap()), "{run:#}");
     }
     eventually("a notification", async || {
         let found = node.get("/v1/notifications").await.expect_status(200);

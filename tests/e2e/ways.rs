@@ -244,8 +244,8 @@ async fn queues(node: &Node) {
             "fail" => say(node, &first, verb, json!({"error": "not yet"})).await,
             "release" => say(node, &first, verb, json!({})).await,
             _ => {
-                let told = json!({"progress": 0.5, "log": [{"message": "half of it", "level": "info"}]});
-                say(node, &first, verb, told).await;
+                let beat = json!({"progress": 0.5, "log": [{"message": "half of it", "level": "info"}]});
+                say(node, &first, verb, beat).await;
                 say(node, &first, "fail", json!({"error": "never", "fatal": true})).await;
             }
         }
@@ -558,7 +558,7 @@ fn normal(text: &str, ids: &HashMap<String, String>) -> String {
 /// The UUID that a text begins with.
 fn id_at(text: &str) -> Option<&str> {
     let id = text.get(..36)?;
-    let fits = id.bytes().enumerate().all(|(place, byte)| match place {
+    let fits = id.bytes().enumerate().all(|(index, byte)| match index {
         8 | 13 | 18 | 23 => byte == b'-',
         _ => byte.is_ascii_digit() || (b'a'..=b'f').contains(&byte),
     });
@@ -568,7 +568,7 @@ fn id_at(text: &str) -> Option<&str> {
 /// How long the day or the instant of today is that a text begins with.
 fn time_at(text: &str) -> Option<usize> {
     let day = text.get(..10)?;
-    let is_day = day.bytes().enumerate().all(|(place, byte)| match place {
+    let is_day = day.bytes().enumerate().all(|(index, byte)| match index {
         4 | 7 => byte == b'-',
         _ => byte.is_ascii_digit(),
     });

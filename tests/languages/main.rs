@@ -215,10 +215,10 @@ async fn patient(world: &World) -> Node {
 }
 
 /// What a build says where nothing is installed, and nothing can be.
-fn refuses(place: &str, needed: &str) {
-    let cache = format!("{place}-cache");
+fn refuses(path: &str, needed: &str) {
+    let cache = format!("{path}-cache");
     let nothing = [("PATH", "/nonexistent"), ("XDG_CACHE_HOME", cache.as_str())];
-    let output = run_program(&["script", "build", place], &nothing);
+    let output = run_program(&["script", "build", path], &nothing);
     assert!(!output.status.success());
     let said = String::from_utf8_lossy(&output.stderr);
     assert!(said.contains(needed), "{said}");
@@ -284,9 +284,9 @@ async fn check(language: Language) {
     let node = patient(&world).await;
     let name = format!("hello-{}", language.name);
     let bare = world.directory().join("bare");
-    let place = bare.to_string_lossy().into_owned();
-    succeeds(&node, &["script", "new", "bare", "--lang", language.name, &place]);
-    refuses(&place, language.needed);
+    let path = bare.to_string_lossy().into_owned();
+    succeeds(&node, &["script", "new", "bare", "--lang", language.name, &path]);
+    refuses(&path, language.needed);
 
     let built = new(&node, &world, &language, &name).map(|(dir, mut walk)| {
         let built = walk.step("build", &["script", "build", &dir.to_string_lossy()]);
@@ -441,11 +441,11 @@ async fn python() {
     let world = World::new().await;
     let node = patient(&world).await;
     let dir = world.directory().join("hello-python");
-    let place = dir.to_string_lossy().into_owned();
+    let path = dir.to_string_lossy().into_owned();
     let mut walk = Walk::begin(&node, "hello-python", "python-component", &dir);
-    refuses(&place, "componentize-py==0.25.1");
+    refuses(&path, "componentize-py==0.25.1");
     fs::write(dir.join("requirements.txt"), "python-slugify==8.0.4\n").expect("a file");
-    refuses(&place, "`python3` is not installed");
+    refuses(&path, "`python3` is not installed");
     let file = dir.join("app.py");
     let text = fs::read_to_string(&file).expect("a source");
     let text = text
@@ -457,7 +457,7 @@ async fn python() {
     );
     fs::write(&file, &text).expect("a file");
 
-    let built = walk.step("build", &["script", "build", &place]);
+    let built = walk.step("build", &["script", "build", &path]);
     if is_missing(&built) {
         eprintln!("no compiler for Python can be had here: only the refusal is tested");
         return;

@@ -15,7 +15,7 @@ use crate::world::{connect, migrate};
 /// Names another program to measure than the one that Cargo has built.
 const PROGRAM: &str = "HEDDLE_PROGRAM";
 
-/// The name of a place's own database.
+/// The name of a fixture's own database.
 const DATABASE: &str = "heddle";
 
 /// The real time: the subject of a benchmark.
@@ -110,7 +110,7 @@ impl Parts {
 
 /// A directory, a Postgres with durable commits in it, and a migrated database that knows [`crate::TOKEN`].
 #[derive(Debug)]
-pub struct Place {
+pub struct Fixture {
     url: String,
     /// Nothing where the database is somebody else's.
     postgres: Option<EmbeddedPostgres>,
@@ -118,22 +118,22 @@ pub struct Place {
     directory: TempDir,
 }
 
-impl Place {
-    /// A place with a Postgres of its own.
+impl Fixture {
+    /// A fixture with a Postgres of its own.
     pub async fn new() -> Self {
         let directory = tempfile::tempdir().expect("a directory");
         let options = Options::new(directory.path().join("cluster"));
         let postgres = EmbeddedPostgres::start(options).await.expect("Postgres");
-        let place = Self {
+        let fixture = Self {
             url: postgres.url(DATABASE),
             postgres: Some(postgres),
             directory,
         };
-        place.database(DATABASE).await;
-        place
+        fixture.database(DATABASE).await;
+        fixture
     }
 
-    /// A place with a database that is there.
+    /// A fixture with a database that is there.
     pub async fn at(url: String) -> Self {
         migrate(&url).await.expect("a database that knows the token");
         Self {
@@ -162,7 +162,7 @@ impl Place {
         &self.url
     }
 
-    /// The directory, which goes with the place.
+    /// The directory, which is removed with the fixture.
     pub fn directory(&self) -> &Path {
         self.directory.path()
     }

@@ -54,10 +54,10 @@ struct State {
     lie: Lie,
     claims: Value,
     /// What it tells of the person beside the token, if it is asked.
-    told: Option<Value>,
+    userinfo: Option<Value>,
     /// Access tokens, and of whom they may ask.
     access: HashMap<String, Value>,
-    told_asked: u64,
+    userinfo_asked: u64,
     key: (String, EcdsaKeyPair),
     codes: HashMap<String, Code>,
     used: HashSet<String>,
@@ -103,9 +103,9 @@ impl FakeProvider {
             state: Arc::new(Mutex::new(State {
                 lie: Lie::None,
                 claims: json!({}),
-                told: None,
+                userinfo: None,
                 access: HashMap::new(),
-                told_asked: 0,
+                userinfo_asked: 0,
                 key: ("key-0".into(), key()),
                 codes: HashMap::new(),
                 used: HashSet::new(),
@@ -137,13 +137,13 @@ impl FakeProvider {
     }
 
     /// What the userinfo endpoint says beside `sub`; without this there is none.
-    pub fn tells(&self, told: Value) {
-        self.state().told = Some(told);
+    pub fn tells(&self, userinfo: Value) {
+        self.state().userinfo = Some(userinfo);
     }
 
     /// How often the userinfo endpoint was asked.
-    pub fn told_asked(&self) -> u64 {
-        self.state().told_asked
+    pub fn userinfo_asked(&self) -> u64 {
+        self.state().userinfo_asked
     }
 
     /// Signs with another key from now on, and tells of no other.
@@ -193,7 +193,7 @@ impl FakeProvider {
             "subject_types_supported": ["public"],
             "id_token_signing_alg_values_supported": ["ES256"],
         });
-        if self.state().told.is_some() {
+        if self.state().userinfo.is_some() {
             body["userinfo_endpoint"] = json!(format!("{issuer}/userinfo"));
         }
         (200, None, body)
@@ -287,17 +287,17 @@ impl FakeProvider {
     /// What it tells of the person whose sign-in an access token is of.
     fn userinfo(&self, request: &Request) -> Answer {
         let mut state = self.state();
-        state.told_asked += 1;
+        state.userinfo_asked += 1;
         let access = request
             .header("authorization")
             .and_then(|text| text.strip_prefix("Bearer "));
         let subject = access.and_then(|access| state.access.get(access)).cloned();
-        match (subject, &state.told, state.lie) {
+        match (subject, &state.userinfo, state.lie) {
             (_, _, Lie::Silent) => (500, None, json!({})),
-            (Some(subject), Some(told), lie) => {
-                let mut told = told.clone();
-                told["sub"] = if lie == Lie::Person { json!("another") } else { subject };
-                (200, None, told)
+            (Some(subject), Some(userinfo), lie) => {
+                let mut userinfo = userinfo.clone();
+                userinfo["sub"] = if lie == Lie::Person { json!("another") } else { subject };
+                (200, None, userinfo)
             }
             _ => (401, None, json!({"error": "invalid_token"})),
         }

@@ -73,8 +73,8 @@ async fn serve(
 ) -> Option<()> {
     let request = read_request(&mut stream).await?;
     seen.lock().ok()?.push(request);
-    let told = answers.wait_for(|answer| !matches!(answer, Answer::Held)).await;
-    let answer = told.ok()?.clone();
+    let found = answers.wait_for(|answer| !matches!(answer, Answer::Held)).await;
+    let answer = found.ok()?.clone();
     let (status, headers, body) = match answer {
         Answer::Status(status) => (status, String::new(), String::new()),
         Answer::Redirect(status, to) => (status, format!("location: {to}\r\n"), String::new()),

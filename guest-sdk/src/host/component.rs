@@ -104,7 +104,7 @@ fn instant(text: &str) -> Time {
         .to_utc()
 }
 
-#[allow(clippy::disallowed_methods, reason = "the script's one door to the host's clock")]
+#[allow(clippy::disallowed_methods, reason = "the only place that reads the host's clock")]
 pub(crate) fn now() -> Time {
     std::time::SystemTime::now().into()
 }

@@ -1,4 +1,4 @@
-//! What is told of a run while it goes on: lines of logs, events.
+//! What a run reports while it goes on: lines of logs, events.
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};

@@ -76,17 +76,17 @@ pub(crate) fn more(format: Format, page: &Value) {
 
 /// Further fields of an answer, in brackets: numbers other than 0, texts and lists.
 pub(crate) fn details(answer: &Value) -> String {
-    let told: Vec<String> = answer
+    let shown: Vec<String> = answer
         .as_object()
         .into_iter()
         .flatten()
         .filter(|(_, value)| !value.is_object() && !value.is_null() && **value != 0)
         .map(|(name, value)| format!("{}: {}", name.replace('_', " "), plain(value)))
         .collect();
-    if told.is_empty() {
+    if shown.is_empty() {
         String::new()
     } else {
-        format!(" ({})", told.join(", "))
+        format!(" ({})", shown.join(", "))
     }
 }
 
@@ -326,10 +326,10 @@ impl Rows {
         };
         let drawn = table.draw(Some(room), colours);
         let mut lines = Vec::new();
-        for (place, line) in drawn.lines().enumerate() {
+        for (index, line) in drawn.lines().enumerate() {
             lines.push(line.to_owned());
             // The first line has the titles, one after the last row may say what is left out.
-            let text = place.checked_sub(1).and_then(|row| texts.get(row));
+            let text = index.checked_sub(1).and_then(|row| texts.get(row));
             for part in text.into_iter().filter(|text| *text != "-").flat_map(|text| {
                 let width = room.saturating_sub(GAP).max(CELL_MIN);
                 terminal::wrapped(text, width, TEXT_LINES_MAX)

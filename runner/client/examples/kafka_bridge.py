@@ -226,21 +226,21 @@ class Kafka:
             }
         )
         try:
-            place = TopicPartition(self.cursor_topic, 0)
-            low, high = consumer.get_watermark_offsets(place, timeout=KAFKA_SECONDS)
+            partition = TopicPartition(self.cursor_topic, 0)
+            low, high = consumer.get_watermark_offsets(partition, timeout=KAFKA_SECONDS)
             back = 100
             while True:
-                place.offset = max(low, high - back)
-                found = self.last_in(consumer, place)
-                if found is not None or place.offset == low:
+                partition.offset = max(low, high - back)
+                found = self.last_in(consumer, partition)
+                if found is not None or partition.offset == low:
                     return found
                 back *= 10
         finally:
             consumer.close()
 
-    def last_in(self, consumer, place):
+    def last_in(self, consumer, partition):
         found = None
-        consumer.assign([place])
+        consumer.assign([partition])
         until = time.monotonic() + KAFKA_SECONDS
         while True:
             record = consumer.poll(1)

@@ -13,9 +13,9 @@ use heddle_client::{Claim, Client, Outcome, Worker};
 use serde_json::json;
 
 async fn work(claim: Claim) -> Outcome {
-    let place = claim.item.map(|item| format!("/{item}")).unwrap_or_default();
+    let item = claim.item.map(|item| format!("/{item}")).unwrap_or_default();
     println!(
-        "{} {}{place} attempt {}: {}",
+        "{} {}{item} attempt {}: {}",
         claim.group, claim.task, claim.attempt, claim.params
     );
     tokio::time::sleep(Duration::from_millis(claim.params["sleep_ms"].as_u64().unwrap_or(0))).await;

@@ -436,7 +436,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_dead_server_is_told_from_a_refusal() {
+    async fn a_dead_server_is_distinguished_from_a_refusal() {
         let client = Client::new("http://127.0.0.1:1", None).unwrap();
         let error = client
             .get(&["v1", "groups"])

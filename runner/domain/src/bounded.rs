@@ -197,7 +197,7 @@ mod tests {
     }
 
     #[test]
-    fn trouble_of_our_own_is_told_apart_from_what_was_made_of_it() {
+    fn trouble_of_our_own_is_distinguished_from_what_was_made_of_it() {
         install(Box::new(Sometimes));
         let heavy = json!({"properties": {"n": {"type": "integer"}}, "unevaluatedProperties": false});
         let schema = Schema::compile(&heavy).unwrap();

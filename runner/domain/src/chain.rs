@@ -56,7 +56,7 @@ mod tests {
     }
 
     #[test]
-    fn every_cause_is_told_once() {
+    fn every_cause_is_shown_once() {
         assert_eq!(
             chain(&["cannot claim", "an SQL statement failed", "no such table"]),
             "cannot claim: an SQL statement failed: no such table"

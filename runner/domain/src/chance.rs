@@ -1,4 +1,4 @@
-//! The one door through which randomness comes in.
+//! Randomness: it comes in only through this interface.
 
 use std::fmt::Debug;
 use std::sync::Arc;

@@ -1,4 +1,4 @@
-//! The one door through which time comes in.
+//! Time: it comes in only through this interface.
 
 use std::fmt::Debug;
 use std::sync::Arc;

@@ -116,9 +116,9 @@ impl Executor {
         }
     }
 
-    /// Checks it; `place` is the JSON pointer of its task.
-    pub(crate) fn check(&self, place: &str, around: &Surroundings<'_>, faults: &mut Faults) {
-        let pointer = format!("{place}/{}", self.as_str());
+    /// Checks it; `task_pointer` is the JSON pointer of its task.
+    pub(crate) fn check(&self, task_pointer: &str, around: &Surroundings<'_>, faults: &mut Faults) {
+        let pointer = format!("{task_pointer}/{}", self.as_str());
         match self {
             Self::Script(reference) => check_script(reference, &pointer, around.catalog, faults),
             Self::Http(http) => check_http(http, &pointer, around.templates, faults),
@@ -151,29 +151,29 @@ fn check_script(reference: &str, pointer: &str, catalog: &dyn Catalog, faults: &
     faults.add(pointer, detail);
 }
 
-fn check_http(http: &HttpSpec, place: &str, templates: &Checker<'_>, faults: &mut Faults) {
+fn check_http(http: &HttpSpec, prefix: &str, templates: &Checker<'_>, faults: &mut Faults) {
     for (field, text) in [("method", &http.method), ("url", &http.url)] {
-        templates.value(&Value::String(text.clone()), &format!("{place}/{field}"), faults);
+        templates.value(&Value::String(text.clone()), &format!("{prefix}/{field}"), faults);
     }
     if !is_template(&http.method) && !METHODS.contains(&http.method.to_ascii_uppercase().as_str()) {
         faults.add(
-            format!("{place}/method"),
+            format!("{prefix}/method"),
             format!("the method must be one of {}", METHODS.join(", ")),
         );
     }
     if !is_template(&http.url)
         && let Err(detail) = check_url(&http.url)
     {
-        faults.add(format!("{place}/url"), detail);
+        faults.add(format!("{prefix}/url"), detail);
     }
     if http.headers.len() > LIST_MAX {
         faults.add(
-            format!("{place}/headers"),
+            format!("{prefix}/headers"),
             format!("there must be at most {LIST_MAX} headers"),
         );
     }
     for (name, value) in &http.headers {
-        let pointer = format!("{place}/headers/{}", pointer_token(name));
+        let pointer = format!("{prefix}/headers/{}", pointer_token(name));
         let token = |c: char| c.is_ascii_alphanumeric() || "!#$%&'*+-.^_`|~".contains(c);
         if name.is_empty() || !name.chars().all(token) {
             faults.add(pointer.clone(), "this is not a valid header name");
@@ -187,21 +187,21 @@ fn check_http(http: &HttpSpec, place: &str, templates: &Checker<'_>, faults: &mu
         templates.value(&Value::String(value.clone()), &pointer, faults);
     }
     if let Some(body) = &http.body {
-        templates.value(body, &format!("{place}/body"), faults);
+        templates.value(body, &format!("{prefix}/body"), faults);
     }
 }
 
-fn check_query(query: &QuerySpec, place: &str, around: &Surroundings<'_>, faults: &mut Faults) {
+fn check_query(query: &QuerySpec, prefix: &str, around: &Surroundings<'_>, faults: &mut Faults) {
     let connection = around
         .catalog
         .connection(&query.connection, around.group, around.category);
     connection.check(
         "SQL connection",
         &query.connection,
-        format!("{place}/connection"),
+        format!("{prefix}/connection"),
         faults,
     );
-    let pointer = format!("{place}/sql");
+    let pointer = format!("{prefix}/sql");
     if query.sql.trim().is_empty() {
         faults.add(pointer, "the statement is empty; write for example `select 1 as one`");
     } else if query.sql.len() > QUERY_SQL_MAX_BYTES {
@@ -218,7 +218,7 @@ fn check_query(query: &QuerySpec, place: &str, around: &Surroundings<'_>, faults
     }
     if query.params.len() > QUERY_PARAMS_MAX {
         faults.add(
-            format!("{place}/params"),
+            format!("{prefix}/params"),
             format!("there must be at most {QUERY_PARAMS_MAX} params"),
         );
         return;
@@ -226,12 +226,12 @@ fn check_query(query: &QuerySpec, place: &str, around: &Surroundings<'_>, faults
     for (index, value) in query.params.iter().enumerate() {
         around
             .templates
-            .value(value, &format!("{place}/params/{index}"), faults);
+            .value(value, &format!("{prefix}/params/{index}"), faults);
     }
 }
 
-fn check_audience(spec: &AudienceSpec, place: &str, around: &Surroundings<'_>, faults: &mut Faults) {
-    let pointer = format!("{place}/audience");
+fn check_audience(spec: &AudienceSpec, prefix: &str, around: &Surroundings<'_>, faults: &mut Faults) {
+    let pointer = format!("{prefix}/audience");
     if is_template(&spec.audience) {
         around
             .templates
@@ -241,23 +241,23 @@ fn check_audience(spec: &AudienceSpec, place: &str, around: &Surroundings<'_>, f
     }
     let stock = dispatch::parse_stock(spec.dispatch_times.as_ref());
     if let Err(detail) = &stock {
-        faults.add(format!("{place}/dispatch_times"), detail.as_str());
+        faults.add(format!("{prefix}/dispatch_times"), detail.as_str());
     }
     match spec.mode.as_deref() {
         None | Some("single") => {}
-        Some("repeat") if stock == Ok(None) => faults.add(format!("{place}/mode"), dispatch::EACH_ONCE),
+        Some("repeat") if stock == Ok(None) => faults.add(format!("{prefix}/mode"), dispatch::EACH_ONCE),
         Some("repeat") => {}
-        Some(_) => faults.add(format!("{place}/mode"), "`mode` must be `single` or `repeat`"),
+        Some(_) => faults.add(format!("{prefix}/mode"), "`mode` must be `single` or `repeat`"),
     }
     if let Some(template) = &spec.template
         && around.catalog.template(template).is_none()
     {
         faults.add(
-            format!("{place}/template"),
+            format!("{prefix}/template"),
             format!("there is no template `{template}`"),
         );
     }
     if spec.max_hold.is_some_and(|hold| hold.is_zero()) {
-        faults.add(format!("{place}/max_hold"), "`max_hold` must be longer than zero");
+        faults.add(format!("{prefix}/max_hold"), "`max_hold` must be longer than zero");
     }
 }

@@ -60,7 +60,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn ids_of_one_millisecond_are_in_the_order_of_their_places() {
+    fn ids_of_one_millisecond_are_in_the_order_of_their_positions() {
         let at = chrono::DateTime::from_timestamp_millis(1_700_000_000_123).unwrap();
         let all = [
             0,

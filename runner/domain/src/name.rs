@@ -30,12 +30,12 @@ pub enum NameError {
     #[error("a name must begin with a letter, a digit or `_`, not with {}", shown(*.0))]
     BadStart(char),
     /// A character that is not allowed in a name, with its position counted from 1.
-    #[error("a name may contain only letters, digits, `_`, `.` and `-`; character {place} is {}", shown(*.character))]
+    #[error("a name may contain only letters, digits, `_`, `.` and `-`; character {position} is {}", shown(*.character))]
     BadCharacter {
         /// The first character that is not allowed.
         character: char,
         /// Its position, from 1.
-        place: usize,
+        position: usize,
     },
 }
 
@@ -91,7 +91,7 @@ impl Name {
             if !letter && !matches!(character, '.' | '-') && !is_mark(character) {
                 return Err(NameError::BadCharacter {
                     character,
-                    place: index + 1,
+                    position: index + 1,
                 });
             }
         }

@@ -9,7 +9,7 @@ use crate::retry::Policy;
 use crate::spec::{DeadlineAction, ForEach, GroupSpec, OnFailure, Shards, TaskSpec, TimeoutSpec, TriggerRule};
 use crate::{Fault, Faults, Name, Span};
 
-/// A task's number within its revision: its place in the order of names.
+/// A task's number within its revision: its position in the order of names.
 pub type TaskIndex = u16;
 
 /// How many tasks a group may have.
@@ -99,10 +99,10 @@ impl Plan {
             .collect();
         let mut tasks = Vec::with_capacity(spec.tasks.len());
         for (name, task) in &spec.tasks {
-            let place = format!("/tasks/{}", crate::fault::pointer_token(name.as_ref()));
+            let prefix = format!("/tasks/{}", crate::fault::pointer_token(name.as_ref()));
             match Self::compile_task(name, task, &by_name) {
                 Ok(task) => tasks.push(task),
-                Err(fault) => faults.push(fault.below(&place)),
+                Err(fault) => faults.push(fault.below(&prefix)),
             }
         }
         if !faults.is_empty() {
@@ -127,10 +127,10 @@ impl Plan {
     fn compile_task(name: &Name, task: &TaskSpec, by_name: &HashMap<Name, TaskIndex>) -> Result<PlanTask, Fault> {
         let executor = Executor::of(task).map_err(|detail| Fault::at("", detail))?;
         let mut depends_on = Vec::with_capacity(task.depends_on.len());
-        for (place, dependency) in task.depends_on.iter().enumerate() {
+        for (number, dependency) in task.depends_on.iter().enumerate() {
             let index = by_name.get(dependency).ok_or_else(|| {
                 Fault::at(
-                    format!("/depends_on/{place}"),
+                    format!("/depends_on/{number}"),
                     format!("there is no task `{dependency}`"),
                 )
             })?;

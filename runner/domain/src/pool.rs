@@ -34,8 +34,8 @@ impl PoolNeed {
 pub struct Pool {
     /// How many slots it has.
     pub slots: i64,
-    /// How many are taken; more than it has, if it was made smaller.
-    pub taken: i64,
+    /// How many are held; more than it has, if it was made smaller.
+    pub held: i64,
 }
 
 /// Which of those that wait, in the order in which they wait, get their slots now: their indices.
@@ -56,7 +56,7 @@ pub fn admit<'a>(pools: &mut BTreeMap<String, Pool>, waiting: impl Iterator<Item
                 short.clear();
                 break;
             }
-            if closed.contains(name) || pool.taken + slots > pool.slots {
+            if closed.contains(name) || pool.held + slots > pool.slots {
                 fits = false;
                 short.push(name);
             }
@@ -67,7 +67,7 @@ pub fn admit<'a>(pools: &mut BTreeMap<String, Pool>, waiting: impl Iterator<Item
         }
         for (name, slots) in need.each() {
             if let Some(pool) = pools.get_mut(name) {
-                pool.taken += slots;
+                pool.held += slots;
             }
         }
         admitted.push(index);
@@ -82,7 +82,7 @@ mod tests {
     fn check(pools: &[(&str, i64, i64)], waiting: &[&[(&str, i32)]], expect: &[usize]) {
         let mut pools: BTreeMap<String, Pool> = pools
             .iter()
-            .map(|&(name, slots, taken)| (name.to_owned(), Pool { slots, taken }))
+            .map(|&(name, slots, held)| (name.to_owned(), Pool { slots, held }))
             .collect();
         let needs: Vec<PoolNeed> = waiting
             .iter()

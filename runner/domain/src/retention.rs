@@ -60,7 +60,7 @@ pub struct GroupRetention {
 }
 
 impl GroupRetention {
-    /// What is wrong with it, below a place.
+    /// What is wrong with it, below a pointer.
     pub fn check(&self, pointer: &str, faults: &mut Faults) {
         let spans = [("runs".to_owned(), self.runs), ("logs".to_owned(), self.logs)];
         let states = self

@@ -65,7 +65,7 @@ impl Inner {
     }
 
     /// Whether this value can be checked in this process.
-    fn in_place(&self, value: &Value, unknown: usize) -> Option<&Validator> {
+    fn in_process(&self, value: &Value, unknown: usize) -> Option<&Validator> {
         match &self.kind {
             // Each error is compared with each unknown part.
             Kind::Light { validator, weight } => {
@@ -161,7 +161,7 @@ impl Schema {
         if let Kind::Unusable(why) = &self.0.kind {
             return Fault::at("", why.clone()).into();
         }
-        if let Some(validator) = self.0.in_place(value, unknown.len()) {
+        if let Some(validator) = self.0.in_process(value, unknown.len()) {
             return faults_of(validator, value, unknown);
         }
         let work = Work::CheckSchema {
@@ -193,11 +193,11 @@ impl Schema {
         // with fractions in these positions. (Only errors about the type are used: bounds and constants may well fail.)
         let mut probe = value.clone();
         for (pointer, _) in &whole {
-            if let Some(place) = probe.pointer_mut(pointer) {
-                *place = Value::from(0.5);
+            if let Some(found) = probe.pointer_mut(pointer) {
+                *found = Value::from(0.5);
             }
         }
-        let asked = match self.0.in_place(&probe, 0) {
+        let asked = match self.0.in_process(&probe, 0) {
             Some(validator) => asked_of(validator, &probe),
             None => {
                 let work = Work::IntegersAsked {
@@ -212,9 +212,9 @@ impl Schema {
         };
         for (pointer, integer) in whole {
             if asked.contains(&pointer)
-                && let Some(place) = value.pointer_mut(&pointer)
+                && let Some(found) = value.pointer_mut(&pointer)
             {
-                *place = Value::Number(integer);
+                *found = Value::Number(integer);
             }
         }
     }

@@ -223,7 +223,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_grant_that_is_missing_is_told_from_other_words() {
+    fn a_grant_that_is_missing_is_distinguished_from_other_words() {
         for (message, expect) in [
             (
                 "secret: not granted: secret `key`: it is not in the task's `secrets`",

@@ -449,8 +449,8 @@ fn shown(text: &str) -> String {
 
 /// An error in words. If the source was rewritten, its position refers to the rewritten source.
 fn explain(error: &Error, source: &str, rewritten: Option<&rewrite::Rewritten>) -> TemplateError {
-    let place = error.range().and_then(|range| {
-        let range = rewritten.map_or(range.clone(), |rewritten| rewritten.place(range));
+    let snippet = error.range().and_then(|range| {
+        let range = rewritten.map_or(range.clone(), |rewritten| rewritten.source_range(range));
         // The range of `a.b.c` may begin at one of the dots.
         let path = |c: char| c.is_alphanumeric() || "_.[]'\"-".contains(c);
         let start = source.get(..range.start)?.trim_end_matches(path).len();
@@ -461,12 +461,12 @@ fn explain(error: &Error, source: &str, rewritten: Option<&rewrite::Rewritten>) 
         _ => String::new(),
     };
     let detail = error.detail().map_or_else(|| error.kind().to_string(), str::to_owned);
-    let place = |otherwise: &str| shown(place.unwrap_or(otherwise));
+    let snippet = |otherwise: &str| shown(snippet.unwrap_or(otherwise));
     TemplateError(match error.kind() {
-        ErrorKind::UndefinedError => format!("`{}` is not defined{line}", place(source)),
+        ErrorKind::UndefinedError => format!("`{}` is not defined{line}", snippet(source)),
         ErrorKind::OutOfFuel => format!("the template needs more than the limit of {FUEL} steps"),
-        ErrorKind::SyntaxError => format!("{detail}{line}, at `{}`", place(source)),
-        _ => format!("{}{line}, at `{}`", shown(&detail), place(source)),
+        ErrorKind::SyntaxError => format!("{detail}{line}, at `{}`", snippet(source)),
+        _ => format!("{}{line}, at `{}`", shown(&detail), snippet(source)),
     })
 }
 

@@ -343,7 +343,7 @@ impl Engine {
             runs.clone(),
         ]);
         node.register().await?;
-        runs.queue.has_come_to(node.store.first_turn().await?);
+        runs.queue.has_come_to(node.store.first_position().await?);
         // Before anything is written: if the node slept for long, there may be no partition for the present day.
         retention.make_partitions().await;
         let long_logs = gathering_runs.start(&runs);

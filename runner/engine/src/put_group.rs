@@ -238,7 +238,7 @@ async fn snapshot(store: &Store, group: &Name, spec: &GroupSpec) -> Result<Snaps
         .notify
         .iter()
         .chain(spec.tasks.values().filter_map(|task| task.notify.as_ref()));
-    let told: BTreeSet<String> = rules.flat_map(|rules| &rules.channels).map(Name::to_string).collect();
+    let channels: BTreeSet<String> = rules.flat_map(|rules| &rules.channels).map(Name::to_string).collect();
     for task in spec.tasks.values() {
         scripts.extend(task.script.as_deref().and_then(|script| script_reference(script).ok()));
         templates.extend(task.audience.as_ref().and_then(|audience| audience.template.as_ref()));
@@ -273,9 +273,9 @@ async fn snapshot(store: &Store, group: &Name, spec: &GroupSpec) -> Result<Snaps
                 .insert(name.clone(), u32::try_from(row.slots).unwrap_or(0));
         }
     }
-    if !told.is_empty() {
-        let told: Vec<String> = told.into_iter().collect();
-        snapshot.channels = store.known_channels(&told).await?.into_iter().collect();
+    if !channels.is_empty() {
+        let channels: Vec<String> = channels.into_iter().collect();
+        snapshot.channels = store.known_channels(&channels).await?.into_iter().collect();
     }
     let own = GroupLinks::of(spec);
     let named: Vec<String> = own

@@ -180,7 +180,7 @@ impl World {
         let world = Self {
             store: Store::connect(database.url(), 4).await.expect("a store"),
             sql: client(database.url()).await,
-            clock: Arc::new(NodeClock::by_hand(start)),
+            clock: Arc::new(NodeClock::manual(start)),
             chance: Arc::new(Counting::default()),
             _database: database,
         };
@@ -334,7 +334,7 @@ fn sandbox_in(directory: &Path, compiler: CompilerCommand) -> Sandbox {
 struct Begun(Mutex<Vec<(RunId, AttemptKey)>>);
 
 impl Worker for Begun {
-    fn begin(self: Arc<Self>, context: Arc<RunContext>, at: AttemptKey, _hand: HeldAttempt) {
+    fn begin(self: Arc<Self>, context: Arc<RunContext>, at: AttemptKey, _held: HeldAttempt) {
         self.0.lock().push((context.facts.id, at));
     }
 }

@@ -186,7 +186,7 @@ pub struct Shared {
     /// The same of those that wait or follow.
     pub(crate) waits: Arc<FairSlots>,
     pub(crate) uploads: Arc<FairSlots>,
-    /// How many uploads wait for their turn.
+    /// How many more uploads may wait for a slot.
     pub(crate) uploads_waiting: Arc<Semaphore>,
     /// Slow bodies of senders that are not known: the owners are addresses.
     pub(crate) unknown_bodies: Arc<FairSlots>,

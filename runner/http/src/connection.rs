@@ -76,7 +76,7 @@ impl Connection {
     }
 
     /// Whether a request is open, and since when that, or silence, lasts.
-    fn stands(&self) -> (bool, Instant) {
+    fn activity(&self) -> (bool, Instant) {
         let since = self.since.load(Ordering::Acquire);
         (since & BUSY != 0, self.began + Duration::from_millis(since >> 1))
     }
@@ -93,7 +93,7 @@ impl Connection {
     /// Returns when it has exceeded its time, or must make room.
     pub(crate) async fn is_over(&self, limits: &ServeLimits) {
         loop {
-            let (busy, since) = self.stands();
+            let (busy, since) = self.activity();
             if !busy && self.unwanted.load(Ordering::Acquire) {
                 return;
             }
@@ -198,7 +198,7 @@ impl Members {
             .all
             .iter()
             .filter(|(_, seat)| of(seat) && !seat.connection.unwanted.load(Ordering::Relaxed))
-            .filter_map(|(number, seat)| match seat.connection.stands() {
+            .filter_map(|(number, seat)| match seat.connection.activity() {
                 (true, _) => None,
                 (false, since) => Some((since, *number)),
             })

@@ -11,7 +11,7 @@ use serde_json::{Map, Value, json};
 /// Where schemas are kept in an OpenAPI document.
 const COMPONENTS: &str = "#/components/schemas/";
 /// The suffix of the name of a type in requests, if its schema differs from that in answers.
-const TAKEN: &str = "Input";
+const INPUT: &str = "Input";
 
 /// What a body is.
 #[derive(Clone, Copy, Debug)]
@@ -35,7 +35,7 @@ pub fn of<T: JsonSchema>() -> Shape {
 
 /// The schemas of all bodies, as they are asked for.
 pub struct Schemas {
-    taken: Kind,
+    accepted: Kind,
     answered: Kind,
 }
 
@@ -87,14 +87,14 @@ impl Schemas {
                 .with_transform(RecursiveTransform(open))
         };
         Self {
-            taken: Kind::new(settings().for_deserialize()),
+            accepted: Kind::new(settings().for_deserialize()),
             answered: Kind::new(settings().for_serialize()),
         }
     }
 
     /// The schema of what goes in.
-    pub fn taken(&mut self, shape: Shape) -> Value {
-        self.taken.schema(shape)
+    pub fn accepted(&mut self, shape: Shape) -> Value {
+        self.accepted.schema(shape)
     }
 
     /// The schema of what comes out.
@@ -104,17 +104,17 @@ impl Schemas {
 
     /// All referenced schemas by name, including those written by hand; and the names whose schema differs in requests,
     /// so that [`rename`] changes the references to them.
-    pub fn finish(self, by_hand: BTreeMap<&'static str, Value>) -> (Map<String, Value>, BTreeSet<String>) {
-        let (taken, answered) = (self.taken.finish(), self.answered.finish());
-        let differ = differing(&taken, &answered);
-        let mut all: Map<String, Value> = by_hand
+    pub fn finish(self, written: BTreeMap<&'static str, Value>) -> (Map<String, Value>, BTreeSet<String>) {
+        let (accepted, answered) = (self.accepted.finish(), self.answered.finish());
+        let differ = differing(&accepted, &answered);
+        let mut all: Map<String, Value> = written
             .into_iter()
             .map(|(name, schema)| (name.into(), schema))
             .collect();
         all.extend(answered);
-        for (name, mut schema) in taken {
+        for (name, mut schema) in accepted {
             rename(&mut schema, &differ);
-            let name = if differ.contains(&name) { name + TAKEN } else { name };
+            let name = if differ.contains(&name) { name + INPUT } else { name };
             all.insert(name, schema);
         }
         (all, differ)
@@ -122,21 +122,21 @@ impl Schemas {
 }
 
 /// The names whose schemas in requests and answers differ, perhaps only within a referenced schema.
-fn differing(taken: &Map<String, Value>, answered: &Map<String, Value>) -> BTreeSet<String> {
+fn differing(accepted: &Map<String, Value>, answered: &Map<String, Value>) -> BTreeSet<String> {
     let both = || {
-        taken
+        accepted
             .iter()
             .filter_map(|(name, schema)| Some((name, schema, answered.get(name)?)))
     };
     let mut differ: BTreeSet<String> = both()
-        .filter(|(_, taken, answered)| taken != answered)
+        .filter(|(_, accepted, answered)| accepted != answered)
         .map(|(name, ..)| name.clone())
         .collect();
     // Each round finds at least one more, or is the last.
     loop {
-        let found = both().find(|(name, taken, _)| {
+        let found = both().find(|(name, accepted, _)| {
             let mut named = BTreeSet::new();
-            references(taken, &mut named);
+            references(accepted, &mut named);
             !differ.contains(*name) && !named.is_disjoint(&differ)
         });
         match found {
@@ -175,7 +175,7 @@ pub fn rename(schema: &mut Value, differ: &BTreeSet<String>) {
                             .strip_prefix(COMPONENTS)
                             .is_some_and(|name| differ.contains(name));
                         if other {
-                            target.push_str(TAKEN);
+                            target.push_str(INPUT);
                         }
                     }
                     _ => rename(value, differ),
@@ -204,11 +204,11 @@ fn words_as_enum(schema: &mut Schema) {
         let mut words = Vec::new();
         let mut meanings = String::new();
         for one in schema.get("oneOf")?.as_array()? {
-            let told = one.as_object()?;
-            let plain = told
+            let fields = one.as_object()?;
+            let plain = fields
                 .keys()
                 .all(|key| ["const", "enum", "type", "description"].contains(&key.as_str()));
-            let these = match (told.get("const"), told.get("enum")) {
+            let these = match (fields.get("const"), fields.get("enum")) {
                 (Some(word), None) => std::slice::from_ref(word),
                 (None, Some(Value::Array(these))) => these.as_slice(),
                 _ => return None,
@@ -217,7 +217,8 @@ fn words_as_enum(schema: &mut Schema) {
                 return None;
             }
             for word in these {
-                if let (Some(word), Some(meaning)) = (word.as_str(), told.get("description").and_then(Value::as_str)) {
+                if let (Some(word), Some(meaning)) = (word.as_str(), fields.get("description").and_then(Value::as_str))
+                {
                     meanings.push_str(&format!("\n* `{word}`: {meaning}"));
                 }
                 words.push(word.clone());
@@ -272,7 +273,7 @@ mod tests {
     #[test]
     fn what_may_be_left_out_on_the_way_in_is_there_on_the_way_out() {
         let mut schemas = Schemas::new();
-        let mut body = schemas.taken(of::<Holder>());
+        let mut body = schemas.accepted(of::<Holder>());
         assert_eq!(schemas.answered(of::<Holder>()), body);
         let (all, differ) = schemas.finish(BTreeMap::new());
         rename(&mut body, &differ);

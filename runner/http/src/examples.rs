@@ -82,7 +82,7 @@ impl Examples {
             .collect()
     }
 
-    fn put(&mut self, place: &str, described: &mut Value, shown: &[&str]) {
+    fn put(&mut self, body_name: &str, described: &mut Value, shown: &[&str]) {
         let content = described.get_mut("content").and_then(Value::as_object_mut);
         for (media_type, body) in content.into_iter().flatten() {
             if !shown.contains(&media_type.as_str()) {
@@ -91,7 +91,7 @@ impl Examples {
             let schema = body["schema"]["$ref"]
                 .as_str()
                 .and_then(|target| target.rsplit('/').next());
-            let names = self.of(place, schema.unwrap_or_default());
+            let names = self.of(body_name, schema.unwrap_or_default());
             if !names.is_empty() {
                 let refer = |name: &String| (name.clone(), json!({"$ref": format!("#/components/examples/{name}")}));
                 body["examples"] = names.iter().map(refer).collect::<Map<_, _>>().into();
@@ -100,9 +100,9 @@ impl Examples {
         }
     }
 
-    /// The names of the examples for a place with a schema.
-    fn of(&mut self, place: &str, schema: &str) -> Vec<String> {
-        let own = self.named(place);
+    /// The names of the examples of a body (`operation.body`, `operation.200`) with a schema.
+    fn of(&mut self, body_name: &str, schema: &str) -> Vec<String> {
+        let own = self.named(body_name);
         if !own.is_empty() {
             return own;
         }

@@ -73,8 +73,8 @@ pub async fn admit(app: &App, parts: &mut axum::http::request::Parts) -> Result<
     parts.extensions.remove::<access::Vouched>();
     let age = app.tokens.age();
     let admitted = access::authenticate(app, parts, !parts.method.is_safe(), app.clock.now()).await?;
-    let standing = (!app.config.dev).then(|| access::Standing::new(&admitted, access::Peer::of(parts), age));
-    Ok(access::Vouched::new(admitted, standing))
+    let token_watch = (!app.config.dev).then(|| access::TokenWatch::new(&admitted, access::Peer::of(parts), age));
+    Ok(access::Vouched::new(admitted, token_watch))
 }
 
 /// Reads the body of a form, for pages, within the bounds for `known` callers or for others.

@@ -108,7 +108,7 @@ fn operation(route: &Route, bodies: &mut Schemas) -> Value {
         let content: BTreeMap<&str, Value> = route
             .takes
             .iter()
-            .map(|media| (media.media_type, json!({"schema": bodies.taken(media.shape)})))
+            .map(|media| (media.media_type, json!({"schema": bodies.accepted(media.shape)})))
             .collect();
         operation["requestBody"] = json!({"content": content});
     }
@@ -197,10 +197,10 @@ mod tests {
     #[test]
     fn every_field_of_the_wire_is_described() {
         let document = document(&crate::routes::table());
-        let by_hand = schemas::all();
+        let written = schemas::all();
         let all = document["components"]["schemas"].as_object().unwrap();
         let mut silent = Vec::new();
-        for (name, schema) in all.iter().filter(|(name, _)| !by_hand.contains_key(name.as_str())) {
+        for (name, schema) in all.iter().filter(|(name, _)| !written.contains_key(name.as_str())) {
             for (field, property) in schema["properties"].as_object().into_iter().flatten() {
                 if property["description"].as_str().is_none_or(str::is_empty) {
                     silent.push(format!("{name}.{field}"));

@@ -21,7 +21,7 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 use serde_json::Value;
 
-use crate::access::{Caller, Peer, Standing, refused};
+use crate::access::{Caller, Peer, TokenWatch, refused};
 use crate::app::App;
 use crate::body;
 use crate::json;
@@ -45,7 +45,7 @@ pub struct Request {
     pub app: App,
     pub caller: Arc<Caller>,
     /// Waits for the end of the caller's token or session; `None`: it has no end.
-    pub(crate) standing: Option<Standing>,
+    pub(crate) token_watch: Option<TokenWatch>,
     /// Where the connection comes from.
     pub(crate) peer: Peer,
     /// The present instant: one for the whole request.
@@ -274,14 +274,14 @@ impl Request {
         tokio::select! {
             biased;
             read = body::read(body, bytes_max, idle, whole) => read,
-            () = self.fallen() => Err(refused()),
+            () = self.token_ended() => Err(refused()),
         }
     }
 
     /// Waits until the caller's token or session is not valid any more.
-    pub(crate) async fn fallen(&self) {
-        match &self.standing {
-            Some(standing) => standing.end(&self.app).await,
+    pub(crate) async fn token_ended(&self) {
+        match &self.token_watch {
+            Some(token_watch) => token_watch.ended(&self.app).await,
             None => std::future::pending().await,
         }
     }

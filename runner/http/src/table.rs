@@ -18,7 +18,7 @@ use heddle_domain::fault::pointer_token;
 use heddle_engine::heddle_sandbox::FairSlot;
 use parking_lot::Mutex;
 
-use crate::access::{Access, Standing, authenticate, refused};
+use crate::access::{Access, TokenWatch, authenticate, refused};
 use crate::app::{App, UPLOADS_WAITING_MAX};
 use crate::describe::Shape;
 use crate::guard;
@@ -391,7 +391,7 @@ async fn handle(app: App, route: Arc<Route>, path: Option<RawPathParams>, reques
     let (parts, mut body) = request.into_parts();
     let now = app.clock.now();
     let peer = crate::access::Peer::of(&parts);
-    let (caller, standing) = match route.access {
+    let (caller, token_watch) = match route.access {
         Access::Open => {
             if route.pace != Pace::Free {
                 body = crate::body::read_unknown(&app, peer, &parts.headers, body)
@@ -411,8 +411,8 @@ async fn handle(app: App, route: Arc<Route>, path: Option<RawPathParams>, reques
                     access.described()
                 )));
             }
-            let standing = (!app.config.dev).then(|| Standing::new(&admitted, peer, age));
-            (admitted.caller, standing)
+            let token_watch = (!app.config.dev).then(|| TokenWatch::new(&admitted, peer, age));
+            (admitted.caller, token_watch)
         }
     };
     let slot = slot(&app, route.pace, &caller.actor).await?;
@@ -423,12 +423,12 @@ async fn handle(app: App, route: Arc<Route>, path: Option<RawPathParams>, reques
     let query = parse_query(parts.uri.query())?;
     check_query(&route, &query)?;
     // A waiting or following request ends with the token of its caller.
-    let lasting = standing.clone().filter(|_| route.pace == Pace::Waits);
+    let lasting = token_watch.clone().filter(|_| route.pace == Pace::Waits);
     let shared = app.clone();
     let request = Request {
         app,
         caller,
-        standing,
+        token_watch,
         peer,
         now,
         headers: parts.headers,
@@ -439,15 +439,17 @@ async fn handle(app: App, route: Arc<Route>, path: Option<RawPathParams>, reques
     let handled = (route.handler)(request);
     let response = match &lasting {
         None => handled.await?,
-        Some(standing) => tokio::select! {
+        Some(token_watch) => tokio::select! {
             biased;
             outcome = handled => outcome?,
-            () = standing.end(&shared) => return Err(refused()),
+            () = token_watch.ended(&shared) => return Err(refused()),
         },
     };
     // A stream counts for as long as it is read.
     Ok(match slot {
-        Some(slot) if route.pace == Pace::Waits => hold(response, slot, lasting.map(|standing| (standing, shared))),
+        Some(slot) if route.pace == Pace::Waits => {
+            hold(response, slot, lasting.map(|token_watch| (token_watch, shared)))
+        }
         _ => response,
     })
 }
@@ -482,15 +484,15 @@ fn check_query(route: &Route, query: &[(String, String)]) -> Result<(), Problem>
     faults.or(()).map_err(Problem::invalid)
 }
 
-/// Keeps a slot until the body has been sent; a body that is in the making ends with what its caller has shown.
-fn hold(response: Response, slot: FairSlot, standing: Option<(Standing, App)>) -> Response {
+/// Keeps a slot until the body has been sent; a body that is still being made ends with the token of its caller.
+fn hold(response: Response, slot: FairSlot, token_watch: Option<(TokenWatch, App)>) -> Response {
     use futures::StreamExt;
     if http_body::Body::size_hint(response.body()).exact().is_some() {
         return response;
     }
     let end = async move {
-        match standing {
-            Some((standing, app)) => standing.end(&app).await,
+        match token_watch {
+            Some((token_watch, app)) => token_watch.ended(&app).await,
             None => std::future::pending().await,
         }
     };

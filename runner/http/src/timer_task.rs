@@ -35,7 +35,7 @@ const TIMEOUT_RETRY_INTERVAL: &str = "1s";
 pub(crate) struct TimerTask {
     /// Its number, if it has one.
     pub(crate) task_id: Option<i64>,
-    /// The place of the node above in the tree; none: it is the root.
+    /// The index of its parent in the list of the tree; none: it is the root.
     pub(crate) parent: Option<usize>,
     /// Its fields, without `taskId` and `subTaskList`.
     pub(crate) fields: Map<String, Value>,

@@ -271,7 +271,7 @@ fn create(root: &Path, data: &Path, owner: Option<&Owner>, binaries: &Binaries, 
         }
     }
     create_private_dir(&making)?;
-    hand_over(&making, owner)?;
+    give_to(&making, owner)?;
     let dir = ServerDir::new(making.clone(), owner)?;
     let mut command = program(binaries, "initdb", owner, &[&dir]);
     command.arg("-D").arg(dir.name());
@@ -298,7 +298,7 @@ fn create(root: &Path, data: &Path, owner: Option<&Owner>, binaries: &Binaries, 
     Ok(())
 }
 
-fn hand_over(path: &Path, owner: Option<&Owner>) -> Result<()> {
+fn give_to(path: &Path, owner: Option<&Owner>) -> Result<()> {
     match owner {
         Some(owner) => std::os::unix::fs::lchown(path, Some(owner.uid), Some(owner.gid))
             .with_context(|| format!("cannot give {} to the user {}", path.display(), owner.name)),
@@ -323,7 +323,7 @@ fn write_settings(data: &Path, owner: Option<&Owner>, wanted: &str) -> Result<()
         .with_context(|| format!("cannot write {}", making.display()))?;
     file.write_all(wanted.as_bytes())?;
     file.sync_all()?;
-    hand_over(&making, owner)?;
+    give_to(&making, owner)?;
     std::fs::rename(&making, &path).with_context(|| format!("cannot write {}", path.display()))?;
     Ok(())
 }
@@ -384,7 +384,7 @@ fn socket_dir(root: &Path, data_dir: &Path, owner: Option<&Owner>) -> Result<Pat
     let inside = root.join("socket");
     if inside.as_os_str().len() <= MAX_SOCKET_DIR_BYTES {
         create_private_dir(&inside)?;
-        hand_over(&inside, owner)?;
+        give_to(&inside, owner)?;
         return Ok(inside);
     }
     let runtime = std::env::var_os("XDG_RUNTIME_DIR")
@@ -421,7 +421,7 @@ fn claim_outside(path: &Path, owner: Option<&Owner>) -> Result<bool> {
         }
         Err(error) => return Err(error).with_context(|| format!("cannot create {}", path.display())),
     }
-    hand_over(path, owner)?;
+    give_to(path, owner)?;
     Ok(true)
 }
 

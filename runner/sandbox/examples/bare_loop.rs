@@ -170,7 +170,7 @@ async fn bare_run(
 struct RealClock;
 
 impl Clock for RealClock {
-    #[expect(clippy::disallowed_methods, reason = "the benchmark's one door to the time")]
+    #[expect(clippy::disallowed_methods, reason = "the only place that reads the time")]
     fn now(&self) -> Time {
         chrono::Utc::now()
     }

@@ -11,7 +11,7 @@ use std::time::Duration;
 
 /// The input of an attempt.
 pub struct AttemptRequest {
-    /// What the attempt is told about itself.
+    /// The context that the attempt can read.
     pub context: Context,
     /// The effective params, a JSON text. For a script of the world `consumer`: `{"topic": …, "messages": [{"id",
     /// "sender", "receiver", "due", "payload"}]}`, unless it is given a batch.

@@ -96,7 +96,7 @@ struct Job {
     reply: SyncSender<Result<Vec<u8>, Stopped>>,
 }
 
-/// Waiting works, by owner. Owners are served in turn, so that an owner with many works does not delay the others.
+/// Waiting works, by owner. Owners are served round-robin, so that an owner with many works does not delay the others.
 #[derive(Default)]
 struct Queue {
     waiting: usize,

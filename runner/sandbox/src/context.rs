@@ -1,4 +1,4 @@
-//! What an attempt is told about itself.
+//! The context of an attempt.
 
 use heddle_domain::Time;
 use heddle_domain::state::Trigger;
@@ -6,7 +6,7 @@ use serde::{Serialize, Serializer};
 use serde_json::value::RawValue;
 use uuid::Uuid;
 
-/// What an attempt is told about itself: `heddle:task/context` in a component, `HEDDLE_CONTEXT` in a WASI command, and
+/// What an attempt can read about itself: `heddle:task/context` in a component, `HEDDLE_CONTEXT` in a WASI command, and
 /// as JSON in a queue's claim and an `http` task's body.
 #[derive(Clone, Debug, Serialize)]
 pub struct Context {

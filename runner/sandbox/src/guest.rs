@@ -64,8 +64,8 @@ pub(crate) struct HostSide {
 /// The last progress; it is passed on at a bounded rate.
 #[derive(Default)]
 pub(crate) struct Progress {
-    pub told_at: Option<Time>,
-    pub untold: Option<(f64, String)>,
+    pub reported_at: Option<Time>,
+    pub unreported: Option<(f64, String)>,
 }
 
 /// Marks `heddle:task`'s host functions as working on a [`HostSide`].

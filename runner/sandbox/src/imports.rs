@@ -68,7 +68,7 @@ impl HostSide {
 
     /// Passes on the last progress, if it was held back.
     pub fn flush_progress(&mut self) {
-        if let Some((fraction, note)) = self.progress.untold.take() {
+        if let Some((fraction, note)) = self.progress.unreported.take() {
             self.services.progress(fraction, note);
         }
     }
@@ -129,10 +129,14 @@ impl wit::progress::Host for HostSide {
         } else {
             fraction.clamp(0.0, 1.0)
         };
-        self.progress.untold = Some((fraction, cut(&note, MAX_NOTE_BYTES).replace('\0', "\u{fffd}")));
+        self.progress.unreported = Some((fraction, cut(&note, MAX_NOTE_BYTES).replace('\0', "\u{fffd}")));
         let now = self.clock.now();
-        if self.progress.told_at.is_none_or(|told| now - told >= PROGRESS_INTERVAL) {
-            self.progress.told_at = Some(now);
+        if self
+            .progress
+            .reported_at
+            .is_none_or(|last| now - last >= PROGRESS_INTERVAL)
+        {
+            self.progress.reported_at = Some(now);
             self.flush_progress();
         }
     }

@@ -245,20 +245,20 @@ pub fn compile_when_told() -> ExitCode {
 }
 
 pub async fn threads_that_end_take_no_compiler_with_them(_: Bench) {
-    let told = tempfile::tempdir().unwrap();
-    let pipe = told.path().join("begin");
+    let temp = tempfile::tempdir().unwrap();
+    let pipe = temp.path().join("begin");
     let name = CString::new(pipe.as_os_str().as_bytes()).unwrap();
     // SAFETY: the name is a C string, which the call only reads.
     assert_eq!(unsafe { libc::mkfifo(name.as_ptr(), 0o600) }, 0);
     // Open at both ends, so that no open waits for the other end.
     let mut begin = std::fs::File::options().read(true).write(true).open(&pipe).unwrap();
     let bench = Bench::with(|config| {
-        let directory = told.path().to_str().unwrap().to_owned();
+        let directory = temp.path().to_str().unwrap().to_owned();
         config.compiler.args = vec!["compile-when-told".into(), directory];
     });
     let sandbox = bench.sandbox.clone();
     let mut compiled = Box::pin(async move { sandbox.compile(command("").into()).await });
-    let (runtime, here) = (tokio::runtime::Handle::current(), told.path().join("here"));
+    let (runtime, here) = (tokio::runtime::Handle::current(), temp.path().join("here"));
     // Like a worker of tokio's that was blocked for a while.
     let ended = std::thread::spawn(move || {
         runtime.block_on(async {

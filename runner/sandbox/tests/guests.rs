@@ -16,7 +16,7 @@ use std::time::Duration;
 pub struct RealClock;
 
 impl Clock for RealClock {
-    #[expect(clippy::disallowed_methods, reason = "the tests' one door to the time")]
+    #[expect(clippy::disallowed_methods, reason = "the only place that reads the time")]
     fn now(&self) -> Time {
         chrono::Utc::now()
     }

@@ -2,7 +2,7 @@
 
 use crate::guests::{Bench, COUNTED_IN, RealClock, Tables, command, config};
 use crate::outcomes::failure;
-use crate::texts::{bench, compiled, everything, fault, load, run, script, serve, shared, succeeded, told_everything};
+use crate::texts::{bench, check_reports, compiled, everything, fault, load, run, script, serve, shared, succeeded};
 use bytes::Bytes;
 use heddle_domain::state::ErrorKind;
 use heddle_sandbox::{Language, LogLevel, Outcome, Sandbox, World};
@@ -222,7 +222,7 @@ pub async fn endings(_: Bench) {
 
 pub async fn faults_of_texts(_: Bench) {
     let bench = bench();
-    for (text, message, place) in [
+    for (text, message, position) in [
         ("x = 1\ndef run(:\n", "invalid syntax", Some((2, 9))),
         ("def run():\nreturn 1\n", "expected an indented block", Some((2, 1))),
         ("x = 'ä'; y = (\n", "'(' was never closed", Some((1, 14))),
@@ -238,8 +238,8 @@ pub async fn faults_of_texts(_: Bench) {
     ] {
         let fault = fault(&bench, PY, text).await;
         assert!(fault.message.contains(message), "{text}: {fault:?}");
-        assert_eq!(fault.line.zip(fault.column), place, "{text}: {fault:?}");
-        let line = place.and_then(|(line, _)| text.lines().nth(line as usize - 1));
+        assert_eq!(fault.line.zip(fault.column), position, "{text}: {fault:?}");
+        let line = position.and_then(|(line, _)| text.lines().nth(line as usize - 1));
         assert_eq!(fault.text.as_deref(), line, "{text}");
     }
 }
@@ -284,7 +284,7 @@ pub async fn host_functions_of_texts(_: Bench) {
     }
     let at = "2013-07-01T00:00:00.000000Z";
     assert_eq!(output["of"], json!(["group", 1, at, at, "key"]));
-    told_everything(&result, &tables, r#"{"a": 1}"#);
+    check_reports(&result, &tables, r#"{"a": 1}"#);
 }
 
 pub async fn the_standard_library(_: Bench) {
@@ -522,8 +522,8 @@ pub async fn messages_of_texts(_: Bench) {
     ]})
     .to_string();
     let said = bench.run(&script).await;
-    let told = succeeded(text, &said).to_string();
-    assert!(told.contains("no 2 of letters"), "{said:?}");
+    let output = succeeded(text, &said).to_string();
+    assert!(output.contains("no 2 of letters"), "{said:?}");
 }
 
 pub async fn hostile_texts(_: Bench) {

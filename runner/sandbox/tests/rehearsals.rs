@@ -121,21 +121,21 @@ pub async fn javascript(_: Bench) {
     }";
     let script = text(&bench, Language::JavaScript, source).await;
     let (rehearsal, stand) = staged();
-    let told = output(&bench, &script, &rehearsal).await;
+    let seen = output(&bench, &script, &rehearsal).await;
     assert_eq!(
-        told["began"],
+        seen["began"],
         json!(["2026-02-28T23:59:59.500Z", 1_772_323_199_500_u64, 0])
     );
-    assert_eq!(told["order"], json!(["answer", 60_000, 3_600_000]));
-    assert_eq!(told["ended"], json!(["2026-03-01T01:00:02.500Z", 3_603_000]));
+    assert_eq!(seen["order"], json!(["answer", 60_000, 3_600_000]));
+    assert_eq!(seen["ended"], json!(["2026-03-01T01:00:02.500Z", 3_603_000]));
     assert_eq!(
-        told["answer"],
+        seen["answer"],
         json!([201, "https://a.test/there", true, "yes", {"n": 1}])
     );
-    assert_eq!(told["sql"], json!([[{"a": 1}], 7]));
+    assert_eq!(seen["sql"], json!([[{"a": 1}], 7]));
     assert!(
-        told["refused"].as_str().unwrap().contains("fetch failed: not recorded"),
-        "{told:#}"
+        seen["refused"].as_str().unwrap().contains("fetch failed: not recorded"),
+        "{seen:#}"
     );
     let asked = [
         "POST https://a.test/moved x",
@@ -145,7 +145,7 @@ pub async fn javascript(_: Bench) {
         "GET https://b.test/",
     ];
     assert_eq!(*stand.asked.lock().unwrap(), asked);
-    draws_by_the_seed(&bench, &script, |told| told["chance"].clone()).await;
+    draws_by_the_seed(&bench, &script, |seen| seen["chance"].clone()).await;
     // Without recorded answers, a rehearsal is granted no more than any attempt.
     let (rehearsal, _) = staged();
     let plain = Rehearsal {
@@ -192,19 +192,19 @@ def run(params, ctx):
 ";
     let script = text(&bench, Language::Python, source).await;
     let (rehearsal, stand) = staged();
-    let told = output(&bench, &script, &rehearsal).await;
-    assert_eq!(told["began"], "2026-02-28T23:59:59.500000+00:00", "{told:#}");
-    let waited = told["waited"].as_f64().unwrap();
-    assert!((3_660.0..3_691.0).contains(&waited), "{told:#}");
+    let seen = output(&bench, &script, &rehearsal).await;
+    assert_eq!(seen["began"], "2026-02-28T23:59:59.500000+00:00", "{seen:#}");
+    let waited = seen["waited"].as_f64().unwrap();
+    assert!((3_660.0..3_691.0).contains(&waited), "{seen:#}");
     assert!(
-        told["ended"].as_str().unwrap().starts_with("2026-03-01T01:0"),
-        "{told:#}"
+        seen["ended"].as_str().unwrap().starts_with("2026-03-01T01:0"),
+        "{seen:#}"
     );
-    assert_eq!(told["answer"], json!([201, {"n": 1}]));
-    assert_eq!(told["sql"], json!([[{"a": 1}], 7]));
-    assert!(told["refused"].as_str().unwrap().contains("not recorded"), "{told:#}");
+    assert_eq!(seen["answer"], json!([201, {"n": 1}]));
+    assert_eq!(seen["sql"], json!([[{"a": 1}], 7]));
+    assert!(seen["refused"].as_str().unwrap().contains("not recorded"), "{seen:#}");
     assert_eq!(stand.asked.lock().unwrap().len(), 5);
-    draws_by_the_seed(&bench, &script, |told| told["chance"].clone()).await;
+    draws_by_the_seed(&bench, &script, |seen| seen["chance"].clone()).await;
 }
 
 /// A command of WASI 0.1 writes the time of its clock, in seconds, and a random number.
@@ -238,9 +238,9 @@ pub async fn commands(mut bench: Bench) {
     );
     let script = bench.script(module).await;
     let (rehearsal, _) = staged();
-    let told = output(&bench, &script, &rehearsal).await;
+    let seen = output(&bench, &script, &rehearsal).await;
     // It advances with real time: the machine may be slow.
-    let seconds = told[0].as_u64().unwrap();
-    assert!((1_772_323_199..1_772_323_209).contains(&seconds), "{told}");
-    draws_by_the_seed(&bench, &script, |told| told[1].clone()).await;
+    let seconds = seen[0].as_u64().unwrap();
+    assert!((1_772_323_199..1_772_323_209).contains(&seconds), "{seen}");
+    draws_by_the_seed(&bench, &script, |seen| seen[1].clone()).await;
 }

@@ -11,7 +11,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, AtomicU32, Ordering::SeqCst};
 
 /// Texts that tell on which runtime they are, and what another one has in addition to this program's own.
-fn told_apart(language: Language) -> (&'static str, &'static str, &'static str) {
+fn distinct_texts(language: Language) -> (&'static str, &'static str, &'static str) {
     match language {
         Language::Python => (
             "import builtins\ndef run():\n    return getattr(builtins, 'heddle_build', 'own')\n",
@@ -27,7 +27,7 @@ fn told_apart(language: Language) -> (&'static str, &'static str, &'static str) 
 }
 
 fn older(language: Language) -> RuntimeBundle {
-    let (_, part, more) = told_apart(language);
+    let (_, part, more) = distinct_texts(language);
     RuntimeBundle::own(language).unwrap().with_more(part, more)
 }
 
@@ -43,7 +43,7 @@ async fn says(bench: &Bench, script: &Script) -> String {
 }
 
 /// Loads a text on a kept runtime, whose bytes may be requested.
-async fn taken_up(sandbox: &Sandbox, key: &str, packed: &[u8], text: &'static str) -> Script {
+async fn load_kept(sandbox: &Sandbox, key: &str, packed: &[u8], text: &'static str) -> Script {
     let kept = async { Ok::<_, Infallible>(Some(packed.to_vec())) };
     let text = async { Ok(Bytes::from_static(text.as_bytes())) };
     sandbox.load_kept(key, kept, text).await.unwrap()
@@ -53,13 +53,13 @@ async fn taken_up(sandbox: &Sandbox, key: &str, packed: &[u8], text: &'static st
 pub async fn both_at_once(_: Bench) {
     let bench = bench();
     for language in Language::ALL {
-        let (text, ..) = told_apart(language);
+        let (text, ..) = distinct_texts(language);
         let (older, compiled) = (older(language), compiled(&bench, language, text).await.unwrap());
         let own = load(&bench.sandbox, &compiled).await;
         assert_eq!(own.runtime(), Some(compiled.runtime.as_ref().unwrap().tag.as_str()));
         let (tag, packed) = (older.id().tag, older.pack());
         let key = key_on(&compiled, &tag);
-        let script = taken_up(&bench.sandbox, &key, &packed, text).await;
+        let script = load_kept(&bench.sandbox, &key, &packed, text).await;
         assert_eq!(script.runtime(), Some(tag.as_str()));
         for _ in 0..2 {
             assert_eq!(says(&bench, &script).await, "\"older\"", "{language:?}");
@@ -101,7 +101,7 @@ impl Clock for Moved {
 pub async fn tried_again_after_a_while(_: Bench) {
     let bench = bench();
     let language = Language::JavaScript;
-    let (text, ..) = told_apart(language);
+    let (text, ..) = distinct_texts(language);
     let compiled = compiled(&bench, language, text).await.unwrap();
     let (older, clock) = (older(language), Arc::new(Moved(AtomicI64::new(0))));
     let (tag, packed) = (older.id().tag, older.pack());
@@ -143,7 +143,7 @@ pub async fn tried_again_after_a_while(_: Bench) {
 /// Bundles that are intact, but cannot run: of another language, without their parts, with invalid code.
 pub async fn nonsense(_: Bench) {
     let bench = bench();
-    let (text, ..) = told_apart(Language::JavaScript);
+    let (text, ..) = distinct_texts(Language::JavaScript);
     let compiled = compiled(&bench, Language::JavaScript, text).await.unwrap();
     let own = compiled.runtime.as_ref().unwrap().tag.as_str();
     let javascript = || RuntimeBundle::own(Language::JavaScript).unwrap();
@@ -154,7 +154,7 @@ pub async fn nonsense(_: Bench) {
         ("a memory with an odd length", javascript().with_more("memory", "more")),
     ] {
         let tag = bundle.id().tag;
-        let script = taken_up(&bench.sandbox, &key_on(&compiled, &tag), &bundle.pack(), text).await;
+        let script = load_kept(&bench.sandbox, &key_on(&compiled, &tag), &bundle.pack(), text).await;
         assert_eq!(script.runtime(), Some(own), "{what}");
         assert_eq!(says(&bench, &script).await, "\"own\"", "{what}");
     }

@@ -2,7 +2,7 @@
 
 use crate::guests::{Bench, RealClock, Tables, config};
 use crate::outcomes::failure;
-use crate::texts::{bench, compiled, everything, fault, run, script, serve, succeeded, told_everything};
+use crate::texts::{bench, check_reports, compiled, everything, fault, run, script, serve, succeeded};
 use bytes::Bytes;
 use heddle_domain::state::ErrorKind;
 use heddle_sandbox::{AttemptResult, Language, LogLevel, Outcome, Sandbox, World};
@@ -245,7 +245,7 @@ pub async fn host_functions_of_texts(_: Bench) {
     assert!(output["refused"].as_str().unwrap().contains("`secrets`"), "{output}");
     assert!(output["sql"].as_str().unwrap().contains("`sql`"), "{output}");
     assert_eq!(output["none"], "not available");
-    told_everything(&result, &tables, r#"{"a":1}"#);
+    check_reports(&result, &tables, r#"{"a":1}"#);
 }
 
 pub async fn what_the_web_has(_: Bench) {
@@ -477,7 +477,7 @@ pub async fn hostile_texts(_: Bench) {
     assert_eq!(output(&bench, &body).await, json!([2000, "RangeError", 9000]));
     // Other recursions of the interpreter on the sandbox's stack also fail with an error.
     let built = "let a = []; for (let i = 0; i < 100000; i++) a = [a];";
-    for (place, body) in [
+    for (name, body) in [
         (
             "a run",
             format!("export default () => {{ {built} return JSON.stringify(a) }}"),
@@ -488,7 +488,7 @@ pub async fn hostile_texts(_: Bench) {
         let (kind, message) = failure(&result);
         assert!(
             matches!(kind, ErrorKind::Failed | ErrorKind::Invalid) && !message.contains("trap"),
-            "{place}: {result:?}"
+            "{name}: {result:?}"
         );
     }
     for (body, expect) in [

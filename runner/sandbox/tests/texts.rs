@@ -125,7 +125,7 @@ pub fn everything() -> Arc<Tables> {
 }
 
 /// Checks what these scripts have told Heddle. `object` is `{"a":1}` as their language writes it.
-pub fn told_everything(result: &AttemptResult, tables: &Tables, object: &str) {
+pub fn check_reports(result: &AttemptResult, tables: &Tables, object: &str) {
     assert_eq!(
         result.effects,
         [

@@ -155,8 +155,8 @@ pub(crate) async fn write(connection: &mut PgSession, announced: &[Announced]) -
     sqlx::query!(
         "INSERT INTO heddle.changes (kind, name, at)
          SELECT kind, name, at
-           FROM UNNEST($1::text[], $2::text[], $3::timestamptz[]) WITH ORDINALITY AS a (kind, name, at, place)
-          ORDER BY place",
+           FROM UNNEST($1::text[], $2::text[], $3::timestamptz[]) WITH ORDINALITY AS a (kind, name, at, ordinal)
+          ORDER BY ordinal",
         &column(announced, |one| one.noun.as_str()) as &[&str],
         &column(announced, |one| one.name.as_str()) as &[&str],
         &column(announced, |one| one.at),

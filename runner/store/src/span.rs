@@ -163,7 +163,7 @@ mod tests {
     }
 
     #[test]
-    fn long_spans_are_told_from_short_ones() {
+    fn long_spans_are_distinguished_from_short_ones() {
         let now = at("2026-11-24T05:40:00Z");
         let long: Vec<bool> = spans_of_groups(now, None).iter().map(Span::is_long).collect();
         assert_eq!(long, [false, false, false, true, true, true, false]);

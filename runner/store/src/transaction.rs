@@ -33,7 +33,7 @@ use tokio::time::Instant;
 use crate::database::{PgSession, Transaction};
 use crate::{Store, StoreError};
 
-/// How often a transaction that meets others is tried.
+/// How often a transaction is tried that conflicts with others.
 const TRIES_MAX: u32 = 3;
 
 /// The pause before it is tried again, times the number of tries so far.

@@ -191,7 +191,7 @@ impl Ctx {
             .map(|(_, value)| value.as_str())
     }
 
-    /// Whether there is a filter: an empty list is told apart from a list without matches.
+    /// Whether there is a filter: an empty list is distinguished from a list without matches.
     pub(crate) fn filters(&self) -> bool {
         self.query
             .iter()

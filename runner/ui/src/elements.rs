@@ -178,7 +178,7 @@ impl<S: Shown + ?Sized> Shown for &S {
 
 /// A state: hue, glyph and word.
 pub(crate) fn state(ctx: &Ctx, state: impl Shown) -> Markup {
-    told(&state, &state_word(ctx, &state))
+    state_called(&state, &state_word(ctx, &state))
 }
 
 /// The state of a `notification`, a `message` or a `backfill`. Some of these states have words of their own, because
@@ -187,11 +187,11 @@ pub(crate) fn state_of(ctx: &Ctx, thing: &str, state: impl Shown) -> Markup {
     let key = format!("state-{thing}-{}", state.word());
     let word = t!(ctx, &key);
     let word = if word == key { state_word(ctx, &state) } else { word };
-    told(&state, &word)
+    state_called(&state, &word)
 }
 
-/// A state by a word of its own.
-pub(crate) fn told(state: impl Shown, word: &str) -> Markup {
+/// A state under the word that is given.
+pub(crate) fn state_called(state: impl Shown, word: &str) -> Markup {
     let glyph_name = state.glyph();
     html! { span class={ "state s-" (glyph_name) } { (glyph(glyph_name)) span { (word) } } }
 }
@@ -256,7 +256,7 @@ pub(crate) fn time_exact(ctx: &Ctx, at: impl Into<Time>) -> Markup {
     html! { time datetime=(iso(at)) title=(zones(ctx, at)) data-at="s" { (span::moment(ctx.lang, ctx.zone, at, ctx.now, true)) } }
 }
 
-/// A moment with its milliseconds: the order of what happened within a second is told.
+/// A moment with its milliseconds: the order of what happened within a second is shown.
 pub(crate) fn time_to_the_milli(ctx: &Ctx, at: impl Into<Time>) -> Markup {
     let at = at.into();
     let millis = at.timestamp_subsec_millis();
@@ -483,7 +483,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_one_types_is_told_from_words() {
+    fn what_one_types_is_distinguished_from_words() {
         let shown = |text: &str| prose(text).into_string();
         assert_eq!(
             shown("try `a <b>`, then `c`"),

@@ -59,18 +59,18 @@ impl Trouble {
 
     /// The same for people: a field is named by its label, not by its pointer.
     pub(crate) fn said(&self, ctx: &Ctx) -> String {
-        self.told(ctx.lang, None)
+        self.in_words(ctx.lang, None)
     }
 
     /// The same for a text that somebody wrote, with the numbers of the lines.
     pub(crate) fn said_of(&self, ctx: &Ctx, text: &str) -> String {
-        self.told(ctx.lang, Some(text))
+        self.in_words(ctx.lang, Some(text))
     }
 
-    fn told(&self, lang: Lang, text: Option<&str>) -> String {
+    fn in_words(&self, lang: Lang, text: Option<&str>) -> String {
         // If no error names a field or a line, the detail is shown once, and no list of errors.
-        let placed = |fault: &ProblemFault| !fault.pointer.is_empty() || fault.line.is_some();
-        if !self.errors.iter().any(placed) {
+        let is_located = |fault: &ProblemFault| !fault.pointer.is_empty() || fault.line.is_some();
+        if !self.errors.iter().any(is_located) {
             return self.sentence();
         }
         let mut lines = self.lines();
@@ -80,10 +80,10 @@ impl Trouble {
             let line = fault.line.map(i64::from).or_else(found);
             let line = line.map(|n| lang.t("line-n", &[("n", n.into())]));
             let label = label(lang, &fault.pointer, text.is_some());
-            let place: Vec<String> = line.into_iter().chain(label).collect();
-            match place.is_empty() {
+            let location: Vec<String> = line.into_iter().chain(label).collect();
+            match location.is_empty() {
                 true => fault.detail.clone(),
-                false => format!("{}: {}", place.join(", "), fault.detail),
+                false => format!("{}: {}", location.join(", "), fault.detail),
             }
         }));
         lines.join("\n")
@@ -198,15 +198,15 @@ mod tests {
             (of("it is bad", &[("/to", "no")]), "it is bad\nTo: no"),
             (of("it is bad", &[]), "it is bad"),
         ] {
-            assert_eq!(trouble.told(Lang::En, None), said);
+            assert_eq!(trouble.in_words(Lang::En, None), said);
         }
-        assert_eq!(of("/from: x", &[("/from", "x")]).told(Lang::Zh, None), "从: x");
+        assert_eq!(of("/from: x", &[("/from", "x")]).in_words(Lang::Zh, None), "从: x");
     }
 
     #[test]
     fn a_text_has_lines() {
         let trouble = of("/tasks/b/script: no", &[("/tasks/b/script", "no")]);
         let text = "tasks:\n  a:\n    script: x\n  b:\n    script: y\n";
-        assert_eq!(trouble.told(Lang::En, Some(text)), "line 5, tasks.b.script: no");
+        assert_eq!(trouble.in_words(Lang::En, Some(text)), "line 5, tasks.b.script: no");
     }
 }

@@ -133,7 +133,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn keys_and_values_are_told_apart_and_nothing_is_html() {
+    fn keys_and_values_are_distinguished_and_nothing_is_html() {
         let shown = highlighted("a: 1\nb: <script>\n# c\n  - d: x").into_string();
         assert!(
             shown.contains(r#"<span class="key">a</span>:<span class="number"> 1</span>"#),

@@ -21,7 +21,7 @@ mod chrome;
 use std::time::Duration;
 
 use futures::StreamExt;
-use heddle_tests::bench::{Parts, Place, memory, now, percentile, processor_time};
+use heddle_tests::bench::{Fixture, Parts, memory, now, percentile, processor_time};
 use heddle_tests::{Node, NodeOptions, TOKEN, eventually};
 use reqwest::Method;
 use serde_json::json;
@@ -57,13 +57,13 @@ fn head(what: &str, figures: [&str; 4]) {
 #[tokio::main]
 async fn main() {
     let parts = Parts::asked();
-    let place = match std::env::var("HEDDLE_BENCH_DATABASE") {
-        Ok(url) => Place::at(url).await,
-        Err(_) => Place::new().await,
+    let fixture = match std::env::var("HEDDLE_BENCH_DATABASE") {
+        Ok(url) => Fixture::at(url).await,
+        Err(_) => Fixture::new().await,
     };
-    let options = NodeOptions::new(place.url()).data_dir(&place.directory().join("node"));
+    let options = NodeOptions::new(fixture.url()).data_dir(&fixture.directory().join("node"));
     let mut node = options.start().await;
-    let known = fill(&place, &node).await;
+    let known = fill(&fixture, &node).await;
     if parts.contain("api") {
         api(&node, &known).await;
     }
@@ -90,15 +90,15 @@ struct Known {
     /// A run that failed.
     failed: String,
     key: String,
-    /// A place in the middle of the feed.
+    /// A cursor in the middle of the feed.
     cursor: String,
     /// Runs that wait for a worker, and runs that have ended.
     runs: Vec<String>,
 }
 
 /// Fills the database, unless it is, and finds what is asked for by name.
-async fn fill(place: &Place, node: &Node) -> Known {
-    let sql = place.sql().await;
+async fn fill(fixture: &Fixture, node: &Node) -> Known {
+    let sql = fixture.sql().await;
     let filled: bool = sql
         .query_one(
             "SELECT EXISTS (SELECT FROM heddle.groups WHERE name = 'shop-00001')",
@@ -170,7 +170,7 @@ async fn patterns(node: &Node) {
     node.put_group("rare", waits).await;
     let mut tasks = serde_json::Map::new();
     for task in 0..1_000_usize {
-        let above = |place: usize| format!("t{:03}", (task - 20) / 20 * 20 + place % 20);
+        let above = |index: usize| format!("t{:03}", (task - 20) / 20 * 20 + index % 20);
         let needs: Vec<String> = match task {
             0..20 => Vec::new(),
             _ => vec![above(task), above(task + 1)],
@@ -411,10 +411,10 @@ async fn open_pages(
 ) {
     let received = std::sync::Arc::<std::sync::atomic::AtomicU64>::default();
     let mut open = Vec::new();
-    for place in 0..OPEN {
-        let path = match place % 2 {
+    for index in 0..OPEN {
+        let path = match index % 2 {
             0 => "/".to_owned(),
-            _ => format!("/runs/{}", known.runs[place / 2 % known.runs.len()]),
+            _ => format!("/runs/{}", known.runs[index / 2 % known.runs.len()]),
         };
         let page = node.request(Method::GET, &path).header("accept", "text/html");
         let page = page.send().await.expect("a page").text().await.expect("text");

@@ -22,7 +22,7 @@ use std::time::Duration;
 
 use heddle_client::Client;
 use heddle_tests::TOKEN;
-use heddle_tests::bench::{Place, Program, now, once, percentile, program};
+use heddle_tests::bench::{Fixture, Program, now, once, percentile, program};
 use serde_json::{Value, json};
 
 use languages::{Language, changed, languages};
@@ -110,11 +110,11 @@ fn files(directory: &Path) -> BTreeMap<PathBuf, u64> {
 
 #[tokio::main]
 async fn main() {
-    let place = Place::new().await;
-    let languages = languages(place.directory());
-    let data = place.directory().join("node");
+    let fixture = Fixture::new().await;
+    let languages = languages(fixture.directory());
+    let data = fixture.directory().join("node");
     let began = now();
-    let node = place.serve();
+    let node = fixture.serve();
     let is_base = |path: &PathBuf| {
         let name = path.file_name().map(|name| name.to_string_lossy().into_owned());
         name.is_some_and(|name| !name.starts_with('.') && name.contains(".base-"))
@@ -137,7 +137,7 @@ async fn main() {
     println!("The first upload in JavaScript compiles the interpreter, which TypeScript has too.\n");
     let bench = Bench {
         client: Client::new(node.url(), Some(TOKEN)).expect("a client"),
-        sql: place.sql().await,
+        sql: fixture.sql().await,
         node,
         data,
     };
@@ -150,7 +150,7 @@ async fn main() {
     }
     table.print();
     drop(bench);
-    place.end().await;
+    fixture.end().await;
 }
 
 struct Bench {

@@ -392,14 +392,14 @@ async fn notifications() {
     let first = "SELECT FROM heddle.outgoing WHERE notification = '00000000-0000-0000-0000-000000000001' FOR UPDATE";
     taker.execute(first, &[]).await.unwrap();
     let digest = Uuid::from_u128(4);
-    let mut adds = store.fan_out().await.unwrap().expect("a turn");
+    let mut adds = store.fan_out().await.unwrap().expect("the lock of the fan-out");
     let past = Wall.now() - HOUR;
     assert_eq!(adds.open_digests(&[digest], past).await.unwrap().len(), 1);
     // That of a node that lives is its own.
     assert_eq!(unhindered(take(lease + 1)).await, [2]);
     adds.commit().await.unwrap();
     assert_eq!(take(lease + 1).await, [2, 4]);
-    let mut adds = store.fan_out().await.unwrap().expect("a turn");
+    let mut adds = store.fan_out().await.unwrap().expect("the lock of the fan-out");
     assert_eq!(
         adds.open_digests(&[digest], past).await.unwrap().len(),
         0,

@@ -102,7 +102,7 @@ impl Drained {
     }
 
     /// The topic's lock, as a claim takes it.
-    pub(super) fn turn(&self) -> String {
+    pub(super) fn claim_lock(&self) -> String {
         format!(
             "SELECT FROM heddle.topic_drains WHERE topic = {} FOR NO KEY UPDATE",
             self.topic
@@ -137,7 +137,7 @@ impl Drained {
         let bucket = heddle_domain::message::bucket_in(first);
         format!(
             "{}; UPDATE heddle.message_slices SET bucket = {bucket}, id = '{first}', sealed = true WHERE slice = {slice}; {}",
-            self.turn(),
+            self.claim_lock(),
             self.in_hand(99, &[first])
         )
     }
@@ -276,7 +276,7 @@ async fn ends_of_batches() {
     }
     let sent = "message_outcomes WHERE bucket = 1 AND sent = ";
     let claim = other.transaction().await.unwrap();
-    claim.batch_execute(&drained.turn()).await.unwrap();
+    claim.batch_execute(&drained.claim_lock()).await.unwrap();
     assert_eq!(unhindered(drained.finish(1)).await.unwrap(), Finished::Done);
     claim.rollback().await.unwrap();
     assert_eq!(count(&sql, &format!("{sent}1")).await, 1);

@@ -80,7 +80,7 @@ async fn what_is_put() {
     assert_eq!(writer.execute(put, &[]).await.unwrap(), 1);
     let row = |at: AttemptKey| QueueRow {
         at,
-        turn: 1,
+        ordinal: 1,
         floor: 0,
         target: QueueTarget {
             queue: "q".into(),

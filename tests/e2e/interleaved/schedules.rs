@@ -190,9 +190,9 @@ async fn instants() {
     }
     let own = format!("run_instants WHERE run = '{}'", run(9));
     assert_eq!(count(&sql, &own).await, 2);
-    let told = "backfills WHERE made = 2 AND skipped = 2";
+    let counted = "backfills WHERE made = 2 AND skipped = 2";
     assert_eq!(
-        count(&sql, told).await,
+        count(&sql, counted).await,
         1,
         "those that it did not get count as left alone"
     );

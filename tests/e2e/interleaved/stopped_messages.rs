@@ -118,7 +118,7 @@ async fn cancels_of_retries() {
         let claim = other.transaction().await.unwrap();
         let claims = format!(
             "{}; DELETE FROM heddle.message_retries; {}",
-            drained.turn(),
+            drained.claim_lock(),
             drained.in_hand(99, &ids)
         );
         claim.batch_execute(&claims).await.unwrap();

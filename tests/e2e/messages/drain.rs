@@ -181,8 +181,8 @@ async fn failures_are_their_own() {
         ),
         (52, 2)
     );
-    let state = async |place: usize| {
-        let id = answer["ids"][place].as_str().unwrap();
+    let state = async |index: usize| {
+        let id = answer["ids"][index].as_str().unwrap();
         node.get(&format!("/v1/topics/kept-fail/messages/{id}"))
             .await
             .expect_status(200)
@@ -301,9 +301,9 @@ async fn what_nobody_can_keep() {
     let (_world, node) = World::with_node().await;
     put_topic(&node, "poster", json!({"script": "postbox", "granularity": "instant"})).await;
     node.put_group("posted", crate::one(json!({"script": "hello"}))).await;
-    for (place, key) in ["a\0b", "a".repeat(600).as_str(), "sound"].into_iter().enumerate() {
+    for (index, key) in ["a\0b", "a".repeat(600).as_str(), "sound"].into_iter().enumerate() {
         send(&node, "poster", &[due_now(1, json!({"do": "enqueue", "key": key}))]).await;
-        ended(&node, "poster", place as i64 + 1).await;
+        ended(&node, "poster", index as i64 + 1).await;
     }
     let counts = (
         count(&node, "poster", "failed").await,
@@ -397,12 +397,12 @@ async fn only_the_days_partitions() {
             format!("(1, '{day}', -1, '00000000-0000-0000-0000-000000000000', 7, 7, null, 50)"),
         ),
     ];
-    for (place, (statement, types, values)) in statements.into_iter().enumerate() {
-        sql.batch_execute(&format!("PREPARE s{place} {types} AS {statement}"))
+    for (index, (statement, types, values)) in statements.into_iter().enumerate() {
+        sql.batch_execute(&format!("PREPARE s{index} {types} AS {statement}"))
             .await
             .unwrap();
         let rows = sql
-            .simple_query(&format!("EXPLAIN EXECUTE s{place} {values}"))
+            .simple_query(&format!("EXPLAIN EXECUTE s{index} {values}"))
             .await
             .unwrap();
         let plan: String = rows

@@ -380,14 +380,14 @@ async fn many_days_at_once() {
     let answer = send(&node, "years", &messages).await;
     let ids = answer["ids"].as_array().unwrap();
     assert_eq!(ids.len(), DAYS as usize);
-    for place in [0, 225, 449] {
-        let id = ids[place].as_str().unwrap();
+    for index in [0, 225, 449] {
+        let id = ids[index].as_str().unwrap();
         let found = node
             .get(&format!("/v1/topics/years/messages/{id}"))
             .await
             .expect_status(200);
         assert_eq!(
-            found["sender"], messages[place]["sender"],
+            found["sender"], messages[index]["sender"],
             "ids are in the order of the lines"
         );
     }

@@ -16,11 +16,11 @@ async fn by_the_command_line() {
     for (language, end) in [("typescript", "ts"), ("javascript", "js")] {
         let name = format!("words-{end}");
         let dir = at(&name);
-        let told = heddle(&["script", "new", &name, "--lang", language, &dir]);
+        let printed = heddle(&["script", "new", &name, "--lang", language, &dir]);
         let file = at(&format!("{name}/{name}.{end}"));
         assert!(
-            told.contains(&format!("next: heddle script push {name} {file}")),
-            "{told}"
+            printed.contains(&format!("next: heddle script push {name} {file}")),
+            "{printed}"
         );
         let here = heddle(&[
             "-o",
@@ -221,7 +221,7 @@ async fn versions_are_compared() {
         "-export default (params: { n1: string }) => 1;",
         "+export default (params: { n2: string }) => 2;",
     ] {
-        assert!(said.lines().any(|told| told == line), "{line}: {said}");
+        assert!(said.lines().any(|printed| printed == line), "{line}: {said}");
     }
     assert_eq!(heddle(&["script", "diff", "clean", "2", "2"]).0, Some(0));
     let file = at("clean.ts");
@@ -260,8 +260,8 @@ async fn versions_are_compared() {
     .await;
     let (code, said) = heddle(&["-o", "json", "script", "check"]);
     assert_eq!(code, Some(0), "{said}");
-    let told: Value = serde_json::from_str(&said).unwrap();
-    let checked: Vec<_> = told["items"]
+    let printed: Value = serde_json::from_str(&said).unwrap();
+    let checked: Vec<_> = printed["items"]
         .as_array()
         .unwrap()
         .iter()
@@ -283,8 +283,8 @@ async fn versions_are_compared() {
     let versions = || {
         let (code, said) = heddle(&["-o", "json", "script", "check", "slow"]);
         assert_eq!(code, Some(0), "{said}");
-        let told: Value = serde_json::from_str(&said).unwrap();
-        let all = told["items"].as_array().unwrap().iter();
+        let printed: Value = serde_json::from_str(&said).unwrap();
+        let all = printed["items"].as_array().unwrap().iter();
         all.map(|one| one["version"].as_u64().unwrap()).collect::<Vec<_>>()
     };
     let slow =

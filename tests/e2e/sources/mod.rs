@@ -311,15 +311,15 @@ async fn python() {
     assert_eq!(test(&case)["ok"], true, "{case:#}");
     case["expect"]["output"] = json!([201, {"b": 2}, "2026-01-01T01:00:00+00:00", 0]);
     case["http"][0]["body"] = json!({"a": 2});
-    let told = test(&case);
-    let faults = told["faults"].to_string();
+    let result = test(&case);
+    let faults = result["faults"].to_string();
     assert!(
         faults.contains("not recorded: POST https://a.example/ with the body"),
-        "{told:#}"
+        "{result:#}"
     );
     assert!(
         faults.contains("recorded but not used: POST https://a.example/"),
-        "{told:#}"
+        "{result:#}"
     );
     let pushed = heddle(&["script", "push", "words", &file]);
     assert!(pushed.contains("words@1 (source/python"), "{pushed}");

@@ -186,7 +186,7 @@ def check(heddle, broker, expected):
 
     feed = within("whole feed", whole)
     assert len(feed) == expected, feed
-    cursors = {json.loads(line)["cursor"]: place for place, line in enumerate(feed)}
+    cursors = {json.loads(line)["cursor"]: index for index, line in enumerate(feed)}
     assert len(cursors) == len(feed)
 
     def arrived():
@@ -199,13 +199,13 @@ def check(heddle, broker, expected):
     assert set(values) == set(feed)
     users = collections.defaultdict(set)
     for number, partition in found.items():
-        places = collections.defaultdict(list)
+        positions = collections.defaultdict(list)
         for record in partition:
             event = json.loads(record.value())
             assert record.key().decode() == event.get("uid", event.get("run")), record.key()
-            places[record.key()].append(cursors[event["cursor"]])
+            positions[record.key()].append(cursors[event["cursor"]])
             users[record.key()].add(number)
-        for key, order in places.items():
+        for key, order in positions.items():
             assert order == sorted(order), (key, order)
     assert all(len(numbers) == 1 for numbers in users.values())
     (kept,) = records(broker, f"{TOPIC}.cursor").values()

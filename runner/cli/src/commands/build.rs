@@ -424,7 +424,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn languages_are_told_by_their_files() {
+    fn languages_are_known_by_their_files() {
         for (file, wanted) in [
             ("Cargo.toml", Language::Rust),
             ("app.py", Language::Python),

@@ -11,7 +11,7 @@ use heddle_sandbox::{Effect, Exchanges, Outcome, Rehearsal};
 use serde::{Deserialize, Deserializer};
 use serde_json::{Map, Value, json};
 
-use super::local::{Doubles, Given, Loaded, Local, Stage, Told};
+use super::local::{Doubles, Ended, Given, Loaded, Local, Stage};
 use super::recording::{HttpExchange, Replay, SqlExchange};
 use crate::document;
 use crate::exit::usage;
@@ -155,7 +155,7 @@ pub(super) fn one(text: &str, file: &str) -> Result<Case> {
 
 /// Runs all cases, prints the result of each, and returns whether all succeeded.
 pub(super) async fn run(out: Format, local: &Local, script: &Loaded, file: &str, timeout: Duration) -> Result<bool> {
-    let mut told = Vec::new();
+    let mut results = Vec::new();
     for (index, case) in read(file)?.into_iter().enumerate() {
         let mut case = case;
         let name = case.name.take().unwrap_or_else(|| format!("cases[{index}]"));
@@ -180,12 +180,12 @@ pub(super) async fn run(out: Format, local: &Local, script: &Loaded, file: &str,
             // Refused params are an outcome like others: a case may expect them.
             Err(error) => (expect.refusal(&format!("{error:#}")), Vec::new(), 0.0),
         };
-        told.push(
+        results.push(
             json!({"name": name, "ok": faults.is_empty(), "faults": faults, "log": log, "duration_ms": duration_ms}),
         );
     }
-    let failed = told.iter().filter(|case| case["ok"] == false).count();
-    let summary = json!({"file": file, "cases": told, "failed": failed});
+    let failed = results.iter().filter(|case| case["ok"] == false).count();
+    let summary = json!({"file": file, "cases": results, "failed": failed});
     out.print(&summary, |summary| {
         let mut lines: Vec<String> = Vec::new();
         let texts = |value: &Value| -> Vec<String> {
@@ -211,12 +211,12 @@ pub(super) async fn run(out: Format, local: &Local, script: &Loaded, file: &str,
 
 impl Expect {
     /// How an outcome differs from the expected one.
-    fn faults(&self, told: &Told) -> Vec<String> {
-        let mut faults = self.of_outcome(&told.outcome);
+    fn faults(&self, ended: &Ended) -> Vec<String> {
+        let mut faults = self.of_outcome(&ended.outcome);
         let mut written = Map::new();
         let (mut enqueued, mut notified) = (Vec::new(), Vec::new());
         let parsed = |text: &str| serde_json::from_str(text).unwrap_or(Value::Null);
-        for effect in &told.effects {
+        for effect in &ended.effects {
             match effect {
                 Effect::StateSet { key, value } | Effect::StateCompareAndSet { key, value, .. } => {
                     written.insert(key.clone(), parsed(value));
@@ -250,7 +250,7 @@ impl Expect {
             }
         }
         for part in &self.log {
-            if !told.log.iter().any(|line| line.contains(part.as_str())) {
+            if !ended.log.iter().any(|line| line.contains(part.as_str())) {
                 faults.push(format!("no line of the log contains `{part}`"));
             }
         }

@@ -340,7 +340,7 @@ fn tell_those(before: &Members, named: &[String], member: bool) {
 }
 
 /// Those of the named who are members already, or who are none. Of a user group that is too large to be listed at once,
-/// nobody is told apart.
+/// nobody is distinguished.
 fn unchanged<'a>(before: &Members, named: &'a [String], member: bool) -> Vec<&'a str> {
     if before.next_cursor.is_some() {
         return Vec::new();

@@ -127,7 +127,7 @@ pub(super) struct Given {
 }
 
 /// How a run ended.
-pub(super) struct Told {
+pub(super) struct Ended {
     pub outcome: Outcome,
     pub effects: Vec<Effect>,
     pub log: Vec<String>,
@@ -228,7 +228,7 @@ impl Local {
     }
 
     /// Runs it once. Params that its schema does not admit are an error, as for a run.
-    pub async fn run(&self, loaded: &Loaded, given: Given) -> Result<Told> {
+    pub async fn run(&self, loaded: &Loaded, given: Given) -> Result<Ended> {
         let params = params_of(loaded, given.params)?;
         let Rehearsal { now, seed, .. } = given.stage.rehearsal;
         let now = now.unwrap_or_else(|| self.clock.now());
@@ -294,7 +294,7 @@ impl Local {
         if let (Outcome::Failed { trace: Some(trace), .. }, Some((module, shown))) = (&mut outcome, &loaded.module) {
             *trace = heddle_sandbox::trace_of_file(trace, module, shown);
         }
-        Ok(Told {
+        Ok(Ended {
             outcome,
             effects: result.effects,
             log: lines.into_iter().flatten().map(|line| line.message).collect(),
@@ -329,7 +329,7 @@ fn bits_of(seed: u64) -> u128 {
         .fold(0, |bits, byte| bits << 8 | u128::from(*byte))
 }
 
-impl Told {
+impl Ended {
     pub fn is_good(&self) -> bool {
         matches!(self.outcome, Outcome::Succeeded(_) | Outcome::Skipped(_))
     }
@@ -354,14 +354,14 @@ impl Told {
             Outcome::Cancelled => ("cancelled", Value::Null, Value::Null),
         };
         let memory_bytes = self.memory_bytes;
-        let told = json!({
+        let summary = json!({
             "state": state, "output": output, "error": error,
             "duration_ms": duration_ms, "cpu_ms": cpu_ms, "memory_bytes": memory_bytes,
         });
-        out.print(&told, |told| {
-            let error = &told["error"];
+        out.print(&summary, |summary| {
+            let error = &summary["error"];
             let shown = match (state, error["trace"].as_str()) {
-                ("succeeded", _) => serde_json::to_string_pretty(&told["output"]).unwrap_or_default(),
+                ("succeeded", _) => serde_json::to_string_pretty(&summary["output"]).unwrap_or_default(),
                 // A trace is readable text, and begins with the message.
                 (_, Some(trace)) => format!("{}: {trace}", error["kind"].as_str().unwrap_or_default()),
                 _ => serde_json::to_string_pretty(error).unwrap_or_default(),

@@ -225,12 +225,12 @@ pub(crate) async fn channel(session: &Session, command: ChannelCommand) -> Resul
         ChannelCommand::Show { name } => session.show(&["v1", "channels", &name]).await?,
         ChannelCommand::Set { name, file } => set(session, "channels", &name, &document::read_value(&file)?).await?,
         ChannelCommand::Test { name } => {
-            let told = session.client.test_channel(&name).await?;
-            let sent = told.state == NotificationState::Sent;
-            match &told.last_error {
+            let notification = session.client.test_channel(&name).await?;
+            let sent = notification.state == NotificationState::Sent;
+            match &notification.last_error {
                 _ if sent || session.output != Format::Table => session
                     .output
-                    .print(&json!(told), |_| "the test message was sent".to_owned())?,
+                    .print(&json!(notification), |_| "the test message was sent".to_owned())?,
                 Some(error) => eprintln!("error: the test message failed: {error}"),
                 None => eprintln!("error: nothing is known of the test message yet; see `heddle notification list`"),
             }

@@ -122,11 +122,11 @@ pub(super) async fn run(out: Format, record: &Record) -> Result<ExitCode> {
         allow_hosts: record.allow_hosts.clone(),
         connections,
     };
-    let (told, good) = carried_out(record, case, params.clone(), secrets, stage, timeout).await?;
-    let expect = expected(&told.outcome)?;
+    let (ended, good) = carried_out(record, case, params.clone(), secrets, stage, timeout).await?;
+    let expect = expected(&ended.outcome)?;
     let kept = recorder.take();
     if !kept.refused.is_empty() {
-        told.print(out)?;
+        ended.print(out)?;
         return Err(usage(format!(
             "nothing was written to {beside}: {}; allow it with --allow-host, --allow-private or --sql",
             kept.refused.join("; ")
@@ -145,7 +145,7 @@ pub(super) async fn run(out: Format, record: &Record) -> Result<ExitCode> {
     fields.add_recording(&kept, now, seed, &fakes)?;
     let case = fakes.put_into(fields.text(), &beside)?;
     write(&beside, &with_case(&text, found, &case))?;
-    told.print(out)?;
+    ended.print(out)?;
     if out == Format::Table {
         let of = |what: &str| counted[what].as_u64().unwrap_or_default();
         crate::output::print(&format!(
@@ -165,14 +165,14 @@ async fn carried_out(
     secrets: BTreeMap<String, String>,
     stage: Stage,
     timeout: Duration,
-) -> Result<(local::Told, bool)> {
+) -> Result<(local::Ended, bool)> {
     case.params = params;
     case.secrets.extend(secrets);
     let local = Local::allowing(&record.allow_private)?;
     let script = local.load(&record.file).await?;
-    let told = local.run(&script, case.given(stage, timeout, false)).await?;
-    let good = told.is_good();
-    Ok((told, good))
+    let ended = local.run(&script, case.given(stage, timeout, false)).await?;
+    let good = ended.is_good();
+    Ok((ended, good))
 }
 
 /// The expected results of a new case: the actual ones.
@@ -485,7 +485,7 @@ mod tests {
     }
 
     #[test]
-    fn secrets_that_cannot_be_told_apart_are_refused() {
+    fn secrets_that_cannot_be_distinguished_are_refused() {
         for (secret, there) in [("abc", "x"), ("fake", "a-fake-one"), ("oken", "token")] {
             assert!(fakes(&[("n", secret)], &[("n", there)]).is_err(), "{secret}");
         }

@@ -48,8 +48,8 @@ pub(super) async fn show(session: &Session, id: Uuid) -> Result<ExitCode> {
         let mut rows = Rows::new(["TASK", "ITEM", "STATE", "ATTEMPT", "STARTED", "TOOK", "RESULT"]).of_text();
         for task in items(&run["tasks"]) {
             let result = match (&task["override"], &task["next_attempt_at"]) {
-                (Value::Object(by_hand), _) => {
-                    let of = |name: &str| by_hand.get(name).and_then(Value::as_str).unwrap_or("-");
+                (Value::Object(fields), _) => {
+                    let of = |name: &str| fields.get(name).and_then(Value::as_str).unwrap_or("-");
                     format!("set by {}: {}", of("actor"), of("reason"))
                 }
                 (_, Value::String(at)) => format!("retry at {at}: {}", cell(task, "/error/message")),

@@ -48,13 +48,13 @@ pub(crate) async fn run(session: &Session, command: RuntimeCommand) -> Result<Ex
         }
         RuntimeCommand::Retire { name, force } => {
             let retired = serde_json::to_value(session.client.retire_runtime(&name, force).await?)?;
-            session.output.print(&retired, told)?;
+            session.output.print(&retired, retired_text)?;
         }
     }
     done()
 }
 
-fn told(retired: &Value) -> String {
+fn retired_text(retired: &Value) -> String {
     let mut lines = vec![format!(
         "retired; {} versions now run on {}",
         cell(retired, "/versions"),

@@ -221,8 +221,8 @@ pub(crate) fn write_new(new: &New, format: Format) -> Result<ExitCode> {
         std::fs::write(path, contents).with_context(|| format!("cannot write {}", path.display()))?;
     }
     let written: Vec<&PathBuf> = files.iter().map(|(path, _)| path).collect();
-    let told = json!({"name": name, "lang": new.lang, "dir": dir, "files": written});
-    format.print(&told, |_| {
+    let summary = json!({"name": name, "lang": new.lang, "dir": dir, "files": written});
+    format.print(&summary, |_| {
         let sdk = dir.join(heddle_scripts::SDK);
         let own = written.iter().filter(|path| !path.starts_with(&sdk));
         let mut lines: Vec<String> = own.map(|path| format!("wrote {}", path.display())).collect();
@@ -352,8 +352,8 @@ async fn download(session: &Session, name: &str, file: Option<PathBuf>, force: b
         return done();
     }
     std::fs::write(&file, &bytes).with_context(|| format!("cannot write {}", file.display()))?;
-    let told = json!({"name": script, "version": version, "file": file, "bytes": bytes.len()});
-    session.output.print(&told, |_| {
+    let summary = json!({"name": script, "version": version, "file": file, "bytes": bytes.len()});
+    session.output.print(&summary, |_| {
         format!("wrote {script}@{version} to {} ({} bytes)", file.display(), bytes.len())
     })?;
     done()

@@ -39,9 +39,9 @@ async fn once(out: Format, local: &Local, file: &str, params: Map<String, Value>
         timeout,
         quiet: false,
     };
-    let told = local.run(&local.load(file).await?, given).await?;
-    let good = told.is_good();
-    told.print(out)?;
+    let ended = local.run(&local.load(file).await?, given).await?;
+    let good = ended.is_good();
+    ended.print(out)?;
     Ok(good)
 }
 

@@ -190,7 +190,7 @@ pub(crate) async fn run(session: &Session, command: TopicCommand) -> Result<Exit
         }
         TopicCommand::Send { name, file } => {
             let answer = session.client.send_message_stream(&name, pieces(&file)?).await?;
-            return told(session, &answer);
+            return report_accepted(session, &answer);
         }
         TopicCommand::Fill(fill) => return fill_topic(session, fill).await,
         TopicCommand::Messages {
@@ -313,7 +313,7 @@ async fn cancel(session: &Session, name: &str, filter: MessageFilter) -> Result<
 }
 
 /// Says what became of messages: what was accepted is the result, what was rejected are errors.
-fn told(session: &Session, answer: &MessagesAccepted) -> Result<ExitCode> {
+fn report_accepted(session: &Session, answer: &MessagesAccepted) -> Result<ExitCode> {
     session
         .output
         .print(&serde_json::to_value(answer)?, |_| match answer.repeated {
@@ -405,7 +405,7 @@ async fn fill_topic(session: &Session, fill: Fill) -> Result<ExitCode> {
             canvas.draw(&[terminal::cut(&line, terminal::size().0)])?;
         }
     };
-    told(session, &answer)
+    report_accepted(session, &answer)
 }
 
 /// Lines of messages. Senders are spread over 2^32 ids by Knuth's multiplier, so that they fill all buckets.

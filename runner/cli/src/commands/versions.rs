@@ -160,10 +160,10 @@ pub(super) async fn diff(session: &Session, wanted: &ScriptDiff) -> Result<ExitC
     };
     let text = between(old, new, kind).await?;
     let differ = !text.is_empty();
-    let told = json!({"name": wanted.name, "kind": kind, "diff": text, "params": params});
+    let difference = json!({"name": wanted.name, "kind": kind, "diff": text, "params": params});
     let colours = terminal::has_colours();
-    session.output.print(&told, |told| {
-        let lines = told["diff"].as_str().unwrap_or_default().lines();
+    session.output.print(&difference, |difference| {
+        let lines = difference["diff"].as_str().unwrap_or_default().lines();
         let mut lines: Vec<String> = lines.map(|line| painted(line, colours)).collect();
         if !params.is_empty() {
             lines.push("\nParams:".to_owned());
@@ -247,7 +247,7 @@ async fn in_use(session: &Session, names: &[String]) -> Result<BTreeSet<(String,
     for script in &scripts {
         let Some(name) = script["name"].as_str() else { continue };
         if names.is_empty() || names.iter().any(|wanted| wanted == name) {
-            taken(session, name, &mut used).await?;
+            add_pinned(session, name, &mut used).await?;
         }
     }
     Ok(used)
@@ -265,7 +265,7 @@ async fn is_under_way(session: &Session, script: &str) -> Result<bool> {
 
 /// Adds the versions of a script that live runs have pinned. For each version, it asks the server whether there is such
 /// a run, so the number of runs does not matter.
-async fn taken(session: &Session, name: &str, used: &mut BTreeSet<(String, i32)>) -> Result<()> {
+async fn add_pinned(session: &Session, name: &str, used: &mut BTreeSet<(String, i32)>) -> Result<()> {
     if !is_under_way(session, name).await? {
         return Ok(());
     }
@@ -300,7 +300,7 @@ async fn kept_runtimes(session: &Session) -> Result<BTreeMap<String, i32>> {
 pub(super) async fn check(session: &Session, wanted: &Check) -> Result<ExitCode> {
     let used = in_use(session, &wanted.names).await?;
     let local = Local::new()?;
-    let mut told = Vec::new();
+    let mut results = Vec::new();
     // Read only when a version names a runtime: an older server has none.
     let mut kept: Option<BTreeMap<String, i32>> = None;
     for (name, number) in used {
@@ -335,15 +335,15 @@ pub(super) async fn check(session: &Session, wanted: &Check) -> Result<ExitCode>
             Err(CompileError::Internal(error)) => anyhow::bail!("{name}@{number} cannot be checked: {error}"),
             Err(error) => ("fails", Vec::new(), Some(error.to_string())),
         };
-        told.push(json!({
+        results.push(json!({
             "name": name, "version": number, "world": found.world,
             "checked_with": found.runtime, "runtime": own.map(ToString::to_string),
             "runtime_tag": found.runtime_tag, "own_tag": own.map(|own| &own.tag), "keeps": keeps,
             "result": result, "changed": changed, "error": error,
         }));
     }
-    let good = told.iter().all(|script| script["result"] == "same");
-    session.output.print(&json!({ "items": told }), |list| {
+    let good = results.iter().all(|script| script["result"] == "same");
+    session.output.print(&json!({ "items": results }), |list| {
         let mut rows = Rows::new(["SCRIPT", "WORLD", "RUNTIME", "RESULT"]);
         for script in items(list) {
             let runtime = match (&script["checked_with"], &script["runtime"]) {

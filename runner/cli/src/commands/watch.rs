@@ -31,7 +31,7 @@ pub(super) async fn run(session: &Session, id: Uuid) -> Result<ExitCode> {
     let live = session.output == Format::Table && terminal::is_interactive();
     let mut events = session.client.run_events(id).await.ok();
     let mut canvas = Canvas::default();
-    let mut told = Told::default();
+    let mut printed = Printed::default();
     let begin = tokio::time::Instant::now();
     if session.output == Format::Table {
         // On stderr: a program that reads stdout wants only the output.
@@ -47,7 +47,7 @@ pub(super) async fn run(session: &Session, id: Uuid) -> Result<ExitCode> {
                 }
             }
         } else if session.output == Format::Table {
-            told.tell(&run)?;
+            printed.tell(&run)?;
         }
         if run.state.is_final() {
             break;
@@ -318,12 +318,12 @@ fn span(took: chrono::TimeDelta) -> String {
 
 /// What has been printed already, if the output cannot be redrawn.
 #[derive(Debug, Default)]
-struct Told {
+struct Printed {
     run: Option<RunState>,
     tasks: BTreeMap<(String, Option<u32>), TaskState>,
 }
 
-impl Told {
+impl Printed {
     fn tell(&mut self, run: &Run) -> Result<()> {
         for line in self.news(run) {
             output::print(&line)?;
@@ -378,13 +378,13 @@ mod tests {
 
     #[test]
     fn plain_lines_say_each_thing_once() {
-        let mut told = Told::default();
+        let mut printed = Printed::default();
         let first = of(
             "running",
             json!([{"task": "a", "state": "running"}, {"task": "b", "state": "pending"}]),
         );
-        assert_eq!(told.news(&first).len(), 2);
-        assert!(told.news(&first).is_empty());
+        assert_eq!(printed.news(&first).len(), 2);
+        assert!(printed.news(&first).is_empty());
         let error = json!({"kind": "fatal", "message": "no"});
         let last = of(
             "failed",
@@ -395,7 +395,7 @@ mod tests {
             "task b: upstream_failed",
             "run 0199f5a0-0000-7000-8000-000000000000: failed",
         ];
-        assert_eq!(told.news(&last), wanted);
+        assert_eq!(printed.news(&last), wanted);
     }
 
     #[test]

@@ -81,17 +81,17 @@ fn own_paths(code: &str) -> Vec<String> {
 
 /// Where a path in a module leads: to the deepest of these modules on its way.
 fn leads_to(module: &str, path: &str, modules: &HashMap<String, &PathBuf>) -> Option<String> {
-    let mut place: Vec<&str> = module.split("::").collect();
+    let mut found: Vec<&str> = module.split("::").collect();
     for part in path.split("::") {
         match part {
-            "crate" => place.clear(),
+            "crate" => found.clear(),
             "super" => {
-                place.pop();
+                found.pop();
             }
-            name => place.push(name),
+            name => found.push(name),
         }
     }
-    let mut ways = (1..=place.len()).rev().map(|depth| place[..depth].join("::"));
+    let mut ways = (1..=found.len()).rev().map(|depth| found[..depth].join("::"));
     ways.find(|way| modules.contains_key(way))
 }
 

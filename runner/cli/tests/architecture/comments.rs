@@ -44,10 +44,10 @@ fn what_comments_name_exists() {
             let text = read(file);
             let own = file.parent().expect("a file is in a directory");
             let within = file.with_extension("");
-            let places: [&Path; 6] = [&root, &layer, &source, own, &within, own.parent().unwrap_or(own)];
+            let bases: [&Path; 6] = [&root, &layer, &source, own, &within, own.parent().unwrap_or(own)];
             for name in named_by_comments(&text) {
                 looked_at += 1;
-                let exists = places.iter().any(|place| place.join(name).exists()) || names.contains(OsStr::new(name));
+                let exists = bases.iter().any(|base| base.join(name).exists()) || names.contains(OsStr::new(name));
                 if !exists {
                     missing.push(format!("{}: {name}", file.display()));
                 }

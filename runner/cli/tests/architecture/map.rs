@@ -167,10 +167,10 @@ fn links_lead_somewhere() {
     let mut broken = Vec::new();
     for page in pages {
         let text = read(&page);
-        let place = page.parent().expect("a page is in a directory");
+        let directory = page.parent().expect("a page is in a directory");
         broken.extend(
             links(&text)
-                .filter(|target| !place.join(target).exists())
+                .filter(|target| !directory.join(target).exists())
                 .map(|target| format!("{}: {target}", page.display())),
         );
     }

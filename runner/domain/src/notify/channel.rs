@@ -11,7 +11,7 @@ use super::message;
 use super::rules::Reach;
 use super::storm::{BURST_DEFAULT, BURST_MAX, EVERY, EVERY_DEFAULT, Pace, SCRIPT_BURST_DEFAULT};
 use crate::fault::one_of;
-use crate::spec::validate::TOLD_MAX;
+use crate::spec::validate::RECIPIENTS_MAX;
 use crate::{Faults, Span};
 
 /// How many bytes a secret, a password, a URL or a certificate of a channel may have.
@@ -295,14 +295,14 @@ impl ChannelSpec {
             return Ok(());
         }
         let mut faults = Faults::default();
-        for (place, missing) in [
+        for (pointer, missing) in [
             ("/smtp", self.smtp.is_none()),
             ("/from", self.from.is_none()),
             ("/to", self.to.is_empty()),
         ] {
             if missing {
-                let detail = format!("an email channel needs `{}`", place.trim_start_matches('/'));
-                faults.add(place, detail);
+                let detail = format!("an email channel needs `{}`", pointer.trim_start_matches('/'));
+                faults.add(pointer, detail);
             }
         }
         if faults.is_empty() {
@@ -367,8 +367,8 @@ impl ChannelSpec {
                 "this is not a valid e-mail address; write for example `a@example.com` or `Name <a@example.com>`",
             );
         }
-        if self.to.len() > TOLD_MAX {
-            faults.add("/to", format!("there must be at most {TOLD_MAX} addresses"));
+        if self.to.len() > RECIPIENTS_MAX {
+            faults.add("/to", format!("there must be at most {RECIPIENTS_MAX} addresses"));
         }
         for (index, address) in self.to.iter().enumerate() {
             if !is_address(address) {

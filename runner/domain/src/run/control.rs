@@ -85,7 +85,7 @@ impl Machine<'_> {
             return Err(Refused::TaskState(state));
         }
         if key.item.is_none() && state == TaskState::Skipped {
-            self.detail(key).skip = SkipCause::ByHand;
+            self.detail(key).skip = SkipCause::Override;
         }
         if before == state {
             self.actions.finished = Some(*self.state).filter(|state| state.is_final());
@@ -202,11 +202,11 @@ impl Machine<'_> {
         }
         let cleared = self.plan.cleared(key.task, downstream);
         let was_cancelled = *self.state == RunState::Cancelled;
-        let was_told = self.progress.failure(self.plan);
+        let reported = self.progress.failure(self.plan);
         self.reopen_run(key.task);
         // If the run was cancelled as a whole, only what is named continues: the rest is for `restart`.
         self.lift_due = !was_cancelled;
-        if was_told.is_some_and(|failure| cleared.contains(&failure.task)) {
+        if reported.is_some_and(|failure| cleared.contains(&failure.task)) {
             self.progress.take_back_error();
         }
         for &next in &cleared {
@@ -342,7 +342,7 @@ impl Machine<'_> {
             {
                 SkipCause::Derived => true,
                 SkipCause::Own => fresh,
-                SkipCause::ByHand => false,
+                SkipCause::Override => false,
             },
             _ => false,
         }

@@ -34,7 +34,7 @@ pub(super) struct Machine<'a> {
     /// The run is being cancelled.
     pub(super) cancelled: bool,
     /// A reopened run waits for its turn.
-    in_turn: bool,
+    awaits_turn: bool,
 }
 
 /// The meaning of a dependency's state for its dependants.
@@ -70,7 +70,7 @@ impl<'a> Machine<'a> {
             stop_due: false,
             lift_due: false,
             cancelled: false,
-            in_turn: false,
+            awaits_turn: false,
         }
     }
 
@@ -154,8 +154,8 @@ impl<'a> Machine<'a> {
                 output_bytes,
             } => self.clear(*key, *downstream, *output_bytes),
             Event::Restart => self.restart(),
-            Event::TakeTurn => {
-                self.in_turn = true;
+            Event::AwaitTurn => {
+                self.awaits_turn = true;
                 Ok(())
             }
         }
@@ -171,7 +171,7 @@ impl<'a> Machine<'a> {
 
     /// The state of a run that is reopened.
     pub(super) fn reopened(&self) -> RunState {
-        match self.in_turn {
+        match self.awaits_turn {
             true => RunState::Waiting,
             false => RunState::Running,
         }
@@ -195,10 +195,10 @@ impl<'a> Machine<'a> {
         self.follow();
         let progress = &*self.progress;
         // A task run may become ready, or settled, and then something else within one decision.
-        let stands =
+        let still =
             |at: &AttemptKey, state| progress.state(at.key) == Some(state) && progress.attempt(at.key) == at.attempt;
-        self.actions.ready.retain(|at| stands(at, TaskState::Ready));
-        self.actions.timers.retain(|(_, at)| stands(at, TaskState::Retrying));
+        self.actions.ready.retain(|at| still(at, TaskState::Ready));
+        self.actions.timers.retain(|(_, at)| still(at, TaskState::Retrying));
         let mut seen = HashSet::new();
         self.actions
             .settled
@@ -451,8 +451,8 @@ impl<'a> Machine<'a> {
             return;
         }
         if self.progress.error.is_none() {
-            let place = key.item.map(|item| format!(" item {item}")).unwrap_or_default();
-            let text = format!("task {}{place}: {what}", task.name);
+            let item = key.item.map(|item| format!(" item {item}")).unwrap_or_default();
+            let text = format!("task {}{item}: {what}", task.name);
             self.progress.error = Some(text.chars().take(ERROR_CHARS_MAX).collect());
             self.progress.failure = Some(Failure {
                 task: key.task,
@@ -465,7 +465,7 @@ impl<'a> Machine<'a> {
         }
     }
 
-    /// The one door to a settled state, but for cancel and override.
+    /// The only function that settles a task run, apart from cancel and override.
     pub(super) fn settle(&mut self, key: TaskKey, state: TaskState) {
         debug_assert!(state.is_settled());
         if self.get(key).is_none_or(TaskState::is_settled) {

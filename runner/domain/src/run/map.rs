@@ -52,7 +52,7 @@ impl MapProgress {
             .count() as u64
     }
 
-    /// The one door to an item's state: it keeps the counters.
+    /// The only function that sets an item's state, because it also keeps the counters.
     pub(super) fn set(&mut self, item: u32, state: TaskState) {
         let Some(before) = self.state(item) else { return };
         let holds = |state| matches!(state, TaskState::Ready | TaskState::Paused);

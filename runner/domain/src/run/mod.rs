@@ -136,7 +136,8 @@ enum SkipCause {
     Derived,
     /// Its script or its `when` said so.
     Own,
-    ByHand,
+    /// Somebody set its state.
+    Override,
 }
 
 /// A mapped task's items; see [`map`].
@@ -201,7 +202,7 @@ pub enum Event {
     Restart,
     /// If the events after this one reopen the run, it waits for its turn first: nothing of it starts before
     /// [`Event::Start`].
-    TakeTurn,
+    AwaitTurn,
 }
 
 /// How an attempt ended, as far as the run depends on it.
@@ -353,16 +354,16 @@ impl Progress {
         }
     }
 
-    /// How a task run of a run in this state stands, as people are told; `None` where there is no such item.
-    /// `under_way`: an attempt of it, or of one of its items, has not ended. A mapped task runs as soon as it has items; in
-    /// a paused run it stands still when what was under way has ended.
-    pub fn stands(&self, key: TaskKey, run: RunState, under_way: bool) -> Option<TaskState> {
+    /// The state of a task run as people see it, in a run in the state `run`; `None` if there is no such item.
+    /// `under_way`: an attempt of it, or of one of its items, has not ended. A mapped task is shown as running as soon as it
+    /// has items; in a paused run, as paused when none of its attempts is under way any more.
+    pub fn shown_state(&self, key: TaskKey, run: RunState, under_way: bool) -> Option<TaskState> {
         let has_items = key.item.is_none() && self.items(key.task).is_some();
         Some(match (self.state(key)?, run) {
             (TaskState::Ready, _) if under_way => TaskState::Running,
             (TaskState::Ready, RunState::Paused) if has_items => TaskState::Paused,
             (TaskState::Ready, _) if has_items => TaskState::Running,
-            // What starts with the run's turn is held back like what a pause holds back; nobody paused it.
+            // A reopened run that waits for its turn marks task runs as paused, as a pause does; but nobody paused them.
             (TaskState::Paused, RunState::Waiting) => TaskState::Pending,
             (state, _) => state,
         })

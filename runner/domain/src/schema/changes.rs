@@ -200,7 +200,7 @@ mod tests {
     }
 
     #[test]
-    fn fields_that_come_go_and_change_are_told_in_words() {
+    fn fields_that_come_go_and_change_are_described() {
         let old = json!({
             "type": "object",
             "required": ["region", "since"],
@@ -255,7 +255,7 @@ mod tests {
     }
 
     #[test]
-    fn as_much_is_told_as_people_read() {
+    fn as_much_is_described_as_people_read() {
         let many: Map<String, Value> = (0..1_000).map(|n| (format!("f{n}"), json!({}))).collect();
         assert_eq!(changes(&Value::Null, &json!({"properties": many})).len(), CHANGES_MAX);
         let mut deep = (json!(1), json!(2));

@@ -95,11 +95,11 @@ pub(super) fn weight(schema: &Value) -> Option<u64> {
 
 /// Whether a value is small enough to be checked in this process by a schema of this weight.
 pub(super) fn is_small(value: &Value, weight: u64) -> bool {
-    take_places(value, &mut (PRODUCT_MAX / weight.max(1))).is_some()
+    take_positions(value, &mut (PRODUCT_MAX / weight.max(1))).is_some()
 }
 
 /// Subtracts the positions in a value from the rest.
-fn take_places(value: &Value, left: &mut u64) -> Option<()> {
+fn take_positions(value: &Value, left: &mut u64) -> Option<()> {
     let mut take = |count: usize| -> Option<()> {
         *left = left.checked_sub(count as u64)?;
         Some(())
@@ -108,13 +108,13 @@ fn take_places(value: &Value, left: &mut u64) -> Option<()> {
         Value::String(text) => take(1 + text.len() / TEXT_BYTES),
         Value::Array(items) => {
             take(1)?;
-            items.iter().try_for_each(|item| take_places(item, left))
+            items.iter().try_for_each(|item| take_positions(item, left))
         }
         Value::Object(fields) => {
             take(1)?;
             fields.iter().try_for_each(|(key, item)| {
                 *left = left.checked_sub((key.len() / TEXT_BYTES) as u64)?;
-                take_places(item, left)
+                take_positions(item, left)
             })
         }
         Value::Null | Value::Bool(_) | Value::Number(_) => take(1),
@@ -169,7 +169,7 @@ impl<'s> Weigher<'s> {
                 self.take(PATTERN_WEIGHT)
             }
             (keyword, value) if BOUNDS.contains(&keyword) || SAID.contains(&keyword) || keyword.starts_with("x-") => {
-                take_places(value, &mut self.left)
+                take_positions(value, &mut self.left)
             }
             _ => None,
         }

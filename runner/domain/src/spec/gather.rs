@@ -52,8 +52,8 @@ impl<T: DeserializeOwned> Gathered<T> {
             };
             let left = repaired.get_or_insert_with(|| value.clone());
             let taken = take_out(left, &unreadable);
-            match gathered.told(&unreadable) {
-                Some(told) => add_what_is_meant(told, &unreadable.fault),
+            match gathered.cause_of(&unreadable) {
+                Some(cause) => add_what_is_meant(cause, &unreadable.fault),
                 None => gathered.push(unreadable),
             }
             match taken {
@@ -66,15 +66,15 @@ impl<T: DeserializeOwned> Gathered<T> {
 
     /// The fault that one is a consequence of: what was taken out because it is wrong is missing besides, and so is what
     /// was misspelt.
-    fn told(&mut self, unreadable: &Unreadable) -> Option<&mut Fault> {
+    fn cause_of(&mut self, unreadable: &Unreadable) -> Option<&mut Fault> {
         let Unreadable { fault, kind } = unreadable;
         let is_missing = matches!(kind, MistakeKind::Missing(_));
         let unknown = &self.unknown;
-        let is_misspelt = |told: &str| is_missing && unknown.contains(told) && is_meant(told, &fault.pointer);
+        let is_misspelt = |known: &str| is_missing && unknown.contains(known) && is_meant(known, &fault.pointer);
         // A list with a wrong item was taken out as a whole.
-        let is_above = |told: &str| is_missing && is_below(told, &fault.pointer);
+        let is_above = |known: &str| is_missing && is_below(known, &fault.pointer);
         let mut faults = self.faults.0.iter_mut();
-        faults.find(|told| told.pointer == fault.pointer || is_above(&told.pointer) || is_misspelt(&told.pointer))
+        faults.find(|known| known.pointer == fault.pointer || is_above(&known.pointer) || is_misspelt(&known.pointer))
     }
 
     fn push(&mut self, unreadable: Unreadable) {
@@ -133,12 +133,12 @@ fn read_once<T: DeserializeOwned>(value: &Value) -> Result<T, Unreadable> {
 }
 
 /// Adds to the error of an unknown field which field was meant, if that is known by now.
-fn add_what_is_meant(told: &mut Fault, missing: &Fault) {
-    if told.pointer != missing.pointer
-        && !is_below(&told.pointer, &missing.pointer)
+fn add_what_is_meant(fault: &mut Fault, missing: &Fault) {
+    if fault.pointer != missing.pointer
+        && !is_below(&fault.pointer, &missing.pointer)
         && let Some((_, meant)) = missing.pointer.rsplit_once('/')
     {
-        told.detail.push_str(&format!("; did you mean `{meant}`?"));
+        fault.detail.push_str(&format!("; did you mean `{meant}`?"));
     }
 }
 
@@ -291,17 +291,17 @@ mod tests {
                 .map(|fault| (fault.pointer, fault.detail))
                 .collect::<Vec<_>>()
         };
-        let told = http(json!({"ulr": "https://example.com"}));
-        assert_eq!(told.len(), 1, "{told:?}");
-        assert_eq!(told[0].0, "/tasks/t/http/ulr");
-        assert!(told[0].1.ends_with("did you mean `url`?"), "{told:?}");
+        let faults = http(json!({"ulr": "https://example.com"}));
+        assert_eq!(faults.len(), 1, "{faults:?}");
+        assert_eq!(faults[0].0, "/tasks/t/http/ulr");
+        assert!(faults[0].1.ends_with("did you mean `url`?"), "{faults:?}");
         // A field that resembles none of the missing ones is a separate error.
-        let told = http(json!({"addresses": []}));
-        assert_eq!(told.len(), 2, "{told:?}");
+        let faults = http(json!({"addresses": []}));
+        assert_eq!(faults.len(), 2, "{faults:?}");
         // And so is a field that is missing elsewhere.
-        let told = http(json!({"url": "https://example.com", "ulr": 1}));
-        assert_eq!(told.len(), 1, "{told:?}");
-        assert!(!told[0].1.contains("meant"), "{told:?}");
+        let faults = http(json!({"url": "https://example.com", "ulr": 1}));
+        assert_eq!(faults.len(), 1, "{faults:?}");
+        assert!(!faults[0].1.contains("meant"), "{faults:?}");
     }
 
     #[test]

@@ -266,7 +266,7 @@ mod tests {
     }
 
     #[test]
-    fn mistakes_are_told_in_words_of_json() {
+    fn mistakes_are_described_in_words_of_json() {
         let task = |task: Value| json!({"tasks": {"t": task}});
         check::<GroupSpec>(
             json!({"schedules": {"nightly": 5}}),

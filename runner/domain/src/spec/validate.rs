@@ -30,7 +30,7 @@ pub const DESCRIPTION_MAX_CHARS: usize = 10_000;
 /// How many schedules a group may have.
 pub const SCHEDULES_MAX: usize = 100;
 /// How many channels and addresses a rule may have.
-pub const TOLD_MAX: usize = 100;
+pub const RECIPIENTS_MAX: usize = 100;
 
 /// Judges a group's spec. `now` is the moment new schedules count from.
 pub fn validate(name: &Name, spec: &GroupSpec, catalog: &dyn Catalog, now: Time) -> Result<(), Faults> {
@@ -49,11 +49,11 @@ pub fn validate(name: &Name, spec: &GroupSpec, catalog: &dyn Catalog, now: Time)
     let templates = Templates::new();
     let ancestry = graph::Ancestry::new(spec);
     // The group's params are rendered for each of its tasks, some of which may have defaults for what others take.
-    let known = |taken: &Name| ancestry.check_known(taken);
+    let known = |upstream: &Name| ancestry.check_known(upstream);
     templates.check_value(&Value::Object(spec.params.clone()), "/params", &known, &mut faults);
     for (task_name, task) in &spec.tasks {
         let pointer = format!("/tasks/{}", pointer_token(task_name));
-        let tasks = |taken: &Name| ancestry.check(task_name, taken);
+        let tasks = |upstream: &Name| ancestry.check(task_name, upstream);
         let checker = task::Checker {
             templates: &templates,
             tasks: &tasks,
@@ -187,10 +187,10 @@ fn check_notify(rules: &NotifyRules, pointer: &str, catalog: &dyn Catalog, fault
     if rules.channels.is_empty() && rules.to.is_empty() {
         faults.add(pointer, "give at least one of `channels` and `to`");
     }
-    if rules.channels.len() + rules.to.len() > TOLD_MAX {
+    if rules.channels.len() + rules.to.len() > RECIPIENTS_MAX {
         faults.add(
             pointer,
-            format!("there must be at most {TOLD_MAX} channels and addresses"),
+            format!("there must be at most {RECIPIENTS_MAX} channels and addresses"),
         );
     }
     for (index, channel) in rules.channels.iter().enumerate() {

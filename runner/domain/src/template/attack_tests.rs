@@ -37,10 +37,10 @@ fn refused(expression: &str) {
     refused_in(&["{{ {} }}"], expression, false);
 }
 
-fn refused_in(places: &[&str], expression: &str, condition: bool) {
+fn refused_in(templates: &[&str], expression: &str, condition: bool) {
     let shown: String = expression.chars().take(30).collect();
-    for place in places {
-        let template = place.replace("{}", expression);
+    for template in templates {
+        let template = template.replace("{}", expression);
         let (checked, rendered) = all(template, condition);
         let detail = checked.expect_err(&shown);
         assert!(
@@ -75,7 +75,7 @@ fn nested_expressions_are_refused() {
     refused(&format!("{}1{}", "[".repeat(30_000), "]".repeat(30_000)));
     refused(&format!("{}1{}", "{1:".repeat(15_000), "}".repeat(15_000)));
     refused(&format!("{}1{}", "a(".repeat(15_000), ")".repeat(15_000)));
-    let places = [
+    let templates = [
         "x {{ {} }}",
         "{{- {} -}}",
         "{% if {} %}{% endif %}",
@@ -85,8 +85,8 @@ fn nested_expressions_are_refused() {
         "{% for x in y if {} %}{% endfor %}",
         "{{ [1, {'a': 1, 'b': f(x={})}] }}",
     ];
-    refused_in(&places, &format!("{}1", "not ".repeat(5_000)), false);
-    refused_in(&places, &format!("{}1", "-".repeat(5_000)), false);
+    refused_in(&templates, &format!("{}1", "not ".repeat(5_000)), false);
+    refused_in(&templates, &format!("{}1", "-".repeat(5_000)), false);
 }
 
 /// Where our parser and minijinja's might differ.

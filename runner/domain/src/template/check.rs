@@ -2,7 +2,7 @@
 
 use serde_json::Value;
 
-use super::uses::{self, Taken, Use};
+use super::uses::{self, Use, UsedField};
 use super::{Templates, condition_expression, explain, guard, is_template, rewrite, scan};
 use crate::{Faults, Name};
 
@@ -68,15 +68,15 @@ impl Templates {
     fn check_names(&self, source: &str, codes: &[scan::Code<'_>], tasks: Tasks<'_>) -> Result<(), String> {
         uses::check(source, codes, |named| self.check_use(named))?;
         let mut result = Ok(());
-        uses::taken(codes, "upstream", |place, taken| {
-            if let Taken::Field(name) = taken
+        uses::used_fields(codes, "upstream", |offset, field| {
+            if let UsedField::Field(name) = field
                 && result.is_ok()
             {
                 let judged = match Name::new(name) {
                     Ok(name) => tasks(&name),
                     Err(_) => Err(format!("there is no task `{}`", super::shown(name))),
                 };
-                result = judged.map_err(|detail| scan::wrong(source, place, &detail));
+                result = judged.map_err(|detail| scan::wrong(source, offset, &detail));
             }
         });
         result

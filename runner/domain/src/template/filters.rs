@@ -186,8 +186,8 @@ fn printf(state: &State, pattern: String, args: Rest<ValueOrKwargs>) -> Result<S
     // A width is written in digits, or taken from an argument by `*`.
     let mut digits = pattern.split(|c: char| !c.is_ascii_digit());
     let wide = pattern.contains('*') || digits.any(|digits| digits.trim_start_matches('0').len() > 3);
-    let places = pattern.matches('%').count();
-    if wide && places > 0 {
+    let conversions = pattern.matches('%').count();
+    if wide && conversions > 0 {
         return Err(invalid("a width in `format` must be below 1000"));
     }
     // Each positional argument once; a named one as often as it is named.
@@ -197,7 +197,7 @@ fn printf(state: &State, pattern: String, args: Rest<ValueOrKwargs>) -> Result<S
         bytes = bytes.saturating_add(budget.walk(value, OUTPUT_MAX_BYTES)?.saturating_mul(named));
     }
     if pattern.contains(|c: char| c.is_ascii_digit()) {
-        bytes = bytes.saturating_add(places.saturating_mul(WIDTH_MAX));
+        bytes = bytes.saturating_add(conversions.saturating_mul(WIDTH_MAX));
     }
     budget.make(bytes)?;
     let out = format(FormatStyle::Printf, &pattern, &args)?;

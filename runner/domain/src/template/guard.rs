@@ -49,21 +49,21 @@ pub(super) fn check(template: &str) -> Result<Vec<Code<'_>>, String> {
             }
             nest(&mut statements, code.tag());
         }
-        let place = code.range.start;
+        let offset = code.range.start;
         if statements.len() > STATEMENTS_MAX {
             let detail = format!("`if` and `for` are nested more than {STATEMENTS_MAX} levels deep");
-            return Err(wrong(template, place, &detail));
+            return Err(wrong(template, offset, &detail));
         }
         if statements.iter().sum::<usize>() > ELIFS_MAX {
             return Err(wrong(
                 template,
-                place,
+                offset,
                 &format!("an `if` has more than {ELIFS_MAX} `elif`"),
             ));
         }
         if bound_nesting > NESTING_MAX {
             let detail = format!("`for` and `set` could nest values more than {NESTING_MAX} levels deep");
-            return Err(wrong(template, place, &detail));
+            return Err(wrong(template, offset, &detail));
         }
     }
     counts.check(binds)?;

@@ -92,7 +92,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_rendered_in_place() {
+    fn what_is_rendered_in_this_process() {
         for (template, expect) in [
             ("{{ params.day }}", true),
             (

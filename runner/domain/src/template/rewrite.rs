@@ -31,17 +31,17 @@ pub(super) struct Rewritten {
 
 impl Rewritten {
     /// The range in the source; for a filter that replaces a comparison or an operator, the range of all its operands.
-    pub(super) fn place(&self, range: Range<usize>) -> Range<usize> {
-        let (start, end) = (self.place_of(range.start), self.place_of(range.end));
+    pub(super) fn source_range(&self, range: Range<usize>) -> Range<usize> {
+        let (start, end) = (self.source_offset(range.start), self.source_offset(range.end));
         let written = self
             .text
             .get(range.start..)
             .is_some_and(|text| text.starts_with(compare::FILTER) || text.starts_with(operators::FILTER));
-        let around = self.chains.iter().filter(|place| written && place.contains(&start));
-        around.min_by_key(|place| place.len()).cloned().unwrap_or(start..end)
+        let around = self.chains.iter().filter(|chain| written && chain.contains(&start));
+        around.min_by_key(|chain| chain.len()).cloned().unwrap_or(start..end)
     }
 
-    fn place_of(&self, at: usize) -> usize {
+    fn source_offset(&self, at: usize) -> usize {
         let known = self.alike.partition_point(|(text, _)| *text <= at);
         let (text, source) = self.alike[..known].last().copied().unwrap_or((0, 0));
         let next = self.alike.get(known).map_or(usize::MAX, |(_, next)| *next);
@@ -310,8 +310,8 @@ impl Rewriting<'_, '_> {
             };
         }
         if let Some(last) = at.checked_sub(1).and_then(|last| tokens.get(last)) {
-            let place = last.end();
-            self.insert(place, COPIED);
+            let end = last.end();
+            self.insert(end, COPIED);
         }
     }
 }

@@ -224,9 +224,9 @@ fn token(rest: &str) -> Result<(Kind, usize), &'static str> {
         '+' | '-' | '*' | '/' | '%' | '.' | ',' | ':' | '~' | '|' | '=' | '>' | '<' => Ok((Kind::Sign, 1)),
         quote @ ('\'' | '"') => {
             let mut escaped = false;
-            for (place, c) in rest.char_indices().skip(1) {
+            for (offset, c) in rest.char_indices().skip(1) {
                 if !escaped && c == quote {
-                    return Ok((Kind::Text, place + 1));
+                    return Ok((Kind::Text, offset + 1));
                 }
                 escaped = !escaped && c == '\\';
             }

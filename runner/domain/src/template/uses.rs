@@ -87,15 +87,15 @@ fn bound_names<'s>(codes: &[Code<'s>]) -> Vec<&'s str> {
 }
 
 /// The field that code takes of a map: of `upstream` the task, of `params` the param.
-pub(super) enum Taken<'s> {
+pub(super) enum UsedField<'s> {
     /// This one, by a name that there may not be.
     Field(&'s str),
-    /// Any, since the name is computed, or the map is taken as a whole.
+    /// Any, since the name is computed, or the map is used as a whole.
     Any,
 }
 
 /// Calls `found` with the field of each use of a map, and its position.
-pub(super) fn taken<'s>(codes: &[Code<'s>], map: &str, mut found: impl FnMut(usize, Taken<'s>)) {
+pub(super) fn used_fields<'s>(codes: &[Code<'s>], map: &str, mut found: impl FnMut(usize, UsedField<'s>)) {
     let rebound = bound_names(codes).contains(&map);
     for code in codes {
         for (index, token) in code.tokens.iter().enumerate() {
@@ -104,43 +104,43 @@ pub(super) fn taken<'s>(codes: &[Code<'s>], map: &str, mut found: impl FnMut(usi
                 continue;
             }
             let next = |by: usize| code.tokens.get(index + by);
-            let taken = match (next(1), next(2), next(3)) {
-                _ if rebound => Taken::Any,
+            let field = match (next(1), next(2), next(3)) {
+                _ if rebound => UsedField::Any,
                 // A method, such as `upstream.items()`, is no field.
                 (Some(dot), Some(name), after) if dot.is(".") && name.kind == Kind::Word => {
                     if after.is_some_and(|after| after.is("(")) {
-                        Taken::Any
+                        UsedField::Any
                     } else {
-                        Taken::Field(name.text)
+                        UsedField::Field(name.text)
                     }
                 }
                 (Some(open), Some(name), Some(close))
                     if open.is("[") && name.kind == Kind::Text && close.is("]") && !name.text.contains('\\') =>
                 {
-                    Taken::Field(&name.text[1..name.text.len() - 1])
+                    UsedField::Field(&name.text[1..name.text.len() - 1])
                 }
-                _ => Taken::Any,
+                _ => UsedField::Any,
             };
-            found(token.start, taken);
+            found(token.start, field);
         }
     }
 }
 
 /// Adds the tasks that code takes.
 pub(super) fn add_upstream(codes: &[Code<'_>], names: &mut UpstreamNames) {
-    taken(codes, "upstream", |_, taken| match taken {
-        Taken::Field(name) => match Name::new(name) {
+    used_fields(codes, "upstream", |_, field| match field {
+        UsedField::Field(name) => match Name::new(name) {
             Ok(name) => drop(names.names.insert(name)),
             Err(_) => names.all = true,
         },
-        Taken::Any => names.all = true,
+        UsedField::Any => names.all = true,
     });
 }
 
 /// Adds the params that code names.
 pub(super) fn add_params(codes: &[Code<'_>], names: &mut std::collections::BTreeSet<String>) {
-    taken(codes, "params", |_, taken| {
-        if let Taken::Field(name) = taken {
+    used_fields(codes, "params", |_, field| {
+        if let UsedField::Field(name) = field {
             names.insert(name.to_owned());
         }
     });

@@ -78,14 +78,14 @@ impl Attempts {
         let now = self.node.now();
         let run = context.facts.id;
         let task = &context.revision.plan.tasks[at.key.task as usize];
-        let place = at.key.item.map(|item| format!("-{item}")).unwrap_or_default();
+        let item = at.key.item.map(|item| format!("-{item}")).unwrap_or_default();
         let handed = TaskOffer {
             ended: EndedAttempt {
                 run,
                 at,
                 lease: self.node.lease(),
             },
-            name: format!("run-{run}-{}{place}", at.key.task),
+            name: format!("run-{run}-{}{item}", at.key.task),
             spec: written_out(&offer),
             overdue_at: task
                 .timeout

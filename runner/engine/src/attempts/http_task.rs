@@ -57,10 +57,10 @@ impl HttpRequest {
         idempotency_key: &str,
         traceparent: Option<String>,
     ) -> Result<Self, String> {
-        let text = |place: &str, template: &str| match templates.render(template, scope) {
+        let text = |field: &str, template: &str| match templates.render(template, scope) {
             Ok(Value::String(text)) => Ok(text),
             Ok(other) => Ok(other.to_string()),
-            Err(error) => Err(format!("{place}: {error}")),
+            Err(error) => Err(format!("{field}: {error}")),
         };
         let url = text("http/url", &spec.url)?;
         let url = reqwest::Url::parse(&url).map_err(|error| format!("http/url: {url}: {error}"))?;
@@ -77,9 +77,9 @@ impl HttpRequest {
             headers.insert("traceparent", parent);
         }
         for (name, value) in &spec.headers {
-            let place = format!("http/headers/{name}");
-            let name = HeaderName::from_str(name).map_err(|error| format!("{place}: {error}"))?;
-            let value = HeaderValue::from_str(&text(&place, value)?).map_err(|error| format!("{place}: {error}"))?;
+            let field = format!("http/headers/{name}");
+            let name = HeaderName::from_str(name).map_err(|error| format!("{field}: {error}"))?;
+            let value = HeaderValue::from_str(&text(&field, value)?).map_err(|error| format!("{field}: {error}"))?;
             headers.insert(name, value);
         }
         let body = match &spec.body {

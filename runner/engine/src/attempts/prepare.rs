@@ -389,7 +389,7 @@ impl Attempts {
                     };
                     let outputs = items.remove(&task).unwrap_or_default();
                     match whole.remove(&task) {
-                        Some((_, Some(by_hand))) => by_hand,
+                        Some((_, Some(overridden))) => overridden,
                         _ => join(
                             outputs.into_iter().filter(|(item, _)| succeeded(*item)).collect(),
                             count,
@@ -411,8 +411,8 @@ impl Attempts {
 pub fn join(items: Vec<(u32, Option<String>)>, count: u32) -> String {
     let mut by_index: Vec<Option<String>> = vec![None; count as usize];
     for (index, output) in items {
-        if let Some(place) = by_index.get_mut(index as usize) {
-            *place = output;
+        if let Some(entry) = by_index.get_mut(index as usize) {
+            *entry = output;
         }
     }
     let mut joined = String::from("[");

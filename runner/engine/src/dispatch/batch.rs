@@ -72,7 +72,7 @@ impl Commits for Takes {
     }
 }
 
-/// What users have done with what they hold.
+/// The ends of assignments, as users report them.
 pub(crate) struct Ends(Arc<Dispatch>);
 
 impl Commits for Ends {

@@ -261,7 +261,7 @@ impl Dispatcher {
         }
     }
 
-    /// Ends a user's assignment. A repeat of the same answers the same.
+    /// Ends a user's assignment. If the same call is repeated, it gets the same answer.
     pub async fn complete(
         &self,
         uid: &str,

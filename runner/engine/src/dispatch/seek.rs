@@ -253,9 +253,9 @@ impl View {
 
 /// What a user is not given again.
 pub(super) struct Had {
-    /// What the look told.
+    /// What the first look at the database found.
     pub(super) before: HashSet<(i64, Time)>,
-    /// What the database told when it was proposed.
+    /// What the database refused when it was proposed.
     pub(super) refused: HashSet<(i64, Time)>,
 }
 
@@ -277,8 +277,8 @@ impl Had {
 /// A user's next occurrence, and when another one is due.
 type Choice<'a> = (Option<(&'a Offers, &'a Candidate, Time)>, Option<Time>);
 
-/// The first in order of what is due and may be given, and the next instant at which more is due. `newest_only`: of
-/// repeating offers, only the occurrences of which the node knows whether they are used up.
+/// Of the occurrences that are due and may be given, the one that goes first; and the next instant at which another one is
+/// due. `newest_only`: of repeating offers, only occurrences of which the node knows whether they are used up.
 fn choose<'a>(offers: &'a [Arc<Offers>], had: &Had, window: Window, newest_only: bool) -> Choice<'a> {
     let mut best: Option<(Rank, &Offers, &Candidate, Time)> = None;
     let mut next: Option<Time> = None;

@@ -239,7 +239,7 @@ impl Drainer {
                 }
                 self.send(&script, &batch, lease).await
             }
-            _ => queue::hand_over(&own, &self.row, &self.topic, &batch, lease).await,
+            _ => queue::enqueue(&own, &self.row, &self.topic, &batch, lease).await,
         };
         ControlFlow::Continue(sent.map(|finish| Pending {
             batch: (!finish.effects.is_empty()).then_some(batch),
@@ -272,7 +272,7 @@ impl Drainer {
             topic: self.row.id,
             lease: own.node.lease(),
             id: own.node.new_id(own.node.now()),
-            // Messages are read before their sizes are known.
+            // Sizes are known only after reading. So the number is such that even the largest messages can be read.
             messages_max: i64::from(spec.batch).min((READ_BYTES_MAX / spec.max_payload.0.max(1)).max(1) as i64),
             bytes_max: if queued {
                 queue::BATCH_BYTES_MAX

@@ -100,7 +100,7 @@ struct Open {
     due: bool,
     /// The ids of messages, each with its line in the request.
     ids: Vec<(u64, Uuid)>,
-    _place: Option<OwnedSemaphorePermit>,
+    _permit: Option<OwnedSemaphorePermit>,
 }
 
 impl Open {
@@ -214,7 +214,7 @@ impl Ingestion {
         let mut messages = Vec::with_capacity(incoming.len());
         let mut lines = Vec::with_capacity(incoming.len());
         let mut keyed = false;
-        for (place, (number, message)) in incoming.into_iter().enumerate() {
+        for (index, (number, message)) in incoming.into_iter().enumerate() {
             let slice = match by_day {
                 true => open.days.get(&message.day).copied().flatten(),
                 false => Some(open.slice_of_instant(&own, &message, now)),
@@ -228,7 +228,7 @@ impl Ingestion {
             keyed |= message.key.is_some();
             lines.push(number);
             messages.push(NewMessage {
-                id: message_id(at, first + place as u64, message.day, bucket),
+                id: message_id(at, first + index as u64, message.day, bucket),
                 sender: message.sender,
                 receiver: message.receiver,
                 day: message.day,
@@ -310,9 +310,9 @@ impl Ingestion {
                 }
             }
             if self.open.is_none() {
-                let place = self.messages.ingests.enter().await;
+                let permit = self.messages.ingests.enter().await;
                 self.open = Some(Open {
-                    _place: place,
+                    _permit: permit,
                     tx: self.messages.node.store.ingest(self.row.id).await?,
                     since: Instant::now(),
                     rows: 0,

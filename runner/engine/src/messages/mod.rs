@@ -68,7 +68,7 @@ const DRAINERS_MAX: usize = 32;
 const INGESTS_MAX: usize = 5;
 const CLAIMS_MAX: usize = 5;
 
-/// How many of the claiming ones may belong to one topic.
+/// How many of the transactions that claim may belong to one topic.
 const ASKING_MAX: usize = 2;
 
 /// How many prepared days a node remembers. When there are more, it forgets those that it uses least.

@@ -56,7 +56,7 @@ pub(super) fn finish_of(
     let now = node.now();
     let mut sent: BTreeMap<i16, i64> = BTreeMap::new();
     let mut failed = Vec::new();
-    for (place, ((id, bucket), end)) in messages.into_iter().zip(ends).enumerate() {
+    for (index, ((id, bucket), end)) in messages.into_iter().zip(ends).enumerate() {
         match end {
             MessageEnd::Sent => *sent.entry(bucket).or_default() += 1,
             MessageEnd::Failed {
@@ -64,7 +64,7 @@ pub(super) fn finish_of(
                 fatal,
                 retry_after,
             } => {
-                let before = tried.get(place);
+                let before = tried.get(index);
                 let kept = before.map_or(&Value::Null, |tried| &tried.retry);
                 let policy = |state: &mut RetryState| {
                     let policy = topic.retry.as_ref().filter(|_| !fatal)?;

@@ -1,9 +1,9 @@
-//! What a batch is as the params of a task, and the due times of its messages as text.
+//! A batch of messages as the params of a task, and the due times of its messages as text.
 
 use std::collections::HashMap;
 
 use heddle_domain::Time;
-use heddle_store::message::{HeldMessage, MessageBatch};
+use heddle_store::message::{BatchMessage, MessageBatch};
 use serde::Serialize;
 use serde_json::value::RawValue;
 use uuid::Uuid;
@@ -45,7 +45,7 @@ pub(super) fn params_of(topic: &str, batch: &MessageBatch) -> Result<String, ser
 pub(super) struct Dues(HashMap<Option<Time>, String>);
 
 impl Dues {
-    pub(super) fn of(&mut self, message: &HeldMessage, batch: &MessageBatch) -> String {
+    pub(super) fn of(&mut self, message: &BatchMessage, batch: &MessageBatch) -> String {
         let text = self.0.entry(message.due_at).or_insert_with(|| match message.due_at {
             Some(at) => at.format("%Y-%m-%dT%H:%M:%S%.6fZ").to_string(),
             None => batch.day.to_string(),

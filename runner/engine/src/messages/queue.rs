@@ -30,7 +30,7 @@ use crate::{EngineError, Submission, SubmitError};
 pub(super) const BATCH_BYTES_MAX: usize = PARAMS_BYTES_MAX - 512;
 
 /// Creates a run for a batch. If that fails, the batch is given back; a message that fits into no run is given up.
-pub(super) async fn hand_over(
+pub(super) async fn enqueue(
     messages: &Messages,
     row: &TopicRow,
     topic: &Topic,
@@ -159,7 +159,7 @@ impl Messages {
                 (messages, &ended.tried),
                 ends,
             );
-            let _place = self.claims.enter().await;
+            let _permit = self.claims.enter().await;
             self.node.store.next_batch(row.id, Some(&finish), None).await?;
             self.node.signals.raise(Signal::Messages);
         }

@@ -118,7 +118,7 @@ impl Ear {
         match self.node.store.listen(&[CHANNEL, CHANGES_CHANNEL]).await {
             Ok(listener) => {
                 self.listener = Some(listener);
-                // It may have missed notifications before it listened.
+                // Notifications before this moment were lost, so the log is read once.
                 self.node.signals.raise(Signal::Changes);
             }
             Err(error) => tracing::debug!(error = %Chain(&error), "cannot listen to notifications of Postgres; \

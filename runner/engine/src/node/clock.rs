@@ -32,7 +32,7 @@ enum Machine {
     Skewed(TimeDelta),
     /// Set by tests: microseconds since 1970.
     #[cfg(test)]
-    ByHand(AtomicI64),
+    Manual(AtomicI64),
 }
 
 impl Default for Machine {
@@ -84,16 +84,16 @@ impl NodeClock {
 
     /// A clock that stands still until a test sets it ([`NodeClock::set`]).
     #[cfg(test)]
-    pub(crate) fn by_hand(at: Time) -> Self {
+    pub(crate) fn manual(at: Time) -> Self {
         Self {
-            machine: Machine::ByHand(AtomicI64::new(at.timestamp_micros())),
+            machine: Machine::Manual(AtomicI64::new(at.timestamp_micros())),
             ..Self::default()
         }
     }
 
     #[cfg(test)]
     pub(crate) fn set(&self, to: Time) {
-        if let Machine::ByHand(at) = &self.machine {
+        if let Machine::Manual(at) = &self.machine {
             at.store(to.timestamp_micros(), Ordering::Relaxed);
         }
     }
@@ -105,17 +105,17 @@ impl NodeClock {
         match &self.machine {
             Machine::Skewed(_) => SINCE.elapsed(),
             #[cfg(test)]
-            Machine::ByHand(at) => Duration::from_micros(at.load(Ordering::Relaxed).unsigned_abs()),
+            Machine::Manual(at) => Duration::from_micros(at.load(Ordering::Relaxed).unsigned_abs()),
         }
     }
 
     /// The machine's own clock.
-    #[allow(clippy::disallowed_methods, reason = "the one door")]
+    #[allow(clippy::disallowed_methods, reason = "the only place that reads it")]
     pub fn own(&self) -> Time {
         match &self.machine {
             Machine::Skewed(skew) => chrono::Utc::now() + *skew,
             #[cfg(test)]
-            Machine::ByHand(at) => {
+            Machine::Manual(at) => {
                 chrono::DateTime::from_timestamp_micros(at.load(Ordering::Relaxed)).unwrap_or_default()
             }
         }
@@ -138,7 +138,7 @@ impl Clock for NodeClock {
 pub struct SystemChance;
 
 impl Chance for SystemChance {
-    #[allow(clippy::disallowed_methods, reason = "the one door")]
+    #[allow(clippy::disallowed_methods, reason = "the only place that reads it")]
     fn bits(&self) -> u128 {
         rand::random()
     }

@@ -248,7 +248,7 @@ struct Tried<C: Commits + ?Sized> {
     batch: Vec<Asked<C>>,
 }
 
-/// Commits the gathered requests, and answers. `over` tells when nobody needs further tries.
+/// Commits the gathered requests, and answers. `over` returns whether further tries would be useless.
 async fn settle<C: Commits>(commits: &C, gathered: Vec<Asked<C>>, over: impl Fn() -> bool) {
     let policy = C::POLICY;
     let fresh = |batch| Tried { times: 0, batch };

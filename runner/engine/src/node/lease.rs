@@ -68,7 +68,7 @@ impl Node {
         let identity = &self.identity;
         let sent_at = self.clock.elapsed();
         let sent = self.clock.own();
-        let taken = self
+        let registered = self
             .store
             .register_node(
                 identity.id,
@@ -80,7 +80,9 @@ impl Node {
                 former,
             )
             .await?;
-        let Some((lease, now)) = taken else { return Ok(None) };
+        let Some((lease, now)) = registered else {
+            return Ok(None);
+        };
         self.clock.follow(sent, self.clock.own(), now);
         Ok(Some((lease, sent_at)))
     }
@@ -119,7 +121,7 @@ impl Node {
                 "the node has lost its lease; it stops its running attempts, and other nodes take them over"
             );
         }
-        // At each call: a claim that was open when the lease was lost may have been answered since.
+        // Also at a second call: a claim that was under way when the lease was lost may have brought attempts since.
         parts.stop_in_hand();
     }
 

@@ -62,7 +62,7 @@ pub(crate) fn encode(news: &[News]) -> String {
         match one {
             News::Work => letters.push(WORK),
             News::Stopped => letters.push(STOPPED),
-            // The star includes these, and earlier versions understand it only alone.
+            // `*` stands for all runs, these included; and earlier versions understand it only if no run is named, too.
             News::Ended(_) if many => {}
             News::Ended(run) => runs.push_str(&format!(" {run}")),
             News::ManyEnded => runs.push_str(&format!(" {MANY_ENDED}")),

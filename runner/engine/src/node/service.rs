@@ -147,8 +147,8 @@ impl Every {
         let (Some((done, since)), Ok(period)) = (self.done, self.period.to_std()) else {
             return Duration::ZERO;
         };
-        let told = (now - done).to_std().unwrap_or_default();
-        period.saturating_sub(told.max(self.clock.elapsed().saturating_sub(since)))
+        let elapsed = (now - done).to_std().unwrap_or_default();
+        period.saturating_sub(elapsed.max(self.clock.elapsed().saturating_sub(since)))
     }
 
     pub(crate) fn is_due(&self, now: Time) -> bool {
@@ -262,8 +262,8 @@ mod tests {
     }
 
     #[test]
-    fn once_in_a_while_goes_by_the_time_that_it_is_told() {
-        let clock = Arc::new(NodeClock::by_hand(at(0)));
+    fn a_period_goes_by_the_time_that_is_passed_in() {
+        let clock = Arc::new(NodeClock::manual(at(0)));
         let mut every = Every::at_once(TimeDelta::seconds(10), &clock);
         assert!(every.is_due(at(0)));
         assert!(every.is_due(at(5)), "until it is done");
@@ -276,7 +276,7 @@ mod tests {
 
     #[test]
     fn once_in_a_while_comes_although_time_stands_still() {
-        let clock = Arc::new(NodeClock::by_hand(at(7)));
+        let clock = Arc::new(NodeClock::manual(at(7)));
         let mut every = Every::later(TimeDelta::seconds(10), &clock);
         for ten in [17, 27] {
             // The time was corrected backwards: it repeats a value, and was later before.

@@ -75,7 +75,7 @@ impl ShortWays {
     }
 }
 
-/// Those that are not used: `all`, or their names, separated by commas.
+/// Reads the short ways that are left out: `all`, or their names, separated by commas.
 impl FromStr for ShortWays {
     type Err = String;
 

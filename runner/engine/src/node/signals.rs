@@ -101,8 +101,8 @@ impl Signals {
     }
 
     pub(crate) fn raise_all(&self, signals: SignalSet) {
-        for (place, wakeup) in self.wakeups.iter().enumerate() {
-            if signals.0 & (1 << place) != 0 {
+        for (bit, wakeup) in self.wakeups.iter().enumerate() {
+            if signals.0 & (1 << bit) != 0 {
                 wakeup.notify_one();
             }
         }

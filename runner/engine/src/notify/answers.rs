@@ -206,8 +206,8 @@ mod encrypted {
         }
 
         /// Connects, encrypted from the first byte; the caller bounds the time that this takes.
-        pub(in crate::notify) async fn connect(place: (&str, u16), tls: TlsParameters) -> Result<Self, Error> {
-            AsyncNetworkStream::connect_tokio1(place, None, Some(tls), None)
+        pub(in crate::notify) async fn connect(address: (&str, u16), tls: TlsParameters) -> Result<Self, Error> {
+            AsyncNetworkStream::connect_tokio1(address, None, Some(tls), None)
                 .await
                 .map(Self)
         }

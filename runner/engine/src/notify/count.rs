@@ -104,7 +104,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn each_way_has_a_place_of_its_own() {
+    fn each_way_has_an_index_of_its_own() {
         let mut words: Vec<&str> = Way::ALL.iter().map(|way| way.as_str()).collect();
         words.sort_unstable();
         words.dedup();

@@ -134,8 +134,8 @@ impl Notifier {
             return Ok(false);
         };
         let ids: Vec<i64> = notices.iter().map(|notice| notice.id).collect();
-        let taken: HashSet<i64> = tx.take(&ids).await?.into_iter().collect();
-        let mut mine: Vec<&NoticeRow> = notices.iter().filter(|notice| taken.contains(&notice.id)).collect();
+        let deleted: HashSet<i64> = tx.take(&ids).await?.into_iter().collect();
+        let mut mine: Vec<&NoticeRow> = notices.iter().filter(|notice| deleted.contains(&notice.id)).collect();
         let vain = self.recovered(&mut tx, &known, &mine).await?;
         mine.retain(|notice| !vain.contains(&notice.id));
         let now = self.node.now();
@@ -453,15 +453,15 @@ impl Notifier {
     ) -> Result<Vec<NewNotification>, EngineError> {
         let mut read: HashMap<(RunId, AttemptKey), Vec<String>> = HashMap::new();
         let mut whole = Vec::with_capacity(rows.len());
-        for (mut row, place) in rows {
-            if let Some(place) = place {
-                let lines = match read.entry(place) {
+        for (mut row, attempt) in rows {
+            if let Some(attempt) = attempt {
+                let lines = match read.entry(attempt) {
                     hash_map::Entry::Occupied(known) => known.into_mut(),
                     hash_map::Entry::Vacant(unknown) => {
                         let lines = self
                             .node
                             .store
-                            .last_lines(place.0, place.1, LOG_LINES_MAX as i64)
+                            .last_lines(attempt.0, attempt.1, LOG_LINES_MAX as i64)
                             .await?;
                         unknown.insert(lines.iter().map(|line| one_line(line, LINE_MAX_CHARS)).collect())
                     }

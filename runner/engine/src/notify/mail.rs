@@ -151,12 +151,12 @@ async fn deliver(
 
 async fn connect(smtp: &SmtpSpec) -> Result<AsyncSmtpConnection, Failure> {
     let hello = ClientId::Domain("heddle.local".to_owned());
-    let place = (smtp.host.as_str(), smtp.port());
+    let address = (smtp.host.as_str(), smtp.port());
     let mut connection = if smtp.tls == SmtpTls::Implicit {
-        let stream = Encrypted::connect(place, tls(smtp).await?).await.map_err(failure)?;
+        let stream = Encrypted::connect(address, tls(smtp).await?).await.map_err(failure)?;
         AsyncSmtpConnection::connect_with_transport(Box::new(Answers::new(stream)), &hello).await
     } else {
-        let stream = TcpStream::connect(place)
+        let stream = TcpStream::connect(address)
             .await
             .map_err(|error| Failure::passing(format!("the mail server cannot be reached: {error}")))?;
         let lent = Lent::new(stream);

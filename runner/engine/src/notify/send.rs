@@ -53,13 +53,13 @@ impl Notifier {
             return Ok(false);
         }
         let lease = self.node.lease();
-        let taken = self
+        let due = self
             .node
             .store
             .take_outgoing(lease, PER_DESTINATION_MAX as i64, room as i64, &busy, &in_hand)
             .await?;
-        let more = !taken.is_empty();
-        for outgoing in taken {
+        let more = !due.is_empty();
+        for outgoing in due {
             let held = self.in_hand.take(outgoing.id, &outgoing.destination);
             let notifier = self.clone();
             self.node.tracker.spawn(async move {

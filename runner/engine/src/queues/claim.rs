@@ -155,7 +155,7 @@ impl Queues {
         };
         let answer = self.node.store.claim_queued(&terms).await?;
         let limited = answer.limited_ms.map(Duration::from_millis);
-        let Some(last) = answer.claimed.iter().map(|claimed| claimed.turn).max() else {
+        let Some(last) = answer.claimed.iter().map(|claimed| claimed.position).max() else {
             return Ok(Found {
                 claims: Vec::new(),
                 limited,
@@ -199,7 +199,7 @@ impl Queues {
         let mut refused = Vec::new();
         let mut bytes = 0;
         let mut left = claimed.into_iter();
-        let mut untold = Vec::new();
+        let mut unsent = Vec::new();
         while let Some(claimed) = left.next() {
             let key = claimed.claim;
             // The run is gone: it was cancelled meanwhile, and the claim with it.
@@ -215,8 +215,8 @@ impl Queues {
             };
             bytes += claim.params.get().len() + claim.context.get().len();
             if bytes > CLAIM_BYTES_MAX && !claims.is_empty() {
-                untold.push(claimed);
-                untold.extend(left);
+                unsent.push(claimed);
+                unsent.extend(left);
                 break;
             }
             if crate::runs::notices::tells_start(context, key.at) {
@@ -224,8 +224,8 @@ impl Queues {
             }
             claims.push(claim);
         }
-        if !untold.is_empty() {
-            self.unclaim(&request.queue, untold).await?;
+        if !unsent.is_empty() {
+            self.unclaim(&request.queue, unsent).await?;
         }
         if !refused.is_empty() {
             self.give_back(refused, None).await;

@@ -73,7 +73,7 @@ pub(crate) struct Queues {
     ended: minutes::Ends,
 }
 
-/// What ends claims: not started yet.
+/// The group commit that ends claims, before it is started.
 pub(crate) struct GatheringClaims(Gathering<Settlements>);
 
 impl GatheringClaims {

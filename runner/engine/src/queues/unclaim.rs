@@ -44,8 +44,8 @@ impl Queues {
             filled.add(&target);
             let row = QueueRow {
                 at,
-                turn: 0,
-                floor: claimed.turn,
+                ordinal: 0,
+                floor: claimed.position,
                 target,
                 params: claimed.params,
                 ready_at: Some(claimed.ready_at),

@@ -172,12 +172,12 @@ impl Pruner {
     /// Removes what is due under the current retention, or, with `dry_run`, says what `retention` (or the current one)
     /// would remove.
     pub(crate) async fn prune(&self, retention: Option<Retention>, dry_run: bool) -> Result<Pruned, EngineError> {
-        let stands = self.node.store.retention().await?;
+        let current = self.node.store.retention().await?;
         let now = self.node.now();
         if dry_run {
-            return self.preview(&retention.unwrap_or(stands), now).await;
+            return self.preview(&retention.unwrap_or(current), now).await;
         }
-        self.round(&stands, now).await
+        self.round(&current, now).await
     }
 
     async fn round(&self, retention: &Retention, now: Time) -> Result<Pruned, EngineError> {

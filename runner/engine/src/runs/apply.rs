@@ -20,7 +20,7 @@ use crate::runs::ending::{Applied, Done, End, Ending};
 use crate::runs::params::enqueued;
 use crate::runs::queued::FilledQueues;
 use crate::runs::trace::Span;
-use crate::runs::transition::{Transition, bytes_of, standing};
+use crate::runs::transition::{Transition, bytes_of, snapshot_of};
 use crate::{EngineError, RunContext, Runs, Submission, SubmitError};
 
 /// The results of a transaction that are handled after its commit.
@@ -33,7 +33,7 @@ pub(crate) struct After {
     /// Runs whose state or tasks have changed.
     pub(crate) moved: Vec<RunId>,
     /// Attempts that are this node's now.
-    pub(crate) taken: Vec<(RunId, AttemptKey)>,
+    pub(crate) own_attempts: Vec<(RunId, AttemptKey)>,
     /// Attempts that were stopped.
     pub(crate) interrupted: Vec<Interrupted>,
     /// The parts of the node that have something to do now.
@@ -107,7 +107,7 @@ impl Runs {
             let transition = self
                 .transition(
                     &context,
-                    standing(run, found.state, &found.progress)?,
+                    snapshot_of(run, found.state, &found.progress)?,
                     &events,
                     completion,
                     now,
@@ -158,7 +158,7 @@ impl Runs {
             progress,
         } = transition;
         let run = context.facts.id;
-        let turn = self.queue.turn();
+        let last = self.queue.last_claimed();
         let notices = self.notices_of(context, &actions, state, &progress);
         after.signals.add_if(notices.is_some(), Signal::Notices);
         let mut ready = Vec::with_capacity(actions.ready.len());
@@ -169,11 +169,11 @@ impl Runs {
                 queued.push(self.waiters.queues.row(at, queued.len(), target, None));
                 continue;
             }
-            let mut row = ReadyRow::new(at, turn + 1 + ordinal as i64, context.revision.need_of(at))
+            let mut row = ReadyRow::new(at, last + 1 + ordinal as i64, context.revision.need_of(at))
                 .within(context.revision.claim_within(at));
             row.hand(grant);
             if row.is_handed() {
-                after.taken.push((run, at));
+                after.own_attempts.push((run, at));
             } else {
                 after.signals.add(Signal::Work);
             }
@@ -235,7 +235,7 @@ impl Runs {
         let written = completion.write(writes).await?;
         if !written.handed {
             // The lease has expired: the attempts for this node went into the queue for all nodes.
-            after.taken.clear();
+            after.own_attempts.clear();
             after.signals.add(Signal::Work);
         }
         after.signals.add_if(written.parents_notified, Signal::Inbox);
@@ -284,7 +284,7 @@ impl Runs {
             }
         }
         self.moved(&after.moved, &after.finished);
-        self.take(after.taken);
+        self.take(after.own_attempts);
         self.wake_claimers(&after.filled);
         if let Some(due) = after.due
             && self.pending.note_due(due)

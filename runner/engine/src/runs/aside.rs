@@ -89,8 +89,8 @@ impl RowsAside {
 }
 
 impl Runs {
-    /// Handles all rows of a kind, except those that cannot be handled. An error is one that may pass, or has nothing
-    /// to do with any row.
+    /// Handles all rows of a kind, except those that cannot be handled. It returns only errors that may pass, or that no
+    /// row causes.
     pub(crate) async fn work_off(self: &Arc<Self>, kind: Kind) -> Result<(), EngineError> {
         let aside = self.pending.aside.of(kind);
         for (run, ()) in aside.due(self.node.clock.elapsed()) {

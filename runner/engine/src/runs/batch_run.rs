@@ -117,7 +117,8 @@ impl Runs {
         })
     }
 
-    /// Refuses an unreadable worker's output that may name failed messages: to take these as sent would lose them.
+    /// Refuses the output of a worker for a batch if it cannot be read. It may name failed messages: these would count as
+    /// sent, and be lost.
     pub(crate) fn check_batch_output(&self, context: &RunContext, output: &str) -> Result<(), Faults> {
         let batch = context.facts.key.as_deref().map(Uuid::parse_str);
         match (topic_of(&context.revision.group_name), batch) {

@@ -19,7 +19,7 @@ use heddle_store::run::RunFilter;
 
 use crate::runs::apply::After;
 use crate::runs::control::{BulkAction, ControlError, shown};
-use crate::runs::transition::standing;
+use crate::runs::transition::snapshot_of;
 use crate::{Engine, EngineError, Runs, UseCase};
 
 /// How many runs one transaction controls.
@@ -151,15 +151,17 @@ impl Runs {
         for run in live {
             let context = self.known(&contexts, run).await?;
             let found = &locked[&run];
-            let stood = standing(run, found.state, &found.progress)?;
-            let before = stood.0;
+            let snapshot = snapshot_of(run, found.state, &found.progress)?;
+            let before = snapshot.0;
             if let Err(refused) = action.check(before) {
                 done.insert(run, Err(refused.into()));
                 continue;
             }
             let event = event(withdrawn.remove(&run).unwrap_or_default());
             // The withdrawn task runs of this run must not be lost: without a transition, nothing is committed.
-            let transition = self.transition(&context, stood, &[event], &mut completion, now).await?;
+            let transition = self
+                .transition(&context, snapshot, &[event], &mut completion, now)
+                .await?;
             audits.push((run, shown(before, None), shown(transition.state, None)));
             let write = self.write_of(&context, transition, &mut grant, &mut after)?;
             let error = action.why().or(write.error);

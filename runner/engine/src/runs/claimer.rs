@@ -32,20 +32,20 @@ const ROOM_WAIT: Duration = Duration::from_millis(5);
 /// What a node knows of the queue of ready task runs.
 #[derive(Debug, Default)]
 pub(crate) struct Queue {
-    /// The highest `turn` (position in the queue) that was claimed.
-    turn: AtomicI64,
+    /// The highest position in the queue that was claimed.
+    last_claimed: AtomicI64,
     /// The last claim was full: there is more.
     backlog: AtomicBool,
 }
 
 impl Queue {
-    pub(crate) fn turn(&self) -> i64 {
-        self.turn.load(Ordering::Relaxed)
+    pub(crate) fn last_claimed(&self) -> i64 {
+        self.last_claimed.load(Ordering::Relaxed)
     }
 
-    /// A row with this `turn` was claimed.
-    pub(crate) fn has_come_to(&self, turn: i64) {
-        self.turn.fetch_max(turn, Ordering::Relaxed);
+    /// A row at this position was claimed.
+    pub(crate) fn has_come_to(&self, position: i64) {
+        self.last_claimed.fetch_max(position, Ordering::Relaxed);
     }
 
     pub(crate) fn has_backlog(&self) -> bool {
@@ -98,7 +98,7 @@ impl Claimer {
             runs.seen.counts.claimed.observe(claimed.len() as f64);
         }
         runs.queue.note_backlog(claimed.len() >= room.claimable());
-        if let Some(last) = claimed.iter().map(|claimed| claimed.turn).max() {
+        if let Some(last) = claimed.iter().map(|claimed| claimed.position).max() {
             runs.queue.has_come_to(last);
         }
         runs.take(claimed.into_iter().map(|claimed| (claimed.run, claimed.at)).collect());

@@ -1,4 +1,4 @@
-//! The facts that work on a run needs: read once, kept for a while.
+//! The facts about a run that its attempts and transitions need. They are read once, and cached for a while.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -79,7 +79,7 @@ impl Runs {
     pub(crate) fn context_of(&self, context: &RunContext, at: AttemptKey, item: Option<MapItem>) -> Context {
         let task = &context.revision.plan.tasks[at.key.task as usize];
         let now = self.now();
-        let place = at.key.item.map(|item| format!("/{item}")).unwrap_or_default();
+        let suffix = at.key.item.map(|item| format!("/{item}")).unwrap_or_default();
         Context {
             run: context.facts.id.0,
             group: context.revision.group_name.clone(),
@@ -95,7 +95,7 @@ impl Runs {
                 .timeout
                 .and_then(|timeout| Some(now + chrono::TimeDelta::from_std(timeout).ok()?)),
             item,
-            idempotency_key: format!("{}/{}{place}", context.facts.id, task.name),
+            idempotency_key: format!("{}/{}{suffix}", context.facts.id, task.name),
         }
     }
 

@@ -16,7 +16,7 @@ use serde_json::{Value, json};
 use crate::node::signals::Signal;
 use crate::runs::apply::After;
 use crate::runs::submit::Layout;
-use crate::runs::transition::{Transition, progress_of, standing};
+use crate::runs::transition::{Transition, progress_of, snapshot_of};
 use crate::{Engine, EngineError, RunContext, Runs, SubmitError, UseCase};
 
 /// Why a control did nothing.
@@ -69,7 +69,7 @@ pub struct Clear {
 }
 
 /// The state that an operator sets, and why.
-struct ByHand<'a> {
+struct TaskOverride<'a> {
     state: TaskState,
     output: Option<String>,
     reason: &'a str,
@@ -191,14 +191,14 @@ impl Engine {
         reason: &'a str,
         actor: &'a str,
     ) -> UseCase<'a, Result<(), ControlError>> {
-        let by_hand = ByHand {
+        let task_override = TaskOverride {
             state,
             output,
             reason,
             actor,
         };
         let event = Event::Override { key, state };
-        Box::pin(self.runs.control_task(run, key, event, Some(by_hand), actor))
+        Box::pin(self.runs.control_task(run, key, event, Some(task_override), actor))
     }
 
     /// Retries a failed or retrying task run at once.
@@ -278,7 +278,7 @@ impl Runs {
         run: RunId,
         key: TaskKey,
         event: Event,
-        set: Option<ByHand<'_>>,
+        set: Option<TaskOverride<'_>>,
         actor: &str,
     ) -> Result<(), ControlError> {
         self.retried(|| self.task_event(run, key, event.clone(), set.as_ref(), actor))
@@ -368,7 +368,7 @@ impl Runs {
 
     #[allow(
         clippy::too_many_arguments,
-        reason = "what every control ends with, told apart by name"
+        reason = "what every control ends with, distinguished by name"
     )]
     async fn finish_control(
         self: &Arc<Self>,
@@ -379,17 +379,17 @@ impl Runs {
         event: Event,
         why: Option<String>,
         noted: Option<Noted<'_>>,
-        set: Option<(TaskKey, &ByHand<'_>)>,
+        set: Option<(TaskKey, &TaskOverride<'_>)>,
     ) -> Result<(), ControlError> {
         // By the run's own revision, as when it was created: the gate is woken by runs whose revision has a bound.
-        let in_turn = live.state.is_final() && context.revision.is_bounded(context.facts.trigger);
-        let turn = in_turn.then_some(Event::TakeTurn);
-        let events: Vec<Event> = turn.into_iter().chain([event]).collect();
+        let awaits_turn = live.state.is_final() && context.revision.is_bounded(context.facts.trigger);
+        let wait = awaits_turn.then_some(Event::AwaitTurn);
+        let events: Vec<Event> = wait.into_iter().chain([event]).collect();
         let now = completion.now();
         let transition = self
             .transition(
                 context,
-                standing(run, live.state, &live.progress)?,
+                snapshot_of(run, live.state, &live.progress)?,
                 &events,
                 &mut completion,
                 now,
@@ -422,7 +422,7 @@ impl Runs {
                 .insert_override(run, key, set.state, set.output.as_deref(), set.reason, set.actor, at)
                 .await?;
         }
-        if in_turn && state == RunState::Waiting {
+        if awaits_turn && state == RunState::Waiting {
             completion
                 .wait_for_turn(run, live.group_id, &json!({"turn": true}))
                 .await?;
@@ -453,7 +453,7 @@ impl Runs {
         run: RunId,
         key: TaskKey,
         event: Event,
-        by_hand: Option<&ByHand<'_>>,
+        task_override: Option<&TaskOverride<'_>>,
         actor: &str,
     ) -> Result<(), ControlError> {
         let mut completion = self.node.completion("control_task").await?;
@@ -463,7 +463,7 @@ impl Runs {
             .ok_or(ControlError::NotFound("run"))?;
         let context = self.context_of_live(run, &live).await?;
         let progress = progress_of(run, &live.progress)?;
-        let Some(stood) = progress.state(key) else {
+        let Some(before) = progress.state(key) else {
             return Err(ControlError::NotFound("task run"));
         };
         let named = |state: TaskState| {
@@ -472,11 +472,14 @@ impl Runs {
         };
         let noted = Noted {
             actor,
-            action: if by_hand.is_some() { "override" } else { "retry" },
-            task: Some((named(stood), named(by_hand.map_or(TaskState::Ready, |set| set.state)))),
-            reason: by_hand.map(|set| set.reason),
+            action: if task_override.is_some() { "override" } else { "retry" },
+            task: Some((
+                named(before),
+                named(task_override.map_or(TaskState::Ready, |set| set.state)),
+            )),
+            reason: task_override.map(|set| set.reason),
         };
-        let set = by_hand.map(|set| (key, set));
+        let set = task_override.map(|set| (key, set));
         self.finish_control(completion, run, &live, &context, event, None, Some(noted), set)
             .await
     }
@@ -495,10 +498,10 @@ impl Runs {
         let task = plan.index(clear.task.as_str()).ok_or(ControlError::NotFound("task"))?;
         let key = TaskKey { task, item: clear.item };
         let progress = progress_of(run, &live.progress)?;
-        let Some(stood) = progress.state(key) else {
+        let Some(before) = progress.state(key) else {
             return Err(ControlError::NotFound("task run"));
         };
-        let output_bytes = match (clear.item, stood) {
+        let output_bytes = match (clear.item, before) {
             (Some(_), TaskState::Succeeded) => completion.output_bytes(run, key).await?,
             _ => 0,
         };
@@ -518,7 +521,7 @@ impl Runs {
         let noted = Noted {
             actor,
             action: "clear",
-            task: Some((named(stood), after)),
+            task: Some((named(before), after)),
             reason: Some(clear.reason.as_str()).filter(|reason| !reason.is_empty()),
         };
         let event = Event::Clear {
@@ -533,7 +536,7 @@ impl Runs {
     /// Overrides a run's state: what is active is stopped first.
     #[allow(
         clippy::too_many_arguments,
-        reason = "one control, told apart by name at its only call"
+        reason = "one control, distinguished by name at its only call"
     )]
     async fn override_run(
         self: &Arc<Self>,
@@ -590,14 +593,14 @@ impl Runs {
         let cancelled = self
             .transition(
                 &context,
-                standing(run, live.state, &live.progress)?,
+                snapshot_of(run, live.state, &live.progress)?,
                 &[event],
                 &mut completion,
                 now,
             )
             .await?;
         let mut after = After::default();
-        // Whatever state the cancel led to, the run has the given state.
+        // The cancel may lead to another state. The run gets the state that the operator gave.
         let overridden = Transition { state, ..cancelled };
         let write = self.write_of(&context, overridden, &mut Grant::none(), &mut after)?;
         let write = RunWrite { error, ..write };

@@ -38,20 +38,20 @@ impl After {
             return false;
         };
         // Runs that wait for upstream groups are handled by the links, the others by the gate, usually on this node.
-        let in_turn = run.gated && !run.follows;
-        self.signals.add_if(in_turn, Signal::Inbox);
+        let awaits_turn = run.gated && !run.follows;
+        self.signals.add_if(awaits_turn, Signal::Inbox);
         self.signals.add_if(run.follows, Signal::Links);
         run.queued.iter().for_each(|row| self.filled.add(&row.target));
         for row in &run.ready {
             if row.pools.is_some() {
                 self.signals.add(Signal::Pools);
             } else if *handed && row.is_handed() {
-                self.taken.push((run.id, row.at));
+                self.own_attempts.push((run.id, row.at));
             } else {
                 self.signals.add(Signal::Work);
             }
         }
-        in_turn || !run.ready.is_empty() || !run.queued.is_empty()
+        awaits_turn || !run.ready.is_empty() || !run.queued.is_empty()
     }
 }
 
@@ -93,14 +93,14 @@ mod tests {
     }
 
     #[track_caller]
-    fn check(run: &NewRun, created: &Created, signals: &[Signal], taken: usize, known: bool) {
+    fn check(run: &NewRun, created: &Created, signals: &[Signal], own: usize, known: bool) {
         let mut after = After::default();
         assert_eq!(after.created(run, created), known, "whether it will be asked for soon");
         let mut expect = SignalSet::default();
         signals.iter().for_each(|signal| expect.add(*signal));
         assert_eq!(after.signals, expect);
-        assert_eq!(after.taken.len(), taken);
-        assert!(after.taken.iter().all(|taken| *taken == (run.id, at(0))));
+        assert_eq!(after.own_attempts.len(), own);
+        assert!(after.own_attempts.iter().all(|own| *own == (run.id, at(0))));
     }
 
     #[test]

@@ -98,7 +98,7 @@ pub(crate) struct Abandoner(pub(crate) Arc<Runs>);
 
 impl Service for Abandoner {
     const FAILED: &'static str = "cannot end runs that were given up; trying again";
-    // The node that takes the attempts over as lost comes to the same point.
+    // Without a lease, this node stops trying: the node that takes the attempts over will give up the same runs.
     const NEEDS: Needs = Needs::Lease;
     const AGAIN_AFTER: Duration = AGAIN_SOON;
     const WOKEN_BY: Option<Signal> = Some(Signal::GivenUp);

@@ -1,4 +1,4 @@
-//! What runs and attempts hear from their node.
+//! How runs and attempts react to what their node reports: changes of objects, news of other nodes, a lost lease.
 
 use futures::FutureExt;
 use futures::future::BoxFuture;

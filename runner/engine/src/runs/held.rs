@@ -290,7 +290,7 @@ impl Runs {
     }
 
     fn begin(&self, context: Arc<RunContext>, at: AttemptKey, held: HeldAttempt) {
-        // There is none when the node has ended.
+        // When the node has ended, there is no worker any more.
         if let Some(worker) = self.held.worker.get().and_then(Weak::upgrade) {
             worker.begin(context, at, held);
         }

@@ -32,7 +32,7 @@ use crate::runs::control::BulkAction;
 use crate::runs::ending::{Applied, Done, End, Ending};
 use crate::runs::notices::new_notices;
 use crate::runs::submit::labels_of;
-use crate::runs::transition::standing;
+use crate::runs::transition::snapshot_of;
 use crate::{EngineError, RunContext, Runs};
 
 /// How often to check without a signal.
@@ -296,7 +296,7 @@ impl Runs {
             let transition = self
                 .transition(
                     &context,
-                    standing(run, found.state, &found.progress)?,
+                    snapshot_of(run, found.state, &found.progress)?,
                     &events,
                     completion,
                     now,

@@ -1,4 +1,4 @@
-//! The transaction that puts task runs into queues: what `queued.rs` knows of queues, written and told.
+//! The transaction that puts task runs into queues, and wakes the polls of workers after its commit.
 
 use std::sync::Arc;
 
@@ -15,7 +15,7 @@ use crate::{EngineError, Runs};
 pub(crate) struct Put {
     /// With the priorities of their runs.
     pub(crate) rows: Vec<(RunId, i16, QueueRow)>,
-    /// Those that go back, because their runs do not go on.
+    /// Attempts that are given back, because their runs are paused, stopping or over.
     pub(crate) back: Vec<Applied>,
     pub(crate) filled: FilledQueues,
 }

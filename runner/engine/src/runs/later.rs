@@ -92,7 +92,7 @@ mod tests {
         }
         assert!(
             later.is_full() && !later.put(AT_ONCE_MAX + 1, (), SECOND),
-            "there is no place"
+            "there is no room"
         );
         assert!(later.put(0, (), SECOND), "it is there already");
         assert!(!later.is_due(SECOND / 2) && later.due(SECOND / 2).is_empty());

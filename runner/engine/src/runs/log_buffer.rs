@@ -126,7 +126,7 @@ impl Lines {
         let lines = lines - 1;
         if lines > 0 {
             let bytes = bytes - last.message.len();
-            let told = LogRow {
+            let gap = LogRow {
                 level: LEVEL_OF_DROPPED,
                 message: format!(
                     "{lines} lines ({bytes} bytes) are omitted here, because they came faster than they could be \
@@ -135,7 +135,7 @@ impl Lines {
                 fields: None,
                 ..last.clone()
             };
-            self.keep(node, told);
+            self.keep(node, gap);
         }
         self.keep(node, last);
     }

@@ -47,7 +47,7 @@ use crate::runs::apply::After;
 use crate::runs::contexts::Contexts;
 use crate::runs::control::BulkAction;
 use crate::runs::notices::new_notices;
-use crate::runs::transition::{Transition, standing};
+use crate::runs::transition::{Transition, snapshot_of};
 use crate::{EngineError, RunContext, Runs};
 
 /// How many waiting runs one check decides about at most, per group and for all groups together (a node must be able to
@@ -124,10 +124,10 @@ fn admit(active: &[ActiveRun], applicants: &[Applicant], admission: &mut Admissi
     let last = applicants
         .iter()
         .rposition(|applicant| applicant.timed && applicant.overlap == Overlap::CancelPrevious);
-    for (place, applicant) in applicants.iter().enumerate() {
+    for (index, applicant) in applicants.iter().enumerate() {
         if applicant.timed
             && applicant.overlap == Overlap::CancelPrevious
-            && let Some(last) = last.filter(|last| *last != place)
+            && let Some(last) = last.filter(|last| *last != index)
         {
             let later = Skipped::Replaced(applicants[last].run);
             admission.skipped.push((applicant.run, later));
@@ -403,8 +403,8 @@ impl Runs {
         completion: &mut Completion,
         now: Time,
     ) -> Result<Transition, EngineError> {
-        let standing = standing(context.facts.id, found.state, &found.progress)?;
-        Ok(self.transition(context, standing, &[event], completion, now).await?)
+        let snapshot = snapshot_of(context.facts.id, found.state, &found.progress)?;
+        Ok(self.transition(context, snapshot, &[event], completion, now).await?)
     }
 
     /// Starts these runs, if they still wait, and rolls that back: an error says that one of them cannot begin.

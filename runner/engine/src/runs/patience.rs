@@ -48,7 +48,7 @@ impl Runs {
         F: Future<Output = Result<T, EngineError>>,
     {
         let mut pause = PAUSE_FIRST;
-        let mut told = false;
+        let mut logged = false;
         loop {
             let error = match ask().await {
                 Ok(answer) => return Ok(answer),
@@ -57,7 +57,7 @@ impl Runs {
             if !is_passing(&error) || Instant::now() + pause > until || self.node.stop.is_cancelled() {
                 return Err(error);
             }
-            if !std::mem::replace(&mut told, true) {
+            if !std::mem::replace(&mut logged, true) {
                 tracing::warn!(error = %Chain(&error), what, "an attempt waits, because the database or the node is \
                     temporarily unavailable");
             }

@@ -22,13 +22,13 @@ use crate::node::catalog::Revision;
 use crate::node::news::News;
 use crate::node::short_ways::ShortWay;
 
-/// For how many queues a node remembers the last claimed `turn`. When there are more, it forgets those that it uses least.
+/// For how many queues a node remembers the last claimed position. When there are more, it forgets those that it uses least.
 const REMEMBERED_MAX: usize = 10_000;
 
 /// What a node knows of queues.
 pub(crate) struct Queued {
     wakeups: Mutex<HashMap<String, Arc<Wakeup>>>,
-    /// The highest claimed `turn` (position in its queue), by queue.
+    /// The highest claimed position, by queue.
     last_claimed: Cache<String, i64>,
 }
 
@@ -142,15 +142,15 @@ impl Queued {
         self.wakeups.lock().keys().cloned().collect()
     }
 
-    /// A row with this `turn` was claimed.
-    pub(crate) fn claimed(&self, queue: &str, turn: i64) {
+    /// A row at this position was claimed.
+    pub(crate) fn claimed(&self, queue: &str, position: i64) {
         let known = self.last_claimed.entry(queue, None, |_, last| {
-            *last = turn.max(*last);
+            *last = position.max(*last);
             EntryAction::Retain(())
         });
         if let EntryResult::Vacant(entry) = known {
             // It fails if the queue was forgotten meanwhile.
-            let _ = entry.insert(turn);
+            let _ = entry.insert(position);
         }
     }
 
@@ -159,7 +159,7 @@ impl Queued {
         let floor = self.last_claimed.get(&target.queue).unwrap_or(0);
         QueueRow {
             at,
-            turn: ordinal as i64 + 1,
+            ordinal: ordinal as i64 + 1,
             floor,
             target,
             params,

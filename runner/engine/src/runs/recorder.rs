@@ -60,7 +60,7 @@ pub(crate) struct Reports {
 /// An outcome that waits to be recorded.
 pub(crate) struct Outcome {
     report: Report,
-    /// The end of its run, if nothing else decides it: then the short way is enough.
+    /// How its run ends, if this outcome alone decides it. Such outcomes are recorded by the short way.
     single_task: Option<SingleTaskEnd>,
     /// While it is being recorded: keeps its attempt known as in hand.
     known: Option<Known>,
@@ -113,7 +113,7 @@ impl Commits for Outcomes {
         &self.0.node
     }
 
-    /// Those that take the short way, and the others.
+    /// Two batches: the outcomes that are recorded by the short way, and the others.
     fn batches(&self, gathered: Vec<Asked<Self>>) -> Vec<Vec<Asked<Self>>> {
         let runs = &self.0;
         let (mut single_task, mut general) = (Vec::new(), Vec::new());

@@ -209,14 +209,14 @@ impl Runs {
 
     /// Checks a version with this program's own runtime.
     async fn recheck(&self, version: &VersionInUse) -> Result<Recheck, EngineError> {
-        let told = |changed, error| Recheck {
+        let recheck = |changed, error| Recheck {
             name: version.name.clone(),
             version: version.version,
             changed,
             error,
         };
         let Some(language) = Language::of_world(&version.world) else {
-            return Ok(told(Vec::new(), None));
+            return Ok(recheck(Vec::new(), None));
         };
         let text = self.node.store.blob(&version.digest).await?;
         let text = text.ok_or_else(|| {
@@ -226,11 +226,11 @@ impl Runs {
             ))
         })?;
         match self.scripts.sandbox.check_source(language, text.into()).await {
-            Ok(compiled) => Ok(told(changes(version, &compiled), None)),
+            Ok(compiled) => Ok(recheck(changes(version, &compiled), None)),
             Err(CompileError::NotNow(stopped)) => Err(stopped.into()),
             // An error of this machine is not the script's.
             Err(error @ CompileError::Internal(_)) => Err(EngineError::unreadable(error)),
-            Err(error) => Ok(told(Vec::new(), Some(error.to_string()))),
+            Err(error) => Ok(recheck(Vec::new(), Some(error.to_string()))),
         }
     }
 

@@ -47,7 +47,7 @@ impl Service for Warmer {
         &self.runs.node
     }
 
-    /// Woken by new scripts, but not before the first tick, which loads no scripts: they would be forgotten.
+    /// New scripts wake it, but only after its first tick. That one loads no scripts, so a signal before it would be lost.
     async fn woken(&mut self) {
         match self.has_begun {
             true => self.runs.node.signals.raised(Signal::Scripts).await,

@@ -30,7 +30,7 @@ pub(crate) fn end_of(
         && !plan.tasks[0].mapped
         && ended.at.attempt == 1
         && done.effects.is_empty()
-        // It may have a timer, which the statement does not delete.
+        // With a `queue_timeout`, it may have a timer, which the statement does not delete.
         && plan.tasks[0].spec.queue_timeout.is_none()
         && !context.facts.has_parent
         && context.facts.deadline_at.is_none()

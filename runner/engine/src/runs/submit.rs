@@ -118,7 +118,7 @@ pub enum SubmitError {
 /// A run that was just committed.
 #[derive(Clone, Debug)]
 pub struct Submitted {
-    /// The run as of that commit.
+    /// The row of the run, as it was committed.
     pub row: RunRow,
     pub revision: Arc<Revision>,
     pub resolution: Arc<Resolution>,
@@ -344,13 +344,13 @@ impl Runs {
 
     /// The rows of a run that may start at once: for nodes, and for workers.
     fn first_rows(&self, revision: &Revision, ready: &[AttemptKey]) -> (Vec<ReadyRow>, Vec<QueueRow>) {
-        let turn = self.queue.turn();
+        let last = self.queue.last_claimed();
         let (mut rows, mut queued) = (Vec::with_capacity(ready.len()), Vec::new());
         for &at in ready {
             match self.target_at_once(revision, at) {
                 Some(target) => queued.push(self.waiters.queues.row(at, queued.len(), target, None)),
                 None => rows.push(
-                    ReadyRow::new(at, turn + 1 + rows.len() as i64, revision.need_of(at))
+                    ReadyRow::new(at, last + 1 + rows.len() as i64, revision.need_of(at))
                         .within(revision.claim_within(at)),
                 ),
             }
@@ -497,9 +497,9 @@ fn check_bounds(spec: &SubmissionSpec, faults: &mut Faults) {
     }
     for (key, value) in spec.labels.iter().take(LABELS_MAX) {
         if key.is_empty() || key.chars().count() > LABEL_CHARS_MAX || value.chars().count() > LABEL_CHARS_MAX {
-            let place = format!("/labels/{}", pointer_token(key));
+            let pointer = format!("/labels/{}", pointer_token(key));
             faults.add(
-                place,
+                pointer,
                 format!(
                     "the key of a label must have 1 to {LABEL_CHARS_MAX} characters, its value at most the same \
                     number"
@@ -539,8 +539,8 @@ fn check(group: &Group, spec: &SubmissionSpec) -> Result<(), Faults> {
     }
     for task in spec.task_params.keys() {
         if plan.index(task.as_str()).is_none() {
-            let place = format!("/task_params/{}", pointer_token(task.as_str()));
-            faults.add(place, format!("the group has no task `{task}`"));
+            let pointer = format!("/task_params/{}", pointer_token(task.as_str()));
+            faults.add(pointer, format!("the group has no task `{task}`"));
         }
     }
     if let Some(template) = &group.template {
@@ -592,12 +592,12 @@ fn check_schemas(group: &Group, spec: &SubmissionSpec, faults: &mut Faults) {
                 .next()
                 .unwrap_or_default();
             let key = first.replace("~1", "/").replace("~0", "~");
-            let place = if own.is_some_and(|own| own.contains_key(&key)) {
+            let prefix = if own.is_some_and(|own| own.contains_key(&key)) {
                 format!("/task_params/{}", pointer_token(task.name.as_str()))
             } else {
                 "/params".to_owned()
             };
-            faults.push(fault.below(&place));
+            faults.push(fault.below(&prefix));
         }
     }
 }

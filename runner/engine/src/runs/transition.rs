@@ -78,8 +78,8 @@ pub(crate) fn bytes_of(run: RunId, progress: &Progress) -> Result<Vec<u8>, Engin
         .map_err(|error| EngineError::Progress { run, error })
 }
 
-/// The state of a locked run, by its row.
-pub(crate) fn standing(run: RunId, state: RunState, progress: &[u8]) -> Result<(RunState, Progress), EngineError> {
+/// The state and progress of a locked run, from its row: what [`decide`] begins with.
+pub(crate) fn snapshot_of(run: RunId, state: RunState, progress: &[u8]) -> Result<(RunState, Progress), EngineError> {
     Ok((state, progress_of(run, progress)?))
 }
 

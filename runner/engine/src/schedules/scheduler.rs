@@ -218,7 +218,8 @@ fn firing(schedule: &Schedule, cursor: Time, due_at: Time, now: Time, limit: usi
 struct Batch {
     runs: Vec<NewRun>,
     contexts: Vec<Arc<RunContext>>,
-    places: HashMap<(i64, Time), usize>,
+    /// The index in `runs` of the run of a group for an instant.
+    by_instant: HashMap<(i64, Time), usize>,
     moved: Vec<MovedSchedule>,
     /// For each of `moved`: the run that it awaits.
     awaits: Vec<Option<usize>>,
@@ -300,10 +301,10 @@ impl Schedules {
         self.runs.hand_out(&mut batch.runs);
         let created = completion.create(&batch.runs).await?;
         for (moved, awaits) in batch.moved.iter_mut().zip(&batch.awaits) {
-            let Some(place) = *awaits else { continue };
-            let run = match &created[place] {
+            let Some(index) = *awaits else { continue };
+            let run = match &created[index] {
                 Created::Exists(holder) => *holder,
-                _ => batch.runs[place].id,
+                _ => batch.runs[index].id,
             };
             moved.awaits = Some(run.0);
         }
@@ -349,9 +350,9 @@ impl Schedules {
                     .push(new_notices(revision, None, telling, Some(due.name.clone())));
             }
         }
-        let mut place = None;
+        let mut index = None;
         for instant in firing.instants {
-            place = Some(*batch.places.entry((due.group_id, instant)).or_insert_with(|| {
+            index = Some(*batch.by_instant.entry((due.group_id, instant)).or_insert_with(|| {
                 let interval = revision.calendar.data_interval(instant);
                 let layout = Layout::of_time(Trigger::Schedule, revision, instant, interval);
                 let (run, context) = self.runs.lay_out(revision, resolution, layout, now);
@@ -360,7 +361,7 @@ impl Schedules {
                 batch.runs.len() - 1
             }));
         }
-        batch.awaits.push(place.filter(|_| firing.awaits));
+        batch.awaits.push(index.filter(|_| firing.awaits));
         batch.moved.push(MovedSchedule {
             group_id: due.group_id,
             name: due.name,

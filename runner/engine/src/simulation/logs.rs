@@ -47,7 +47,7 @@ impl Logging {
         }
     }
 
-    /// How many lines everybody can see.
+    /// How many lines are committed.
     async fn seen(&self) -> i64 {
         self.world.one("SELECT count(*) FROM heddle.logs").await
     }

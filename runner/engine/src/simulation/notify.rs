@@ -14,7 +14,7 @@ use crate::notify::Stalls;
 
 /// A request of a webhook.
 #[derive(Clone, Debug)]
-struct Told {
+struct Delivery {
     id: String,
     body: Value,
 }
@@ -25,7 +25,7 @@ struct Receiver {
     url: String,
     /// The line of the status, and further headers.
     answer: Arc<Mutex<String>>,
-    told: Arc<Mutex<Vec<Told>>>,
+    deliveries: Arc<Mutex<Vec<Delivery>>>,
 }
 
 impl Receiver {
@@ -34,7 +34,7 @@ impl Receiver {
         let receiver = Self {
             url: format!("http://{}/", listener.local_addr().expect("an address")),
             answer: Arc::new(Mutex::new(answer.to_owned())),
-            told: Arc::default(),
+            deliveries: Arc::default(),
         };
         let own = receiver.clone();
         tokio::spawn(async move {
@@ -62,7 +62,7 @@ impl Receiver {
         let mut body = vec![0; length];
         stream.read_exact(&mut body).await?;
         let body = serde_json::from_slice(&body).expect("JSON");
-        self.told.lock().push(Told { id, body });
+        self.deliveries.lock().push(Delivery { id, body });
         let answer = self.answer.lock().clone();
         let answer = format!("HTTP/1.1 {answer}\r\ncontent-length: 0\r\nconnection: close\r\n\r\n");
         stream.write_all(answer.as_bytes()).await?;
@@ -70,7 +70,7 @@ impl Receiver {
     }
 
     fn count(&self) -> usize {
-        self.told.lock().len()
+        self.deliveries.lock().len()
     }
 
     fn answers(&self, answer: &str) {
@@ -129,7 +129,7 @@ const PENDING: i16 = 0;
 const SENT: i16 = 1;
 const FAILED: i16 = 2;
 
-/// For how long nobody waits in a queue here.
+/// Longer than any task run waits in its queue in these tests.
 const LONG: Duration = Duration::from_secs(86_400);
 
 /// What a receiver refuses is sent again after 2 s, 5 s, 15 s and so on, each up to a fifth longer, and not a moment before:
@@ -169,10 +169,12 @@ async fn what_is_refused_is_sent_again_after_its_time_and_given_up_after_twelve_
     let (state, error) = world.notified().await;
     assert_eq!((receiver.count(), state, world.due_at().await), (12, FAILED, None));
     assert!(error.ends_with("gave up after 12 tries"), "{error}");
-    let told = receiver.told.lock().clone();
+    let deliveries = receiver.deliveries.lock().clone();
     assert!(
-        told.iter().all(|one| one.id == told[0].id && one.body == told[0].body),
-        "{told:?}"
+        deliveries
+            .iter()
+            .all(|one| one.id == deliveries[0].id && one.body == deliveries[0].body),
+        "{deliveries:?}"
     );
 }
 
@@ -218,11 +220,11 @@ async fn a_storm_is_told_at_the_end_of_its_span() {
         .await;
     let node = world.node(1).await;
     let mut notifier = node.notifier(LONG);
-    for told in [1, 1, 1] {
+    for count in [1, 1, 1] {
         world.pass_for(&node, TimeDelta::minutes(1)).await;
         node.fail().await;
         node.tick(&mut notifier).await;
-        assert_eq!(receiver.count(), told);
+        assert_eq!(receiver.count(), count);
     }
     let ends_at = at("2026-03-01T00:11:00Z");
     assert_eq!(world.due_at().await, Some(ends_at));
@@ -232,7 +234,7 @@ async fn a_storm_is_told_at_the_end_of_its_span() {
     world.pass_for(&node, MOMENT).await;
     node.tick(&mut notifier).await;
     let counts: Vec<Value> = receiver
-        .told
+        .deliveries
         .lock()
         .iter()
         .map(|one| one.body["data"]["count"].clone())
@@ -255,20 +257,20 @@ async fn a_queue_without_workers_is_told_when_patience_is_over() {
     let queues = node.queues();
     let mut scheduler = Scheduler(node.schedules());
     let mut stalls = Stalls(node.notifier(Duration::from_secs(600)));
-    let told = "SELECT count(*) FROM heddle.notices WHERE event = 'queue_stalled'";
+    let stalled = "SELECT count(*) FROM heddle.notices WHERE event = 'queue_stalled'";
     node.tick(&mut scheduler).await;
     assert_eq!(node.tick(&mut stalls).await, Duration::from_secs(10));
     world.pass_for(&node, TimeDelta::minutes(10)).await;
     node.tick(&mut stalls).await;
     assert_eq!(
-        world.one::<i64>(told).await,
+        world.one::<i64>(stalled).await,
         0,
         "it has not waited for longer than that"
     );
     world.pass_for(&node, MOMENT).await;
     for _ in 0..2 {
         node.tick(&mut stalls).await;
-        assert_eq!(world.one::<i64>(told).await, 1);
+        assert_eq!(world.one::<i64>(stalled).await, 1);
         world.pass_for(&node, TimeDelta::minutes(1)).await;
     }
     // A worker comes, and goes.
@@ -279,7 +281,7 @@ async fn a_queue_without_workers_is_told_when_patience_is_over() {
     for (minutes, count) in [(10, 1), (1, 2)] {
         world.pass_for(&node, TimeDelta::minutes(minutes)).await;
         node.tick(&mut stalls).await;
-        assert_eq!(world.one::<i64>(told).await, count);
+        assert_eq!(world.one::<i64>(stalled).await, count);
     }
     let mut impatient = Stalls(node.notifier(Duration::from_secs(3)));
     let pause = Duration::from_secs(3);

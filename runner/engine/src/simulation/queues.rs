@@ -116,7 +116,7 @@ async fn a_queue_has_its_figures_minute_by_minute() {
     assert_eq!(node.tick(&mut minutes).await, Duration::from_secs(15));
     assert_eq!(figures().await, [(0, Some(3), 0)]);
     let claims = claim(&queues, Duration::from_secs(120)).await;
-    let [first, second, third] = [0, 1, 2].map(|place: usize| claims[place].claim);
+    let [first, second, third] = [0, 1, 2].map(|index: usize| claims[index].claim);
     let end = async |claim| {
         let mut ended = queues
             .end_claims(vec![(claim, ClaimEnd::Completed("null".into()))])

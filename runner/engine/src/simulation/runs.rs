@@ -137,10 +137,10 @@ async fn slots_of_a_pool_go_to_those_who_wait_in_their_order() {
     assert_eq!(node.begun(), [], "nobody has been admitted");
     let mut admitted = async || {
         assert_eq!(node.tick(&mut admitter).await, Duration::from_millis(500));
-        let is_told = node.node.signals.raised(Signal::Work).now_or_never().is_some();
+        let is_signalled = node.node.signals.raised(Signal::Work).now_or_never().is_some();
         node.tick(&mut claimer).await;
         let begun = node.begun();
-        assert!(is_told || begun.is_empty());
+        assert!(is_signalled || begun.is_empty());
         begun
     };
     let [first] = admitted().await[..] else {

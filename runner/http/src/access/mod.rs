@@ -11,7 +11,7 @@
 //!   Connect provider (`provider`): for the UI. What a cookie vouches for, a page of another site must not be able to ask
 //!   for, so requests that write have to come from our own origin.
 //!
-//! The token is checked when a request begins, and while it lasts (`standing`): a stream does not outlive its token.
+//! The token is checked when a request begins, and while it lasts (`token_watch`): a stream does not outlive its token.
 //!
 //! Wrong tokens cost the database almost nothing: the number of unknown ones that are looked up is bounded per address
 //! and per node (`rate`); a token that was valid a moment ago never waits in that queue.
@@ -22,7 +22,7 @@ pub mod provider;
 mod rate;
 pub(crate) mod session;
 mod spec;
-mod standing;
+mod token_watch;
 mod tokens;
 
 use std::sync::Arc;
@@ -43,7 +43,7 @@ pub use local::check_local;
 pub use rate::Peer;
 pub(crate) use rate::Rates;
 pub use spec::TokenSpec;
-pub(crate) use standing::Standing;
+pub(crate) use token_watch::TokenWatch;
 pub(crate) use tokens::TokenCache;
 pub use tokens::{TOKEN_PREFIX, USES_WRITTEN_EVERY, new_token, token_hash};
 
@@ -196,14 +196,14 @@ impl Admitted {
 pub struct Vouched {
     admitted: Arc<Admitted>,
     /// `None`: no token or session was needed.
-    standing: Option<Standing>,
+    token_watch: Option<TokenWatch>,
 }
 
 impl Vouched {
-    pub(crate) fn new(admitted: Admitted, standing: Option<Standing>) -> Self {
+    pub(crate) fn new(admitted: Admitted, token_watch: Option<TokenWatch>) -> Self {
         Self {
             admitted: Arc::new(admitted),
-            standing,
+            token_watch,
         }
     }
 
@@ -213,8 +213,8 @@ impl Vouched {
 
     /// Waits until the token or session is not valid any more: for pages that stay open.
     pub async fn ends(self, app: App) {
-        match self.standing {
-            Some(standing) => standing.end(&app).await,
+        match self.token_watch {
+            Some(token_watch) => token_watch.ended(&app).await,
             None => std::future::pending().await,
         }
     }

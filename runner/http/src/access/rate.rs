@@ -91,21 +91,21 @@ impl<K: Eq + Hash + Clone> StateStore for Table<K> {
         F: Fn(Option<Nanos>) -> Result<(T, Nanos), E>,
     {
         let known = self.0.entry(key, None, |_, full_at| {
-            EntryAction::Retain(measure(Some(*full_at)).map(|(taken, next)| {
+            EntryAction::Retain(measure(Some(*full_at)).map(|(answer, next)| {
                 *full_at = next;
-                taken
+                answer
             }))
         });
         match known {
             EntryResult::Retained(answer) => answer,
             EntryResult::Vacant(entry) => {
-                let (taken, full_at) = measure(None)?;
+                let (answer, full_at) = measure(None)?;
                 // It fails if the key was removed meanwhile, which nobody does.
                 let _ = entry.insert(full_at);
-                Ok(taken)
+                Ok(answer)
             }
             // Entries are never removed there, and it does not wait.
-            _ => measure(None).map(|(taken, _)| taken),
+            _ => measure(None).map(|(answer, _)| answer),
         }
     }
 }
@@ -203,22 +203,22 @@ mod tests {
 
     /// A clock that the test sets, in milliseconds after some instant.
     #[derive(Debug)]
-    struct Held(Mutex<i64>);
+    struct ManualClock(Mutex<i64>);
 
-    impl Clock for Held {
+    impl Clock for ManualClock {
         fn now(&self) -> Time {
             Time::from_timestamp_millis(1_700_000_000_000 + *self.0.lock()).unwrap()
         }
     }
 
-    fn held() -> (Arc<Held>, NodeClock) {
-        let clock = Arc::new(Held(Mutex::new(0)));
+    fn manual_clock() -> (Arc<ManualClock>, NodeClock) {
+        let clock = Arc::new(ManualClock(Mutex::new(0)));
         (clock.clone(), NodeClock(clock))
     }
 
     #[test]
     fn a_bucket_empties_and_fills() {
-        let (time, clock) = held();
+        let (time, clock) = manual_clock();
         let buckets = Buckets::new(3, 2, &clock);
         for _ in 0..3 {
             assert_eq!(buckets.take(&"a"), Ok(()));
@@ -242,7 +242,7 @@ mod tests {
     /// A crowd of others neither grows the table nor makes it forget who is over his rate and keeps asking.
     #[test]
     fn a_table_is_bounded() {
-        let (_, clock) = held();
+        let (_, clock) = manual_clock();
         let buckets = Buckets::new(1, 1, &clock);
         let asks_on = usize::MAX;
         assert_eq!(buckets.take(&asks_on), Ok(()));
@@ -268,23 +268,23 @@ mod tests {
 
     #[test]
     fn refusals_say_when_to_come_back() {
-        let (time, _) = held();
+        let (time, _) = manual_clock();
         let rates = Rates::new(Some(1), time.clone());
         assert!(rates.of_callers("a").is_ok());
         let problem = rates.of_callers("a").unwrap_err();
         assert_eq!((problem.status.as_u16(), problem.retry_after), (429, Some(1)));
         assert!(Rates::new(None, time.clone()).of_callers("a").is_ok());
         let peer = Peer::new("1.2.3.4".parse().unwrap());
-        let taken = |rates: &Rates| {
+        let allowed = |rates: &Rates| {
             (0..10 * UNKNOWN_BURST)
                 .filter(|_| rates.of_unknown(peer).is_ok())
                 .count()
         };
-        assert_eq!(taken(&rates), UNKNOWN_BURST as usize);
-        assert_eq!(taken(&rates), 0);
+        assert_eq!(allowed(&rates), UNKNOWN_BURST as usize);
+        assert_eq!(allowed(&rates), 0);
         rates.was_known(peer);
-        assert_eq!(taken(&rates), 1, "a token in force is no guess");
+        assert_eq!(allowed(&rates), 1, "a token in force is no guess");
         *time.0.lock() = 1_000;
-        assert_eq!(taken(&rates), UNKNOWN_PER_SECOND as usize);
+        assert_eq!(allowed(&rates), UNKNOWN_PER_SECOND as usize);
     }
 }

@@ -9,11 +9,11 @@ use super::Refusal;
 /// Where a page of a queue's task runs begins.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 enum Position {
-    /// At the beginning of what is held.
+    /// At the beginning of what is claimed.
     #[default]
     Start,
-    /// Behind one that is held.
-    Held(uuid::Uuid, i16, i32),
+    /// Behind one that is claimed.
+    Claimed(uuid::Uuid, i16, i32),
     /// At the beginning of what waits.
     Waiting,
     /// Behind one that waits.
@@ -23,7 +23,7 @@ enum Position {
 fn parse(cursor: &str) -> Option<Position> {
     let mut parts = cursor.split('.');
     let position = match parts.next()? {
-        "held" => Position::Held(
+        "held" => Position::Claimed(
             parts.next()?.parse().ok()?,
             parts.next()?.parse().ok()?,
             parts.next()?.parse().ok()?,
@@ -32,7 +32,7 @@ fn parse(cursor: &str) -> Option<Position> {
             None => Position::Waiting,
             Some(priority) => Position::Behind(QueueCursor {
                 priority: priority.parse().ok()?,
-                turn: parts.next()?.parse().ok()?,
+                position: parts.next()?.parse().ok()?,
                 key: (
                     parts.next()?.parse().ok()?,
                     parts.next()?.parse().ok()?,
@@ -51,13 +51,13 @@ fn numbers(task: &QueuedTask) -> (uuid::Uuid, i16, i32) {
 
 fn cursor_behind(task: &QueuedTask) -> String {
     let (run, index, item) = numbers(task);
-    match task.held {
+    match task.claim {
         Some(_) => format!("held.{run}.{index}.{item}"),
-        None => format!("waiting.{}.{}.{run}.{index}.{item}", task.priority, task.turn),
+        None => format!("waiting.{}.{}.{run}.{index}.{item}", task.priority, task.position),
     }
 }
 
-/// What workers hold of a queue, then what waits, in the order in which they will get it.
+/// What workers have claimed of a queue, then what waits, in the order in which they will get it.
 pub(crate) async fn tasks(
     engine: &Engine,
     queue: &str,
@@ -79,8 +79,8 @@ pub(crate) async fn tasks(
     };
     let store = engine.store();
     let mut found = match position {
-        Position::Start => store.queue_held(queue, None, limit + 1).await?,
-        Position::Held(run, task, item) => store.queue_held(queue, Some((run, task, item)), limit + 1).await?,
+        Position::Start => store.queue_claimed(queue, None, limit + 1).await?,
+        Position::Claimed(run, task, item) => store.queue_claimed(queue, Some((run, task, item)), limit + 1).await?,
         Position::Waiting | Position::Behind(_) => Vec::new(),
     };
     let wanted = limit + 1 - found.len() as i64;
@@ -98,7 +98,7 @@ pub(crate) async fn tasks(
     for task in found {
         let revision = engine.catalog().revision(task.revision_id).await?;
         let name = revision.plan.task(task.at.key.task).map(|task| task.name.to_string());
-        let (worker, lease_expires_at) = task.held.unzip();
+        let (worker, lease_expires_at) = task.claim.unzip();
         items.push(QueueTask {
             run: task.run.0,
             group: revision.group_name.to_string(),
@@ -127,10 +127,10 @@ mod tests {
     #[test]
     fn a_cursor_is_read_as_it_was_given() {
         let run = uuid::Uuid::from_u128(7);
-        assert_eq!(parse(&format!("held.{run}.3.-1")), Some(Position::Held(run, 3, -1)));
+        assert_eq!(parse(&format!("held.{run}.3.-1")), Some(Position::Claimed(run, 3, -1)));
         let cursor = QueueCursor {
             priority: -10,
-            turn: 99,
+            position: 99,
             key: (run, 3, 5),
         };
         assert_eq!(

@@ -104,12 +104,12 @@ const BULK_AT_ONCE: usize = 8;
 /// How many runs one bulk control touches at most; more are left for the next call, and the report says so.
 const BULK_MAX: i64 = 100_000;
 
-fn by_hand(group: &Name, submission: Submission, actor: &str) -> heddle_engine::Submission {
+fn manual_submission(group: &Name, submission: Submission, actor: &str) -> heddle_engine::Submission {
     heddle_engine::Submission::manual(group.as_str(), submission, Some(actor))
 }
 
 pub(crate) async fn submit(engine: &Engine, group: Name, given: Submission, actor: &str) -> Result<Run, Refusal> {
-    let submitted = engine.submit(by_hand(&group, given, actor)).await?;
+    let submitted = engine.submit(manual_submission(&group, given, actor)).await?;
     views::new(engine, submitted)
 }
 
@@ -119,7 +119,10 @@ pub(crate) async fn submit_batch(
     given: Vec<Submission>,
     actor: &str,
 ) -> Result<Vec<Result<Uuid, Refusal>>, Refusal> {
-    let submissions = given.into_iter().map(|given| by_hand(&group, given, actor)).collect();
+    let submissions = given
+        .into_iter()
+        .map(|given| manual_submission(&group, given, actor))
+        .collect();
     let answers = engine.submit_all(submissions).await;
     Ok(answers
         .into_iter()

@@ -105,24 +105,24 @@ pub(crate) async fn plan_of(
 pub(crate) async fn full(engine: &Engine, detail: RunDetail) -> Result<Run, Refusal> {
     let (revision, resolution) = plan_of(engine, &detail.run).await?;
     let tasks = task_runs(engine, &revision.plan, &detail)?;
-    let by_hand = detail
+    let last_override = detail
         .overrides
         .iter()
-        .rfind(|by_hand| by_hand.key.task == OverrideView::RUN)
-        .filter(|by_hand| detail.run.finished_at.is_some_and(|ended| ended <= by_hand.at))
+        .rfind(|last_override| last_override.key.task == OverrideView::RUN)
+        .filter(|last_override| detail.run.finished_at.is_some_and(|ended| ended <= last_override.at))
         .map(override_of);
     let mut run = run_of(detail.run, resolution.as_deref(), Some(&revision))?;
-    run.r#override = by_hand;
+    run.r#override = last_override;
     run.tasks = Some(tasks);
     Ok(run)
 }
 
-fn override_of(by_hand: &OverrideView) -> Override {
+fn override_of(last_override: &OverrideView) -> Override {
     Override {
-        state: by_hand.state,
-        reason: by_hand.reason.clone(),
-        actor: by_hand.actor.clone(),
-        at: by_hand.at.into(),
+        state: last_override.state,
+        reason: last_override.reason.clone(),
+        actor: last_override.actor.clone(),
+        at: last_override.at.into(),
     }
 }
 
@@ -160,17 +160,17 @@ fn task_runs(engine: &Engine, plan: &Plan, detail: &RunDetail) -> Result<Vec<Tas
     let under_way: BTreeSet<TaskIndex> = open.map(|attempt| attempt.key.task).collect();
     let mut overrides: BTreeMap<TaskKey, &OverrideView> = BTreeMap::new();
     let mut cleared: BTreeMap<TaskKey, Time> = BTreeMap::new();
-    for by_hand in &detail.overrides {
-        overrides.insert(by_hand.key, by_hand);
-        if by_hand.state == TaskState::Pending {
-            cleared.insert(by_hand.key, by_hand.at);
+    for last_override in &detail.overrides {
+        overrides.insert(last_override.key, last_override);
+        if last_override.state == TaskState::Pending {
+            cleared.insert(last_override.key, last_override.at);
         }
     }
     let shown = |key: TaskKey| {
         let none = Vec::new();
         let found = Found {
             attempts: attempts.get(&key).unwrap_or(&none),
-            by_hand: overrides.get(&key).copied(),
+            last_override: overrides.get(&key).copied(),
             cleared: [key, TaskKey::whole(key.task)]
                 .iter()
                 .filter_map(|key| cleared.get(key).copied())
@@ -185,7 +185,7 @@ fn task_runs(engine: &Engine, plan: &Plan, detail: &RunDetail) -> Result<Vec<Tas
                 .is_some_and(|attempt| attempt.finished_at.is_none()),
             None => under_way.contains(&key.task),
         };
-        let state = progress.stands(key, detail.run.state, under_way);
+        let state = progress.shown_state(key, detail.run.state, under_way);
         task_run(engine, plan, run, key, state.unwrap_or(TaskState::Pending), &found)
     };
     let mut tasks = Vec::with_capacity(plan.tasks.len());
@@ -216,7 +216,7 @@ fn task_runs(engine: &Engine, plan: &Plan, detail: &RunDetail) -> Result<Vec<Tas
 struct Found<'a> {
     attempts: &'a [&'a AttemptView],
     /// The last override of an operator.
-    by_hand: Option<&'a OverrideView>,
+    last_override: Option<&'a OverrideView>,
     /// When it was last cleared: earlier ends say nothing about its state.
     cleared: Option<Time>,
     due: Option<Time>,
@@ -273,11 +273,14 @@ fn task_run(
         let ended_before = |cleared| attempt.finished_at.is_some_and(|ended| ended <= cleared);
         !found.cleared.is_some_and(ended_before)
     });
-    let by_hand = found.by_hand.filter(|by_hand| {
-        by_hand.state == state && last.and_then(|last| last.finished_at).is_none_or(|at| at <= by_hand.at)
+    let last_override = found.last_override.filter(|last_override| {
+        last_override.state == state
+            && last
+                .and_then(|last| last.finished_at)
+                .is_none_or(|at| at <= last_override.at)
     });
     let running = last.is_some_and(|attempt| attempt.finished_at.is_none());
-    let told = match newest.filter(|_| running) {
+    let reported = match newest.filter(|_| running) {
         Some(AttemptView {
             worker: Some(_),
             progress,
@@ -290,15 +293,15 @@ fn task_run(
         None => (None, None),
     };
     let finished: Option<Time> = if state.is_settled() {
-        by_hand
-            .map(|by_hand| by_hand.at)
+        last_override
+            .map(|last_override| last_override.at)
             .into_iter()
             .chain(last.and_then(|attempt| attempt.finished_at))
             .max()
     } else {
         None
     };
-    let output = output_of(state, last, by_hand).map(|(table, output)| {
+    let output = output_of(state, last, last_override).map(|(table, output)| {
         let row = format!("{run}/{}/{}", key.task, key.item_number());
         StoreError::json_in(output, (table, "output"), row)
     });
@@ -316,9 +319,9 @@ fn task_run(
         started_at: found.attempts.first().map(|attempt| attempt.started_at.into()),
         finished_at: finished.map(Into::into),
         output: output.transpose()?,
-        error: match by_hand {
-            Some(by_hand) if state == TaskState::Failed => {
-                let message = format!("set to failed by {}: {}", by_hand.actor, by_hand.reason);
+        error: match last_override {
+            Some(last_override) if state == TaskState::Failed => {
+                let message = format!("set to failed by {}: {}", last_override.actor, last_override.reason);
                 Some(Failure {
                     kind: ErrorKind::Failed,
                     message,
@@ -332,9 +335,9 @@ fn task_run(
         },
         node: newest.and_then(|last| last.node).map(|node| node.to_string()),
         worker: newest.and_then(|last| last.worker.clone()),
-        r#override: by_hand.map(override_of),
-        progress: told.0,
-        note: told.1.filter(|note| !note.is_empty()),
+        r#override: last_override.map(override_of),
+        progress: reported.0,
+        note: reported.1.filter(|note| !note.is_empty()),
         items: None,
     })
 }
@@ -343,13 +346,13 @@ fn task_run(
 fn output_of<'a>(
     state: TaskState,
     last: Option<&'a AttemptView>,
-    by_hand: Option<&'a OverrideView>,
+    last_override: Option<&'a OverrideView>,
 ) -> Option<(&'static str, &'a str)> {
     if state != TaskState::Succeeded {
         return None;
     }
-    match by_hand {
-        Some(by_hand) => Some(("overrides", by_hand.output.as_deref()?)),
+    match last_override {
+        Some(last_override) => Some(("overrides", last_override.output.as_deref()?)),
         None => Some(("attempts", last?.output.as_deref()?)),
     }
 }
@@ -360,7 +363,7 @@ fn mapped(
     mut whole: TaskRun,
     items: &[TaskRun],
     failure: Option<(ErrorKind, String)>,
-    by_hand: Option<&OverrideView>,
+    last_override: Option<&OverrideView>,
 ) -> TaskRun {
     let mut counts: BTreeMap<String, u64> = BTreeMap::new();
     for item in items {
@@ -376,8 +379,8 @@ fn mapped(
     if whole.state.is_settled() {
         whole.finished_at = last.or(whole.finished_at);
     }
-    let stands = by_hand.is_some_and(|by_hand| last.is_none_or(|last| last <= by_hand.at.into()));
-    let said = stands && whole.state == TaskState::Succeeded && whole.output.is_some();
+    let in_effect = last_override.is_some_and(|last_override| last.is_none_or(|last| last <= last_override.at.into()));
+    let said = in_effect && whole.state == TaskState::Succeeded && whole.output.is_some();
     if matches!(whole.state, TaskState::Succeeded | TaskState::Failed) && !said {
         whole.output = Some(Value::Array(
             items

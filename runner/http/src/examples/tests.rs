@@ -29,7 +29,7 @@ fn known() -> BTreeMap<String, Value> {
     known
 }
 
-/// What is said of each body that goes in, and of each that comes out when all is well: the place, the media type, and
+/// What is said of each body that goes in, and of each that comes out when all is well: its name, the media type, and
 /// the body's content.
 fn bodies(document: &Value) -> Vec<(String, &str, &Value)> {
     let mut bodies = Vec::new();
@@ -37,13 +37,13 @@ fn bodies(document: &Value) -> Vec<(String, &str, &Value)> {
     for operation in paths.flat_map(|methods| methods.as_object().unwrap().values()) {
         let id = operation["operationId"].as_str().unwrap();
         let answers = operation["responses"].as_object().unwrap().iter();
-        let taken = ("body".to_owned(), &operation["requestBody"]);
+        let accepted = ("body".to_owned(), &operation["requestBody"]);
         let answered = answers
             .filter(|(status, _)| status.starts_with('2') || *status == "default")
             .map(|(status, answer)| (status.clone(), answer));
-        for (place, body) in std::iter::once(taken).chain(answered) {
+        for (part, body) in std::iter::once(accepted).chain(answered) {
             for (media_type, content) in body["content"].as_object().into_iter().flatten() {
-                bodies.push((format!("{id}.{place}"), media_type.as_str(), content));
+                bodies.push((format!("{id}.{part}"), media_type.as_str(), content));
             }
         }
     }
@@ -93,10 +93,10 @@ fn every_json_body_has_an_example_and_every_example_a_body() {
     let document = document(&crate::routes::table());
     let mut shown = BTreeSet::new();
     let mut counted = 0;
-    for (place, media_type, content) in bodies(&document) {
+    for (body_name, media_type, content) in bodies(&document) {
         let of_this = examples(&document, content);
         let expected = SHOWN.contains(&media_type) || media_type == PROBLEM_JSON;
-        assert_eq!(!of_this.is_empty(), expected, "{place}, {media_type}");
+        assert_eq!(!of_this.is_empty(), expected, "{body_name}, {media_type}");
         counted += usize::from(media_type == JSON);
         shown.extend(of_this.into_iter().map(|(name, _)| name));
     }
@@ -113,14 +113,14 @@ fn every_json_body_has_an_example_and_every_example_a_body() {
 fn every_example_is_valid_against_its_schema() {
     let document = document(&crate::routes::table());
     let mut checked = BTreeSet::new();
-    for (place, _, content) in bodies(&document) {
+    for (body_name, _, content) in bodies(&document) {
         for (name, example) in examples(&document, content) {
             if !checked.insert((name, content["schema"].to_string())) {
                 continue;
             }
             let schema = Schema::compile(&alone(&document, &content["schema"])).expect("a schema");
             let faults = schema.check(example);
-            assert!(faults.is_empty(), "{place}, {name}: {faults}\n{example:#}");
+            assert!(faults.is_empty(), "{body_name}, {name}: {faults}\n{example:#}");
         }
     }
     // The schemas can tell what is wrong.
@@ -146,7 +146,7 @@ fn answered<T: Serialize + DeserializeOwned>(example: &Value) -> Verdict {
 }
 
 /// The type reads the example.
-fn taken<T: DeserializeOwned>(example: &Value) -> Verdict {
+fn reads<T: DeserializeOwned>(example: &Value) -> Verdict {
     well(serde_json::from_value::<T>(example.clone())).map(drop)
 }
 
@@ -156,50 +156,50 @@ fn judge(schema: &str) -> Option<Judge> {
         return list(item);
     }
     let judge: Judge = match schema {
-        "ActivateRequest" => taken::<api::ActivateRequest>,
-        "BackfillRequest" => taken::<api::BackfillRequest>,
-        "Batch" => taken::<api::Batch>,
-        "Bulk" => taken::<api::Bulk>,
-        "CategorySpec" => taken::<api::CategorySpec>,
+        "ActivateRequest" => reads::<api::ActivateRequest>,
+        "BackfillRequest" => reads::<api::BackfillRequest>,
+        "Batch" => reads::<api::Batch>,
+        "Bulk" => reads::<api::Bulk>,
+        "CategorySpec" => reads::<api::CategorySpec>,
         "ChannelSpec" => channel,
-        "ClaimError" => taken::<api::ClaimFailure>,
-        "ClaimErrorOfClaimItems" => taken::<api::Items<api::OfClaim<api::ClaimFailure>>>,
-        "ClaimOutput" => taken::<api::ClaimOutput>,
-        "ClaimOutputOfClaimItems" => taken::<api::Items<api::OfClaim<api::ClaimOutput>>>,
-        "ClaimRequest" => taken::<api::ClaimRequest>,
-        "ClaimToken" => taken::<api::ClaimToken>,
-        "ClaimTokenOfClaimItems" => taken::<api::Items<api::OfClaim<api::ClaimToken>>>,
-        "ClearTask" => taken::<api::ClearTask>,
-        "Completion" => taken::<api::Completion>,
-        "ConnectionSpec" => taken::<api::ConnectionSpec>,
-        "DisableRequest" => taken::<api::DisableRequest>,
-        "FetchRequest" => taken::<api::FetchRequest>,
-        "GroupPatch" => taken::<api::GroupPatch>,
+        "ClaimError" => reads::<api::ClaimFailure>,
+        "ClaimErrorOfClaimItems" => reads::<api::Items<api::OfClaim<api::ClaimFailure>>>,
+        "ClaimOutput" => reads::<api::ClaimOutput>,
+        "ClaimOutputOfClaimItems" => reads::<api::Items<api::OfClaim<api::ClaimOutput>>>,
+        "ClaimRequest" => reads::<api::ClaimRequest>,
+        "ClaimToken" => reads::<api::ClaimToken>,
+        "ClaimTokenOfClaimItems" => reads::<api::Items<api::OfClaim<api::ClaimToken>>>,
+        "ClearTask" => reads::<api::ClearTask>,
+        "Completion" => reads::<api::Completion>,
+        "ConnectionSpec" => reads::<api::ConnectionSpec>,
+        "DisableRequest" => reads::<api::DisableRequest>,
+        "FetchRequest" => reads::<api::FetchRequest>,
+        "GroupPatch" => reads::<api::GroupPatch>,
         "GroupPut" => group,
-        "Heartbeat" => taken::<api::Heartbeat>,
-        "HeartbeatOfClaimItems" => taken::<api::Items<api::OfClaim<api::Heartbeat>>>,
-        "InvokeRequest" => taken::<api::InvokeRequest>,
+        "Heartbeat" => reads::<api::Heartbeat>,
+        "HeartbeatOfClaimItems" => reads::<api::Items<api::OfClaim<api::Heartbeat>>>,
+        "InvokeRequest" => reads::<api::InvokeRequest>,
         "JsonSchema" => template,
-        "MembersPatch" => taken::<api::MembersPatch>,
-        "MembersSpec" => taken::<api::MembersSpec>,
-        "Message" => taken::<api::Message>,
-        "MessageFilter" => taken::<api::MessageFilter>,
-        "Messages" => taken::<api::Messages>,
+        "MembersPatch" => reads::<api::MembersPatch>,
+        "MembersSpec" => reads::<api::MembersSpec>,
+        "Message" => reads::<api::Message>,
+        "MessageFilter" => reads::<api::MessageFilter>,
+        "Messages" => reads::<api::Messages>,
         "OfferSpec" => offer,
-        "Poll" => taken::<api::Poll>,
-        "PoolSpec" => taken::<api::PoolSpec>,
-        "Prune" => taken::<api::Prune>,
-        "QueueSpec" => taken::<api::QueueSpec>,
-        "RetentionInput" => taken::<api::Retention>,
-        "ScriptsChoice" => taken::<api::ScriptsChoice>,
-        "SecretSpec" => taken::<api::SecretSpec>,
-        "SignIn" => taken::<api::SignIn>,
-        "StateOverride" => taken::<api::StateOverride>,
+        "Poll" => reads::<api::Poll>,
+        "PoolSpec" => reads::<api::PoolSpec>,
+        "Prune" => reads::<api::Prune>,
+        "QueueSpec" => reads::<api::QueueSpec>,
+        "RetentionInput" => reads::<api::Retention>,
+        "ScriptsChoice" => reads::<api::ScriptsChoice>,
+        "SecretSpec" => reads::<api::SecretSpec>,
+        "SignIn" => reads::<api::SignIn>,
+        "StateOverride" => reads::<api::StateOverride>,
         "Submission" => submission,
-        "TaskOverride" => taken::<api::TaskOverride>,
-        "TimerTaskId" => taken::<api::TimerTaskId>,
+        "TaskOverride" => reads::<api::TaskOverride>,
+        "TimerTaskId" => reads::<api::TimerTaskId>,
         "TimerTaskSubmission" => timer_tasks,
-        "TokenSpec" => taken::<api::NewToken>,
+        "TokenSpec" => reads::<api::NewToken>,
         "TopicSpec" => topic,
         "Assignment" => answered::<api::Assignment>,
         "Backfill" => answered::<api::Backfill>,
@@ -298,13 +298,13 @@ fn every_example_is_read_and_written_by_its_type() {
     const UNTYPED: [&str; 1] = ["Any"];
     let document = document(&crate::routes::table());
     let mut wrong = BTreeMap::new();
-    for (place, _, content) in bodies(&document) {
+    for (body_name, _, content) in bodies(&document) {
         let schema = content["schema"]["$ref"].as_str().unwrap().rsplit('/').next().unwrap();
         for (name, example) in examples(&document, content) {
             match judge(schema).map(|judge| judge(example)) {
                 Some(Ok(())) => {}
                 Some(Err(why)) => drop(wrong.insert(name, why)),
-                None => assert!(UNTYPED.contains(&schema), "{place}: nothing judges {schema}"),
+                None => assert!(UNTYPED.contains(&schema), "{body_name}: nothing judges {schema}"),
             }
         }
     }

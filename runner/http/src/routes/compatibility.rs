@@ -50,7 +50,7 @@ pub(crate) fn routes() -> Vec<Route> {
             let handler = handler.clone();
             async move { wrapped(handler(request).await) }
         })
-        .tells(told)
+        .tells(compatibility_problem)
         .answers(200, of::<CompatibilityAnswer>())
     }
     /// A call about one task, which some clients send by GET.
@@ -142,13 +142,13 @@ fn wrapped(result: Result<Well, Problem>) -> Outcome {
             }
             Ok(response)
         }
-        Err(problem) => Ok(told(problem)),
+        Err(problem) => Ok(compatibility_problem(problem)),
     }
 }
 
 /// A problem in the format of these clients, also for errors before a handler: no token, a wrong method, too many at
 /// once. What a proxy may act on stays in the headers.
-fn told(problem: Problem) -> Response {
+fn compatibility_problem(problem: Problem) -> Response {
     let answer = json!(CompatibilityAnswer {
         code: problem.status.as_u16(),
         msg: problem.detail.clone(),

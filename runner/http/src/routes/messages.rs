@@ -240,13 +240,13 @@ async fn take_stream(request: &Request, mut ingestion: Ingestion, body: Body) ->
     let reading = tokio::spawn(reader.run(body));
     let mut broken = None;
     let written = async {
-        let fallen = request.fallen();
-        tokio::pin!(fallen);
+        let token_ended = request.token_ended();
+        tokio::pin!(token_ended);
         loop {
             let piece = tokio::select! {
                 piece = coming.recv() => piece,
                 // Nothing is taken for a token that has been revoked meanwhile.
-                () = &mut fallen => {
+                () = &mut token_ended => {
                     broken = Some(refused());
                     break;
                 }
@@ -332,7 +332,7 @@ impl Reader {
         let mut stream = body.into_data_stream();
         loop {
             let wait = if self.paused { self.idle } else { LINGER };
-            let told = match tokio::time::timeout(wait, stream.next()).await {
+            let sent = match tokio::time::timeout(wait, stream.next()).await {
                 Err(_) if !self.paused => {
                     self.paused = true;
                     self.settle().await
@@ -346,13 +346,13 @@ impl Reader {
                     self.paused = false;
                     self.rest.extend_from_slice(&bytes);
                     match self.settled.elapsed() < SETTLE_EVERY {
-                        true => self.hand_on(false).await,
+                        true => self.pass_on(false).await,
                         false => self.settle().await,
                     }
                 }
                 Ok(Some(Err(_))) => {
                     // Complete lines are taken, as if the stream had ended there.
-                    self.hand_on(true).await;
+                    self.pass_on(true).await;
                     let broken = Piece::Broken(
                         StatusCode::BAD_REQUEST,
                         "the connection closed before the body was \
@@ -362,7 +362,7 @@ impl Reader {
                     return;
                 }
                 Ok(None) => {
-                    self.hand_on(true).await;
+                    self.pass_on(true).await;
                     if !self.skipping && !self.rest.is_empty() {
                         let last = self.rest.split().freeze();
                         let piece = match last.len() > self.line_bytes_max {
@@ -374,21 +374,21 @@ impl Reader {
                     return;
                 }
             };
-            if !told {
+            if !sent {
                 return;
             }
         }
     }
 
-    /// Hands all whole lines on, to be committed.
+    /// Passes all whole lines on, to be committed.
     async fn settle(&mut self) -> bool {
-        let told = self.hand_on(true).await && self.pieces.send(Piece::Pause).await.is_ok();
+        let sent = self.pass_on(true).await && self.pieces.send(Piece::Pause).await.is_ok();
         self.settled = Instant::now();
-        told
+        sent
     }
 
-    /// Hands whole lines on: all there are, or only full blocks. `false`: nobody listens any more.
-    async fn hand_on(&mut self, all: bool) -> bool {
+    /// Passes whole lines on: all there are, or only full blocks. `false`: nobody listens any more.
+    async fn pass_on(&mut self, all: bool) -> bool {
         loop {
             if self.skipping {
                 match self.rest.iter().position(|byte| *byte == b'\n') {

@@ -454,7 +454,7 @@ async fn latest(request: Request) -> Outcome {
     }
 }
 
-/// Why no run is the latest one: a group that does not exist is told apart from one without runs.
+/// Why no run is the latest one: a group that does not exist is distinguished from one without runs.
 async fn no_latest(request: &Request) -> Result<Problem, Problem> {
     for group in request.query_all("group") {
         let known = match Name::new(group) {

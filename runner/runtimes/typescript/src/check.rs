@@ -104,7 +104,7 @@ mod tests {
     }
 
     #[test]
-    fn faults_have_a_place() {
+    fn faults_have_a_position() {
         let fault = refused("const a = 1;\nconst b = ;\n");
         assert_eq!((fault.line, fault.column), (Some(2), Some(11)), "{fault:?}");
         let fault = refused("\nimport fs from \"node:fs\";");

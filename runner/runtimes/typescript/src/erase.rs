@@ -47,8 +47,8 @@ impl Eraser<'_> {
             while let Some((_, end)) = ranges.next_if(|(start, _)| *start <= at) {
                 until = until.max(end);
             }
-            let other = put.next_if(|(place, _)| *place <= at).map(|(_, other)| other);
-            while put.next_if(|(place, _)| *place <= at).is_some() {}
+            let other = put.next_if(|(offset, _)| *offset <= at).map(|(_, other)| other);
+            while put.next_if(|(offset, _)| *offset <= at).is_some() {}
             text.push(match other {
                 Some(other) => other,
                 None if at < until && !matches!(character, '\n' | '\r' | '\u{2028}' | '\u{2029}') => ' ',

@@ -124,7 +124,7 @@ fn main() -> ExitCode {
 struct RealClock;
 
 impl Clock for RealClock {
-    #[expect(clippy::disallowed_methods, reason = "the program's one door to the time")]
+    #[expect(clippy::disallowed_methods, reason = "the only place that reads the time")]
     fn now(&self) -> Time {
         chrono::Utc::now()
     }
@@ -516,13 +516,13 @@ async fn cpython(sandbox: &Sandbox, script: &Script, name: &str, texts: &serde_j
         let params = json!({"texts": texts, "test": format!("test.{name}"), "ended": ids});
         let why = match run(sandbox, script, &params, FILE_TIMEOUT, &host).await {
             Outcome::Succeeded(output) => {
-                let told: Value = serde_json::from_str(&output).unwrap_or_default();
-                let number = |field: &str| told[field].as_u64().unwrap_or_default() as usize;
+                let result: Value = serde_json::from_str(&output).unwrap_or_default();
+                let number = |field: &str| result[field].as_u64().unwrap_or_default() as usize;
                 (share.passed, share.not_counted) = (number("passed"), number("skipped"));
                 let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
-                let wrong = told["wrong"].as_array().into_iter().flatten();
+                let wrong = result["wrong"].as_array().into_iter().flatten();
                 share.failed.extend(wrong.map(|one| (text(&one[0]), text(&one[1]))));
-                if let Some(whole) = told["whole"].as_str() {
+                if let Some(whole) = result["whole"].as_str() {
                     share.failed.push((format!("test.{name}"), whole.to_owned()));
                 }
                 return share;

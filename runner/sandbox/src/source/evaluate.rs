@@ -142,7 +142,7 @@ async fn evaluate(
         }
     };
     if let Some(error) = &described.error {
-        return Ok(Err(place(code, language, error, described.trace.as_deref())));
+        return Ok(Err(thrown(code, language, error, described.trace.as_deref())));
     }
     if let Err(why) = described.check(NOTHING_EXPORTED) {
         return Ok(Err(SourceFault::new(why)));
@@ -165,7 +165,7 @@ fn unsettled(why: &str) -> SourceFault {
 }
 
 /// Where an error was thrown: the first line of its trace that belongs to the script.
-fn place(code: &str, language: Language, error: &str, trace: Option<&str>) -> SourceFault {
+fn thrown(code: &str, language: Language, error: &str, trace: Option<&str>) -> SourceFault {
     let message = format!("its top level failed: {error}");
     match trace.and_then(|trace| position(trace, language.file())) {
         Some((line, column)) => SourceFault::on(code, message, line, column),
@@ -190,7 +190,7 @@ fn limit_recursion(store: &mut Store<Guest>, running: &Running, runtime: &Runtim
     let memory = running.memory.data_mut(store);
     let (heap, stack) = (runtime.layout.heap as usize, runtime.layout.stack);
     let word = |bytes: &[u8]| u32::from_le_bytes([bytes[0], bytes[1], bytes[2], bytes[3]]);
-    let mut places = (heap..memory.len().saturating_sub(24)).step_by(4).filter(|at| {
+    let mut matches = (heap..memory.len().saturating_sub(24)).step_by(4).filter(|at| {
         let words = &memory[*at..*at + 24];
         let top = word(&words[4..]);
         word(words) == 0
@@ -200,7 +200,7 @@ fn limit_recursion(store: &mut Store<Guest>, running: &Running, runtime: &Runtim
             && word(&words[16..]) == 4
             && word(&words[20..]) == 0
     });
-    if let (Some(at), None) = (places.next(), places.next()) {
+    if let (Some(at), None) = (matches.next(), matches.next()) {
         memory[at + 8..at + 12].copy_from_slice(&stack.saturating_sub(RECURSION_BYTES).to_le_bytes());
     }
 }
@@ -210,7 +210,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn traces_tell_the_place() {
+    fn traces_tell_the_position() {
         let trace =
             "Error: no\n    at g (heddle:web:3:4)\n    at f (script.ts:12:7)\n    at <anonymous> (script.ts:1:1)";
         assert_eq!(position(trace, "script.ts"), Some((12, 7)));

@@ -262,7 +262,7 @@ impl Sandbox {
 
     /// The runtime with which a text was checked, if it is not this program's own: loaded before, or from the bundle
     /// that `kept` returns. `None`: it cannot be used, which has been reported.
-    pub(super) async fn taken_up<E>(
+    pub(super) async fn kept_interpreter<E>(
         &self,
         tag: &str,
         language: Language,
@@ -310,7 +310,7 @@ impl Sandbox {
         if self.own_runtime(language).await?.tag == tag {
             return Ok(true);
         }
-        Ok(self.taken_up(tag, language, kept).await?.is_some())
+        Ok(self.kept_interpreter(tag, language, kept).await?.is_some())
     }
 
     /// Removes the scripts on a runtime from memory: the next load finds out which runtime they have now. Running

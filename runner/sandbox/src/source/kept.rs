@@ -14,9 +14,10 @@ pub(super) const AGAIN_AFTER: TimeDelta = TimeDelta::minutes(10);
 
 /// The runtimes that others have kept.
 #[derive(Default)]
-pub(crate) struct Kept(Mutex<HashMap<String, Taken>>);
+pub(crate) struct Kept(Mutex<HashMap<String, Known>>);
 
-enum Taken {
+/// What is known of one of them.
+enum Known {
     JavaScript(Weak<Runtime>),
     Python(Weak<Python>),
     /// It could not be loaded, and is not tried again before that.
@@ -27,24 +28,24 @@ impl Kept {
     /// `None`: nothing is known of it, or not any more.
     pub(super) fn get(&self, tag: &str, now: Time) -> Option<Option<Interpreter>> {
         match self.0.lock().get(tag)? {
-            Taken::JavaScript(runtime) => Some(Some(Interpreter::JavaScript(runtime.upgrade()?))),
-            Taken::Python(python) => Some(Some(Interpreter::Python(python.upgrade()?))),
-            Taken::Not(until) => (now < *until).then_some(None),
+            Known::JavaScript(runtime) => Some(Some(Interpreter::JavaScript(runtime.upgrade()?))),
+            Known::Python(python) => Some(Some(Interpreter::Python(python.upgrade()?))),
+            Known::Not(until) => (now < *until).then_some(None),
         }
     }
 
-    pub(super) fn put(&self, tag: &str, taken: Option<&Interpreter>, now: Time) {
-        let taken = match taken {
-            Some(Interpreter::JavaScript(runtime)) => Taken::JavaScript(Arc::downgrade(runtime)),
-            Some(Interpreter::Python(python)) => Taken::Python(Arc::downgrade(python)),
-            None => Taken::Not(now + AGAIN_AFTER),
+    pub(super) fn put(&self, tag: &str, interpreter: Option<&Interpreter>, now: Time) {
+        let known = match interpreter {
+            Some(Interpreter::JavaScript(runtime)) => Known::JavaScript(Arc::downgrade(runtime)),
+            Some(Interpreter::Python(python)) => Known::Python(Arc::downgrade(python)),
+            None => Known::Not(now + AGAIN_AFTER),
         };
         let mut all = self.0.lock();
-        all.retain(|_, taken| match taken {
-            Taken::JavaScript(runtime) => runtime.strong_count() > 0,
-            Taken::Python(python) => python.strong_count() > 0,
-            Taken::Not(until) => now < *until,
+        all.retain(|_, known| match known {
+            Known::JavaScript(runtime) => runtime.strong_count() > 0,
+            Known::Python(python) => python.strong_count() > 0,
+            Known::Not(until) => now < *until,
         });
-        all.insert(tag.to_owned(), taken);
+        all.insert(tag.to_owned(), known);
     }
 }

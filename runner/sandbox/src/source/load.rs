@@ -175,11 +175,11 @@ impl Sandbox {
             Some(tag) if self.own_runtime(language).await?.tag != tag => Some(tag),
             _ => None,
         };
-        let taken = match other {
-            Some(tag) => self.taken_up(tag, language, kept).await?,
+        let kept_one = match other {
+            Some(tag) => self.kept_interpreter(tag, language, kept).await?,
             None => None,
         };
-        match (taken, other) {
+        match (kept_one, other) {
             (Some(interpreter), _) => self.made_ready(key, digest, language, interpreter, fetch).await,
             (None, None) => {
                 let interpreter = self.interpreter(language).await?;

@@ -71,7 +71,7 @@ fn write(zone: Tz) -> Vec<u8> {
     // The first kind holds before the first change.
     let mut kinds = vec![local(zone, FIRST)];
     let mut names: Vec<u8> = Vec::new();
-    let mut places = Vec::new();
+    let mut name_offsets = Vec::new();
     for (_, kind) in &changes {
         if !kinds.contains(kind) {
             kinds.push(kind.clone());
@@ -80,7 +80,7 @@ fn write(zone: Tz) -> Vec<u8> {
     for (_, _, name) in &kinds {
         let zero_ended: Vec<u8> = name.bytes().chain([0]).collect();
         let found = names.windows(zero_ended.len()).position(|part| part == zero_ended);
-        places.push(found.unwrap_or(names.len()) as u8);
+        name_offsets.push(found.unwrap_or(names.len()) as u8);
         if found.is_none() {
             names.extend_from_slice(&zero_ended);
         }
@@ -102,13 +102,13 @@ fn write(zone: Tz) -> Vec<u8> {
         file.extend_from_slice(&at.to_be_bytes());
     }
     for (_, kind) in &changes {
-        let place = kinds.iter().position(|known| known == kind);
-        file.push(place.unwrap_or_default() as u8);
+        let index = kinds.iter().position(|known| known == kind);
+        file.push(index.unwrap_or_default() as u8);
     }
-    for ((seconds, saves, _), place) in kinds.iter().zip(&places) {
+    for ((seconds, saves, _), name_offset) in kinds.iter().zip(&name_offsets) {
         file.extend_from_slice(&seconds.to_be_bytes());
         file.push(u8::from(*saves));
-        file.push(*place);
+        file.push(*name_offset);
     }
     file.extend_from_slice(&names);
     // No rule for the time after the last change.

@@ -9,16 +9,16 @@ pub(super) fn as_libpq_reads(url: &str) -> Cow<'_, str> {
     let Some((scheme, rest)) = url.split_once("://") else {
         return unchanged;
     };
-    let Some((place, query)) = rest.split_once('?') else {
+    let Some((target, query)) = rest.split_once('?') else {
         return unchanged;
     };
     let named = |key: &str| {
         let mut pairs = query.split('&').filter_map(|pair| pair.split_once('='));
         pairs.any(|(name, value)| name == key && !value.is_empty())
     };
-    let (authority, path) = match place.find('/') {
-        Some(end) => place.split_at(end),
-        None => (place, ""),
+    let (authority, path) = match target.find('/') {
+        Some(end) => target.split_at(end),
+        None => (target, ""),
     };
     let (user, hosts) = match authority.rfind('@') {
         Some(end) => authority.split_at(end + 1),

@@ -206,8 +206,8 @@ fn numeric(out: &mut String, raw: &[u8]) -> Option<()> {
         0xD000 => out.push_str("\"Infinity\""),
         0xF000 => out.push_str("\"-Infinity\""),
         _ => {
-            let digit = |place: i32| -> Option<u16> {
-                match usize::try_from(weight - place) {
+            let digit = |power: i32| -> Option<u16> {
+                match usize::try_from(weight - power) {
                     Ok(index) if index < count => Some(u16::from_be_bytes(field(4 + index)?)),
                     _ => Some(0),
                 }
@@ -219,20 +219,20 @@ fn numeric(out: &mut String, raw: &[u8]) -> Option<()> {
             if weight < 0 {
                 text.push('0');
             }
-            for place in (0..=weight).rev() {
-                if place == weight {
-                    write!(text, "{}", digit(place)?).ok()?;
+            for power in (0..=weight).rev() {
+                if power == weight {
+                    write!(text, "{}", digit(power)?).ok()?;
                 } else {
-                    write!(text, "{:04}", digit(place)?).ok()?;
+                    write!(text, "{:04}", digit(power)?).ok()?;
                 }
             }
             if decimals > 0 {
                 text.push('.');
                 let mut fraction = String::new();
-                let mut place = -1;
+                let mut power = -1;
                 while fraction.len() < decimals {
-                    write!(fraction, "{:04}", digit(place)?).ok()?;
-                    place -= 1;
+                    write!(fraction, "{:04}", digit(power)?).ok()?;
+                    power -= 1;
                 }
                 text.push_str(&fraction[..decimals]);
             }

@@ -87,7 +87,7 @@ impl BackfillRound {
             OccupancyRow,
             r#"SELECT w.at AS "at!", r.id AS "id?", r.state AS "state?", r.resolution_id AS "resolution_id?",
                       i.run AS "registered?", i.skipped AS "skipped?"
-                 FROM UNNEST($2::timestamptz[]) WITH ORDINALITY AS w (at, place)
+                 FROM UNNEST($2::timestamptz[]) WITH ORDINALITY AS w (at, ordinal)
                  LEFT JOIN heddle.run_instants i ON i.group_id = $1 AND i.logical_time = w.at
                  LEFT JOIN LATERAL (
                       SELECT id, state, resolution_id
@@ -99,7 +99,7 @@ impl BackfillRound {
                                WHERE group_id = $1 AND logical_time = w.at
                                  AND logical_time <> created_at AND trigger <> 4) AS runs
                        ORDER BY id DESC LIMIT 1) AS r ON true
-                ORDER BY w.place"#,
+                ORDER BY w.ordinal"#,
             self.row.group_id,
             instants
         )

@@ -117,7 +117,7 @@ impl Store {
         let tasks: Vec<i16> = run.ready.iter().map(|row| row.at.key.task as i16).collect();
         let items: Vec<i32> = run.ready.iter().map(|row| row.at.key.item_number()).collect();
         let attempts: Vec<i32> = run.ready.iter().map(|row| row.at.attempt as i32).collect();
-        let turns: Vec<i64> = run.ready.iter().map(|row| row.turn).collect();
+        let positions: Vec<i64> = run.ready.iter().map(|row| row.position).collect();
         let handed: Vec<bool> = run.ready.iter().map(|row| row.is_handed()).collect();
         let made = sqlx::query_file!(
             "src/sql/step_backfill.sql",
@@ -141,7 +141,7 @@ impl Store {
             &tasks,
             &items,
             &attempts,
-            &turns,
+            &positions,
             &handed,
             lease
         )

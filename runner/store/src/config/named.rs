@@ -62,7 +62,7 @@ pub(crate) trait Named {
         kept: Option<&Self::Kept>,
     ) -> Result<Self::Row, Stop<Self::Answer>>;
 
-    /// How it stands, for the audit: never a secret.
+    /// Its present value, for the audit: never a secret.
     fn shown(row: &Self::Row) -> Result<Value, StoreError>;
 
     /// The same of what was just written; more, if there is something to be said of the change.
@@ -71,8 +71,8 @@ pub(crate) trait Named {
     }
 
     /// Records the PUT, for people and for nodes.
-    async fn record(&self, tx: &mut PgSession, by: By<'_>, told: PutAudit<'_>) -> Result<(), StoreError> {
-        let PutAudit { action, before, after } = told;
+    async fn record(&self, tx: &mut PgSession, by: By<'_>, entry: PutAudit<'_>) -> Result<(), StoreError> {
+        let PutAudit { action, before, after } = entry;
         audit::record(tx, by, action, Self::NOUN, self.name(), before, Some(after)).await
     }
 }
@@ -145,12 +145,12 @@ pub(crate) async fn put_in<N: Named>(
     let row = named.write(tx, by.at, kept.as_ref()).await?;
     let before = kept.as_ref().map(|kept| N::shown(kept.borrow())).transpose()?;
     let after = named.after(&row, kept.as_ref())?;
-    let told = PutAudit {
+    let entry = PutAudit {
         action: if kept.is_none() { "create" } else { "update" },
         before: before.as_ref(),
         after: &after,
     };
-    named.record(tx, by, told).await?;
+    named.record(tx, by, entry).await?;
     Ok(Put {
         row,
         created: kept.is_none(),

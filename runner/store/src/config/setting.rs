@@ -61,8 +61,8 @@ impl Named for SettingWrite<'_> {
     }
 
     /// A setting that nobody has changed has its default, so it is always updated and never created.
-    async fn record(&self, tx: &mut PgSession, by: By<'_>, told: PutAudit<'_>) -> Result<(), StoreError> {
-        let PutAudit { before, after, .. } = told;
+    async fn record(&self, tx: &mut PgSession, by: By<'_>, entry: PutAudit<'_>) -> Result<(), StoreError> {
+        let PutAudit { before, after, .. } = entry;
         audit::record(tx, by, "update", Noun::Setting, self.name, before, Some(after)).await
     }
 }

@@ -61,9 +61,9 @@ impl Store {
                 .await?;
             sqlx::query!(
                 "INSERT INTO heddle.timer_tasks (task_id, root, place, parent, definition)
-             SELECT task_id, $1, place - 1, parent, definition
+             SELECT task_id, $1, ordinal - 1, parent, definition
                FROM UNNEST($2::bigint[], $3::bigint[], $4::jsonb[]) WITH ORDINALITY
-                 AS t (task_id, parent, definition, place)",
+                 AS t (task_id, parent, definition, ordinal)",
                 root,
                 &ids,
                 &parents as &[Option<i64>],

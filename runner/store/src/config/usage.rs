@@ -53,7 +53,7 @@ pub(crate) const TEMPLATES: Kind = (
     "$ ? (@.template == $name || @.tasks.*.audience.template == $name)",
 );
 
-/// Ends the deletion of an object: commits it if nobody uses the object. `gone`: how the deleted row stood, for the audit.
+/// Ends the deletion of an object: commits it if nobody uses the object. `gone`: the deleted row, for the audit.
 pub(crate) async fn removed(
     mut tx: Transaction,
     by: By<'_>,
@@ -154,11 +154,11 @@ pub(crate) async fn hold(connection: &mut PgSession, spec: &Value) -> Result<boo
         ($table:literal, $names:expr) => {
             let names: Vec<String> = $names.into_iter().map(str::to_owned).collect();
             if !names.is_empty() {
-                let held = sqlx::query_scalar!(
+                let locked = sqlx::query_scalar!(
                     "SELECT name FROM heddle." + $table + " WHERE name = ANY ($1) ORDER BY name FOR KEY SHARE",
                     &names
                 );
-                if held.fetch_all(&mut *connection).await?.len() < names.len() {
+                if locked.fetch_all(&mut *connection).await?.len() < names.len() {
                     return Ok(false);
                 }
             }

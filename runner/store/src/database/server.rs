@@ -231,7 +231,7 @@ fn is_passing(error: &sqlx::Error) -> bool {
 pub struct ServerReport {
     /// Its version, as it reports it.
     pub version: String,
-    /// What about the server or its settings hurts Heddle: a sentence for each.
+    /// Problems that the server or its settings cause for Heddle, one sentence for each.
     pub hurts: Vec<String>,
 }
 

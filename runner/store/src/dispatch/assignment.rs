@@ -364,7 +364,7 @@ impl Store {
         cursor: Option<Uuid>,
         limit: i64,
     ) -> Result<Page<AssignmentRow>, StoreError> {
-        // What is assigned stands in one table, what ended in the other.
+        // Current assignments are in one table, ended ones in the other.
         let held = filter.states.is_empty() || filter.states.contains(&AssignmentState::Assigned);
         let ended: Option<Vec<i16>> =
             (!filter.states.is_empty()).then(|| filter.states.iter().map(|state| state.number()).collect());

@@ -269,8 +269,8 @@ impl Named for OfferWrite<'_> {
     }
 
     /// Nodes follow the offers of an audience, so the change is recorded for the old and for the new audience.
-    async fn record(&self, tx: &mut PgSession, by: By<'_>, told: PutAudit<'_>) -> Result<(), StoreError> {
-        let PutAudit { action, before, after } = told;
+    async fn record(&self, tx: &mut PgSession, by: By<'_>, entry: PutAudit<'_>) -> Result<(), StoreError> {
+        let PutAudit { action, before, after } = entry;
         let about = Noun::Offer.quiet();
         audit::record(&mut *tx, by, action, about, self.name, before, Some(after)).await?;
         let had = before.and_then(|spec| spec["audience"].as_str());

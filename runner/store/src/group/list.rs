@@ -28,18 +28,19 @@ pub struct GroupFilter {
     pub text: Option<String>,
     /// With all of these labels; a value of `None` means any.
     pub labels: Vec<(String, Option<String>)>,
-    /// Whose latest run is in one of these states; `None` in the list: without a run.
+    /// Only groups whose latest run is in one of these states; `None` in the list stands for groups without a run.
     pub last_states: Vec<Option<RunState>>,
-    /// That are enabled, or are not.
+    /// Only enabled groups (`true`), or only disabled ones.
     pub enabled: Option<bool>,
 }
 
-/// A filter as statements need it.
+/// A filter in the form of the parameters of statements.
 struct Asked {
     /// A pattern for name or description.
     text: Option<String>,
-    /// All of these labels have these values.
+    /// Labels that must have these values.
     valued: Value,
+    /// Labels that must exist, with any value.
     named: Vec<String>,
 }
 

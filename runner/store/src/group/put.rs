@@ -245,8 +245,8 @@ pub(crate) async fn put_in(tx: &mut PgSession, by: By<'_>, write: &GroupWrite<'_
     if wanted.is_some_and(|wanted| !is_met(wanted, before.as_ref())) {
         return Ok(GroupPut::Stale(before.map(|before| before.revision)));
     }
-    let stood = before.as_ref().is_none_or(|before| before.enabled);
-    let enabled = write.enabled.unwrap_or(stood);
+    let enabled_before = before.as_ref().is_none_or(|before| before.enabled);
+    let enabled = write.enabled.unwrap_or(enabled_before);
     if let Some(before) = &before
         && before.spec == *write.spec
     {
@@ -271,7 +271,7 @@ pub(crate) async fn put_in(tx: &mut PgSession, by: By<'_>, write: &GroupWrite<'_
     let action = if before.is_some() { "update" } else { "create" };
     let spec_before = before.as_ref().map(|before| &before.spec);
     audit::record(tx, by, action, Noun::Group, write.name, spec_before, Some(write.spec)).await?;
-    if enabled != stood {
+    if enabled != enabled_before {
         switch(tx, by, &row).await?;
     }
     Ok(GroupPut::Done(Put {

@@ -91,8 +91,8 @@ pub(super) fn anchors(before: Option<&GroupRow>, spec: &Value, at: Time) -> Valu
                 }
                 schedule
             };
-            let stood = before.spec.get("schedules").and_then(|all| all.get(name));
-            if stood.is_some_and(|stood| rhythm(stood) == rhythm(schedule)) {
+            let schedule_before = before.spec.get("schedules").and_then(|all| all.get(name));
+            if schedule_before.is_some_and(|schedule_before| rhythm(schedule_before) == rhythm(schedule)) {
                 before.schedule_anchors.get(name).cloned()
             } else {
                 None

@@ -33,9 +33,9 @@ pub struct BatchTerms {
     pub retries_first: bool,
 }
 
-/// A message in hand.
+/// A message of a batch.
 #[derive(Clone, Debug, PartialEq)]
-pub struct HeldMessage {
+pub struct BatchMessage {
     pub id: Uuid,
     pub bucket: i16,
     pub sender: i64,
@@ -58,7 +58,7 @@ pub struct Tried {
 pub struct MessageBatch {
     pub id: Uuid,
     pub day: NaiveDate,
-    pub messages: Vec<HeldMessage>,
+    pub messages: Vec<BatchMessage>,
     /// In a batch of retries: one for each message, in order. Otherwise empty.
     pub tried: Vec<Tried>,
     /// It has cost too many nodes: it must not be tried again.
@@ -87,17 +87,17 @@ pub(super) async fn by_ids(
     topic: i32,
     day: NaiveDate,
     ids: &[Uuid],
-) -> Result<Vec<(HeldMessage, bool)>, StoreError> {
+) -> Result<Vec<(BatchMessage, bool)>, StoreError> {
     let rows = sqlx::query!(
         r#"SELECT m.id AS "id!", m.bucket AS "bucket!", m.sender AS "sender!", m.receiver AS "receiver!", m.due_at,
                   m.payload AS "payload!", (m.state = 3 OR s.state = 2) AS "stopped!"
-             FROM UNNEST($3::uuid[]) WITH ORDINALITY AS i (id, place)
+             FROM UNNEST($3::uuid[]) WITH ORDINALITY AS i (id, ordinal)
             CROSS JOIN LATERAL (SELECT m.* FROM heddle.messages m
                                  WHERE m.day = $2 AND m.topic = $1 AND m.bucket = heddle.message_bucket(i.id) AND m.id = i.id
                                  LIMIT 1) AS m
             CROSS JOIN LATERAL (SELECT s.state FROM heddle.message_slices s
                                  WHERE s.topic = $1 AND s.day = $2 AND s.slice = m.slice LIMIT 1) AS s
-            ORDER BY i.place"#,
+            ORDER BY i.ordinal"#,
         topic,
         day,
         ids
@@ -107,7 +107,7 @@ pub(super) async fn by_ids(
     Ok(rows
         .into_iter()
         .map(|row| {
-            let held = HeldMessage {
+            let message = BatchMessage {
                 id: row.id,
                 bucket: row.bucket,
                 sender: row.sender,
@@ -115,13 +115,13 @@ pub(super) async fn by_ids(
                 due_at: row.due_at,
                 payload: row.payload,
             };
-            (held, row.stopped)
+            (message, row.stopped)
         })
         .collect())
 }
 
 /// How many of the messages fit into the maximum of bytes; at least one.
-pub(super) fn fitting(messages: &[HeldMessage], terms: &BatchTerms) -> usize {
+pub(super) fn fitting(messages: &[BatchMessage], terms: &BatchTerms) -> usize {
     let mut bytes = 0;
     let fit = messages.iter().take_while(|message| {
         bytes += match terms.queued {
@@ -151,7 +151,7 @@ pub(super) async fn hold(
     connection: &mut PgSession,
     terms: &BatchTerms,
     day: NaiveDate,
-    messages: Vec<HeldMessage>,
+    messages: Vec<BatchMessage>,
     tried: Vec<Tried>,
 ) -> Result<Claimed, StoreError> {
     if messages.is_empty() {

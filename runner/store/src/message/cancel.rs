@@ -148,7 +148,7 @@ impl Store {
                                WHERE r.topic = $1 AND r.day = $2 AND r.bucket = $3 AND r.id = $4 AND r.due_at IS NOT NULL)
                           AS "retries!",
                       EXISTS (SELECT FROM heddle.message_batches b WHERE b.topic = $1 AND b.day = $2 AND $4 = ANY (b.ids))
-                          AS "held!"
+                          AS "in_batch!"
                  FROM heddle.messages m
                  JOIN heddle.message_slices s ON s.topic = $1 AND s.day = $2 AND s.slice = m.slice
                 WHERE m.day = $2 AND m.topic = $1 AND m.bucket = $3 AND m.id = $4"#,
@@ -163,7 +163,7 @@ impl Store {
                 return Ok((Cancelled::Missing, None));
             };
             let mut emptied = None;
-            let waiting = match row.held {
+            let waiting = match row.in_batch {
                 true => waiting_in(&mut tx, topic, day).await?,
                 false => Vec::new(),
             };
@@ -172,7 +172,7 @@ impl Store {
                 record_in(&mut tx, topic, day, &[id]).await?;
                 emptied = batch.ids.is_empty().then_some(batch.run);
                 Cancelled::Done
-            } else if row.held {
+            } else if row.in_batch {
                 sqlx::query!(
                     "UPDATE heddle.messages SET state = 3 WHERE day = $2 AND topic = $1 AND bucket = $3 AND id = $4",
                     topic,
@@ -302,7 +302,7 @@ async fn cancel_some(
     )
     .fetch_one(&mut *connection)
     .await?;
-    let held: HashSet<Uuid> = sqlx::query_scalar!(
+    let in_batches: HashSet<Uuid> = sqlx::query_scalar!(
         r#"SELECT h.id AS "id!"
              FROM (SELECT UNNEST(b.ids) AS id FROM heddle.message_batches b WHERE b.topic = $1 AND b.day = $2) AS h
             WHERE (SELECT m.state IN (0, 3) AND ($3::smallint IS NULL OR m.bucket = $3)
@@ -320,15 +320,22 @@ async fn cancel_some(
     .await?
     .into_iter()
     .collect();
-    if held.is_empty() {
+    if in_batches.is_empty() {
         return Ok(CancelReport {
             cancelled: cancelled.unsigned_abs(),
             emptied: Vec::new(),
         });
     }
     // Those in hand are stopped; those that nobody has are cancelled.
-    set_state(connection, topic, day, &held.iter().copied().collect::<Vec<_>>(), 3).await?;
-    let mut report = cancel_waiting(connection, topic, day, |id| held.contains(id)).await?;
+    set_state(
+        connection,
+        topic,
+        day,
+        &in_batches.iter().copied().collect::<Vec<_>>(),
+        3,
+    )
+    .await?;
+    let mut report = cancel_waiting(connection, topic, day, |id| in_batches.contains(id)).await?;
     report.cancelled += cancelled.unsigned_abs();
     Ok(report)
 }

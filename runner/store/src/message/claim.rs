@@ -5,7 +5,7 @@ use heddle_domain::message::bucket_in;
 use uuid::Uuid;
 
 use super::batch::{
-    AHEAD_MAX, BatchTerms, Claimed, HeldMessage, MessageBatch, Tried, by_ids, fitting, read_tried, write_tried,
+    AHEAD_MAX, BatchMessage, BatchTerms, Claimed, MessageBatch, Tried, by_ids, fitting, read_tried, write_tried,
 };
 use super::finish::{Finish, Finished, finish_in};
 use super::lock::{Plans, day_number, lock_topic};
@@ -158,7 +158,7 @@ async fn take_over(connection: &mut PgSession, terms: &BatchTerms, lost: Uuid) -
         tried.retain(|_| ids.next().is_some_and(|id| kept.contains(id)));
     }
     let (stopped, kept): (Vec<_>, Vec<_>) = found.into_iter().partition(|entry| entry.1);
-    let mut messages: Vec<HeldMessage> = kept.into_iter().map(|entry| entry.0).collect();
+    let mut messages: Vec<BatchMessage> = kept.into_iter().map(|entry| entry.0).collect();
     let rest = messages.split_off(fitting(&messages, terms));
     if !stopped.is_empty() || !rest.is_empty() || messages.is_empty() {
         let stopped: Vec<Uuid> = stopped.into_iter().map(|entry| entry.0.id).collect();
@@ -304,7 +304,7 @@ async fn due_slices(connection: &mut PgSession, topic: i32, day: NaiveDate) -> R
     Ok(fronts.collect())
 }
 
-/// The slice that is first, once earlier ones have reached their end.
+/// The first slice that is due and not sent completely.
 async fn first_slice(connection: &mut PgSession, topic: i32) -> Result<Option<Head>, StoreError> {
     let row = sqlx::query!(
         "SELECT day, slice, bucket, id, sealed FROM heddle.message_slices
@@ -331,7 +331,7 @@ async fn next_of_day(
     day: NaiveDate,
     front: &mut Front,
     limit: i64,
-) -> Result<Vec<HeldMessage>, StoreError> {
+) -> Result<Vec<BatchMessage>, StoreError> {
     let rows = sqlx::query_file!(
         "src/sql/messages_of_day.sql",
         terms.topic,
@@ -343,9 +343,9 @@ async fn next_of_day(
     )
     .fetch_all(connection)
     .await?;
-    let mut messages: Vec<HeldMessage> = rows
+    let mut messages: Vec<BatchMessage> = rows
         .into_iter()
-        .map(|row| HeldMessage {
+        .map(|row| BatchMessage {
             id: row.id,
             bucket: bucket_in(row.id),
             sender: row.sender,
@@ -369,7 +369,7 @@ async fn next_of_slices(
     day: NaiveDate,
     fronts: &mut Vec<Front>,
     limit: i64,
-) -> Result<Vec<HeldMessage>, StoreError> {
+) -> Result<Vec<BatchMessage>, StoreError> {
     let rows = sqlx::query_file!(
         "src/sql/messages_of_slices.sql",
         terms.topic,
@@ -386,7 +386,7 @@ async fn next_of_slices(
     let mut slices = Vec::with_capacity(rows.len());
     for row in rows {
         slices.push(row.slice);
-        messages.push(HeldMessage {
+        messages.push(BatchMessage {
             id: row.id,
             bucket: row.bucket,
             sender: row.sender,

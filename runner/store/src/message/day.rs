@@ -48,7 +48,7 @@ pub struct TopicWork {
     pub topic: TopicRow,
     /// It is enabled, and has something to claim, or a batch that was left behind.
     pub due: bool,
-    /// Batches of it are in queues.
+    /// Some of its batches are in queues, as params of runs.
     pub runs: bool,
 }
 

@@ -53,7 +53,7 @@ impl MessageState {
     }
 
     fn of(row: &RawMessage) -> Self {
-        match (row.state, row.held, row.retries) {
+        match (row.state, row.in_batch, row.retries) {
             (1, ..) => Self::Cancelled,
             (2, ..) => Self::Failed,
             (_, true, _) => Self::Sending,
@@ -92,7 +92,7 @@ struct RawMessage {
     state: i16,
     stopped: bool,
     waits: bool,
-    held: bool,
+    in_batch: bool,
     retries: bool,
     attempt: Option<i32>,
     retry_at: Option<Time>,

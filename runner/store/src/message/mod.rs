@@ -56,7 +56,7 @@ mod retry;
 pub mod topic;
 mod waiting;
 
-pub use batch::{AHEAD_MAX, BatchTerms, Claimed, HeldMessage, MessageBatch, Tried};
+pub use batch::{AHEAD_MAX, BatchMessage, BatchTerms, Claimed, MessageBatch, Tried};
 pub use cancel::{CancelFilter, CancelReport, Cancelled};
 pub use day::{BucketRow, DayCounts, DayRow};
 pub use find::{MessageRow, MessageSearch, MessageState};

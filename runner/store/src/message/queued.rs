@@ -14,7 +14,7 @@ use uuid::Uuid;
 
 use super::batch::{Tried, by_ids, read_tried};
 use super::lock::{Plans, lock_topic};
-use super::waiting::HeldBatch;
+use super::waiting::QueuedBatch;
 use crate::database::PgSession;
 use crate::transaction::transaction;
 use crate::{Store, StoreError};
@@ -60,7 +60,7 @@ impl Store {
         // to do.
         let looked: Option<(NaiveDate, Vec<Uuid>, bool)> =
             transaction!(self, pool, "look_at_queue_batch", once, |tx| {
-                let Some((day, ids)) = held_ids(&mut tx, topic, batch).await? else {
+                let Some((day, ids)) = ids_of(&mut tx, topic, batch).await? else {
                     return Ok(None);
                 };
                 plan_for_its_day(&mut tx).await?;
@@ -89,15 +89,15 @@ impl Store {
             let found = by_ids(&mut tx, topic, day, &row.ids).await?;
             let stopped: Vec<Uuid> = found.iter().filter(|entry| entry.1).map(|entry| entry.0.id).collect();
             super::cancel::record_in(&mut tx, topic, day, &stopped).await?;
-            let mut held = HeldBatch {
+            let mut batch_row = QueuedBatch {
                 id: batch,
                 run: Uuid::nil(),
                 ids: row.ids,
                 tried: read_tried(batch, row.retries)?,
             };
-            held.lose(&mut tx, &stopped).await?;
+            batch_row.lose(&mut tx, &stopped).await?;
             tx.commit().await?;
-            Ok(Some(held.ids))
+            Ok(Some(batch_row.ids))
         })
     }
 
@@ -142,7 +142,7 @@ impl Store {
 /// The day and the messages of a batch in hand.
 ///
 /// Locking: the batch's row, shared, and no other; it is released before the topic's lock is taken.
-async fn held_ids(
+async fn ids_of(
     connection: &mut PgSession,
     topic: i32,
     batch: Uuid,

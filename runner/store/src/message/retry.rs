@@ -3,7 +3,7 @@
 use chrono::NaiveDate;
 use uuid::Uuid;
 
-use super::batch::{BatchTerms, Claimed, HeldMessage, Tried, by_ids, fitting, hold};
+use super::batch::{BatchMessage, BatchTerms, Claimed, Tried, by_ids, fitting, hold};
 use crate::StoreError;
 use crate::database::PgSession;
 
@@ -27,7 +27,7 @@ pub(super) async fn claim_retries(
             retry: row.retry,
         })
         .collect();
-    let mut messages: Vec<HeldMessage> = by_ids(connection, terms.topic, day, &ids)
+    let mut messages: Vec<BatchMessage> = by_ids(connection, terms.topic, day, &ids)
         .await?
         .into_iter()
         .map(|entry| entry.0)
@@ -40,7 +40,8 @@ pub(super) async fn claim_retries(
             format!("that of {} messages which are missing", ids.len() - messages.len()),
         ));
     }
-    // They failed in batches that fitted, but come from many of these.
+    // Each message was in a batch that was small enough. But these come from many batches, so together they may be too
+    // large.
     let fit = fitting(&messages, terms);
     messages.truncate(fit);
     ids.truncate(fit);
@@ -49,8 +50,8 @@ pub(super) async fn claim_retries(
         // One look-up for each, whatever the planner believes about their number; see `by_ids`.
         "DELETE FROM heddle.message_retries r
           WHERE r.ctid = ANY (ARRAY(
-                SELECT f.place FROM UNNEST($3::uuid[]) AS i (id)
-                 CROSS JOIN LATERAL (SELECT r.ctid AS place FROM heddle.message_retries r
+                SELECT f.ctid FROM UNNEST($3::uuid[]) AS i (id)
+                 CROSS JOIN LATERAL (SELECT r.ctid FROM heddle.message_retries r
                                       WHERE r.topic = $1 AND r.day = $2 AND r.bucket = heddle.message_bucket(i.id)
                                         AND r.id = i.id LIMIT 1) AS f))",
         terms.topic,
@@ -67,7 +68,7 @@ pub(super) async fn set_aside(
     connection: &mut PgSession,
     topic: i32,
     day: NaiveDate,
-    messages: &[HeldMessage],
+    messages: &[BatchMessage],
     tried: &[Tried],
 ) -> Result<(), StoreError> {
     if messages.is_empty() {

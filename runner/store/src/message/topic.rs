@@ -268,7 +268,7 @@ impl Store {
                 .execute(&mut *tx)
                 .await?;
             audit::record(&mut tx, by, "delete", Noun::Topic, name, Some(&row.spec), None).await?;
-            // Claims of its workers end as they may; nobody needs the result.
+            // Workers may still report the ends of their claims; nobody needs these any more.
             let group = group_name(row.id);
             match group::delete_in(&mut tx, by, &group, true, None).await? {
                 GroupDelete::Missing | GroupDelete::Deleted { .. } => {}

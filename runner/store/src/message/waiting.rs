@@ -9,8 +9,8 @@ use super::batch::{Tried, read_tried, write_tried};
 use crate::StoreError;
 use crate::database::PgSession;
 
-/// A batch that a run has.
-pub(super) struct HeldBatch {
+/// A batch that is the params of a run.
+pub(super) struct QueuedBatch {
     pub(super) id: Uuid,
     pub(super) run: Uuid,
     pub(super) ids: Vec<Uuid>,
@@ -18,7 +18,7 @@ pub(super) struct HeldBatch {
     pub(super) tried: Vec<Tried>,
 }
 
-impl HeldBatch {
+impl QueuedBatch {
     /// Removes messages from it. The topic's lock is held.
     pub(super) async fn lose(&mut self, connection: &mut PgSession, gone: &[Uuid]) -> Result<(), StoreError> {
         let gone: HashSet<&Uuid> = gone.iter().collect();
@@ -45,7 +45,7 @@ pub(super) async fn waiting_in(
     connection: &mut PgSession,
     topic: i32,
     day: NaiveDate,
-) -> Result<Vec<HeldBatch>, StoreError> {
+) -> Result<Vec<QueuedBatch>, StoreError> {
     let rows = sqlx::query!(
         r#"SELECT id, run AS "run!", ids, retries FROM heddle.message_batches
             WHERE topic = $1 AND day = $2 AND run IS NOT NULL ORDER BY id FOR UPDATE"#,
@@ -77,7 +77,7 @@ pub(super) async fn waiting_in(
     rows.into_iter()
         .filter(|row| waiting.contains(&row.run))
         .map(|row| {
-            Ok(HeldBatch {
+            Ok(QueuedBatch {
                 id: row.id,
                 run: row.run,
                 ids: row.ids,

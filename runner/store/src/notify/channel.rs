@@ -83,9 +83,9 @@ struct ChannelWrite<'a> {
 /// A stored channel, opened.
 struct OpenChannel {
     row: ChannelRow,
-    /// With what is secret; `None`: that does not open (any more). Then it can still be written anew, whole.
+    /// The spec with its secret parts. `None`: these cannot be decrypted any more, so a PUT has to give all of them.
     spec: Option<ChannelSpec>,
-    /// It is sealed with the key of today.
+    /// It is sealed with the current key.
     current: bool,
 }
 

@@ -224,9 +224,8 @@ impl Store {
             .collect())
     }
 
-    /// In groups that want to be told: finds queued task runs that nobody has claimed since `before`, and notes those
-    /// that nobody has been told of; forgets those that do not wait any more. Returns group, task, queue, and a waiting
-    /// run.
+    /// In groups with a rule for this event: finds queued task runs that nobody has claimed since `before`, and notes those
+    /// that are not noted yet; forgets those that do not wait any more. Returns group, task, queue, and a waiting run.
     ///
     /// If two nodes do this at once, the insert of the second finds the rows of the first.
     pub async fn stalled(&self, before: Time, now: Time, limit: i64) -> Result<Vec<Stalled>, StoreError> {
@@ -234,7 +233,7 @@ impl Store {
             r#"WITH telling AS MATERIALIZED (
                    SELECT v.id, v.group_id FROM heddle.revisions v
                     WHERE jsonb_path_exists(v.spec, '$.**.notify.on[*] ? (@ == "queue_stalled")')),
-               told AS MATERIALIZED (
+               subscribed AS MATERIALIZED (
                    SELECT g.id FROM telling t
                     CROSS JOIN LATERAL (SELECT id FROM heddle.groups
                                          WHERE id = t.group_id AND revision_id = t.id AND deleted_at IS NULL
@@ -242,7 +241,7 @@ impl Store {
                waiting AS (
                    SELECT DISTINCT ON (r.group_id, q.task, q.queue)
                           r.group_id, r.revision_id, q.task, q.queue, q.run, q.item, q.ready_at
-                     FROM told t
+                     FROM subscribed t
                     CROSS JOIN LATERAL (SELECT id, group_id, revision_id FROM heddle.runs_live
                                          WHERE group_id = t.id OFFSET 0) AS r
                     CROSS JOIN LATERAL (SELECT task, queue, run, item, ready_at FROM heddle.queue_ready

@@ -39,7 +39,7 @@ pub struct NewNotification {
     pub id: Uuid,
     /// A channel's name, or a URL.
     pub channel: String,
-    /// What may be slow without slowing down others.
+    /// The channel, or the host that is called back. A slow destination delays no other one.
     pub destination: String,
     /// What it is about.
     pub event: Event,
@@ -51,7 +51,7 @@ pub struct NewNotification {
     pub created_at: Time,
     /// When it may be sent.
     pub due_at: Time,
-    /// It is a digest, and may grow until then.
+    /// It is a digest: until it is sent, more events may be added to it.
     pub digest: bool,
     /// If it cannot be sent at all: the reason.
     pub failed: Option<String>,
@@ -79,10 +79,10 @@ impl Store {
     /// Locking: an advisory lock that nobody waits for, before anything else.
     pub async fn fan_out(&self) -> Result<Option<FanOut>, StoreError> {
         let mut tx = self.open("fan_out").await?;
-        let held = sqlx::query_scalar!(r#"SELECT pg_try_advisory_xact_lock($1) AS "held!""#, FAN_OUT_LOCK)
+        let locked = sqlx::query_scalar!(r#"SELECT pg_try_advisory_xact_lock($1) AS "locked!""#, FAN_OUT_LOCK)
             .fetch_one(&mut *tx)
             .await?;
-        Ok(held.then_some(FanOut { tx }))
+        Ok(locked.then_some(FanOut { tx }))
     }
 }
 
@@ -235,7 +235,7 @@ impl FanOut {
 pub fn gather(facts: &mut Facts, entry: Entry) {
     facts.count += 1;
     if facts.count == 2 {
-        // What was true of the first event is not true of all.
+        // The notification becomes a digest: of the facts of its first event, only those stay that hold for all events.
         *facts = Facts {
             event: std::mem::take(&mut facts.event),
             at: std::mem::take(&mut facts.at),
@@ -412,7 +412,7 @@ impl Store {
                 Ok(Outgoing {
                     id: row.id,
                     channel: row.channel,
-                    destination: row.lane,
+                    destination: row.destination,
                     event: Event::from_word(&row.event)
                         .ok_or_else(|| StoreError::unreadable("notifications", "event", row.id, &row.event))?,
                     run: row.run.map(RunId),

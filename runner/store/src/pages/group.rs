@@ -49,7 +49,7 @@ pub struct GroupRunRow<S = RunState, T = Trigger> {
     pub waiting_for: Option<Value>,
 }
 
-/// The same with the numbers of the table.
+/// The same, with the state and the trigger as numbers, as in the table.
 type GroupRunNumbers = GroupRunRow<i16, i16>;
 
 impl GroupRunNumbers {
@@ -85,11 +85,11 @@ pub struct AttemptEnd {
 /// Which groups to list.
 #[derive(Clone, Debug, Default)]
 pub struct GroupsAsked {
-    /// Whose name contains this text.
+    /// Only groups whose name contains this text.
     pub text: Option<String>,
-    /// Of this category, or of one below it.
+    /// Only groups of this category, or of one below it.
     pub category: Option<String>,
-    /// That are enabled, or not.
+    /// Only enabled groups (`true`), or only disabled ones.
     pub enabled: Option<bool>,
     /// Where the page begins: behind this name, in the order of names.
     pub after: Option<String>,
@@ -240,7 +240,7 @@ impl Store {
         Ok(sqlx::query_as!(
             FoundLine,
             r#"SELECT f.kind AS "kind!", f.name AS "name!" FROM (
-                   (SELECT 1 AS place, 'group' AS kind, name FROM heddle.groups
+                   (SELECT 1 AS ordinal, 'group' AS kind, name FROM heddle.groups
                      WHERE deleted_at IS NULL AND strpos(lower(name), lower($1)) > 0 ORDER BY name LIMIT $2)
                    UNION ALL
                    (SELECT 2, 'script', name FROM heddle.scripts
@@ -270,7 +270,7 @@ impl Store {
                       FROM (SELECT uid FROM heddle.members
                              WHERE uid >= $1 AND uid < $1 || chr(1114111) ORDER BY uid LIMIT 200) AS m
                      ORDER BY m.uid LIMIT $2)
-               ) AS f ORDER BY f.place, f.name"#,
+               ) AS f ORDER BY f.ordinal, f.name"#,
             text,
             limit
         )

@@ -21,9 +21,9 @@ pub struct FailureRow {
     pub finished_at: Time,
 }
 
-/// A group on the overview's time axis.
+/// A group on the overview's timeline.
 #[derive(Clone, Debug)]
-pub struct LaneRow {
+pub struct TimelineRow {
     pub id: i64,
     pub name: String,
 }
@@ -44,7 +44,7 @@ pub struct BarRow<S = RunState, T = Trigger> {
     pub logical_time: Time,
 }
 
-/// The same with the numbers of the table.
+/// The same, with the state and the trigger as numbers, as in the table.
 type BarNumbers = BarRow<i16, i16>;
 
 impl BarRow {
@@ -188,9 +188,9 @@ impl Store {
     }
 
     /// Groups of the newest runs, and of the next instants; at most `limit`.
-    pub async fn page_lanes(&self, since: Time, until: Time, limit: i64) -> Result<Vec<LaneRow>, StoreError> {
+    pub async fn page_timeline(&self, since: Time, until: Time, limit: i64) -> Result<Vec<TimelineRow>, StoreError> {
         Ok(sqlx::query_as!(
-            LaneRow,
+            TimelineRow,
             r#"SELECT g.id, g.name FROM heddle.groups g
                 WHERE g.deleted_at IS NULL AND g.id = ANY (ARRAY(
                     SELECT group_id FROM (SELECT group_id FROM heddle.runs_live ORDER BY id DESC LIMIT 1000) AS live
@@ -267,7 +267,7 @@ impl Store {
             now,
             minutes,
             cap,
-            // The plan does not contain earlier days.
+            // With this bound, the plan leaves out the partitions of earlier days.
             now - chrono::TimeDelta::minutes(i64::from(minutes))
         )
         .fetch_all(&self.reads)

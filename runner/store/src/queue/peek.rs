@@ -1,4 +1,4 @@
-//! The contents of a queue: what workers hold of it, and what waits.
+//! The contents of a queue: what workers have claimed, and what waits.
 
 use heddle_domain::Time;
 use heddle_domain::id::RunId;
@@ -16,23 +16,23 @@ pub struct QueuedTask {
     pub revision_id: i64,
     /// A higher number goes first.
     pub priority: i16,
-    /// Since when it waits, or is held.
+    /// Since when it waits, or is claimed.
     pub since: Time,
     /// Tags that a worker needs for it.
     pub tags: Vec<String>,
     /// When it fails unless it is claimed before.
     pub expires_at: Option<Time>,
-    /// Its position among those that wait.
-    pub turn: i64,
-    /// The worker that holds it, and until when unless that is extended; `None`: it waits.
-    pub held: Option<(String, Time)>,
+    /// Its position among those that wait: the column `turn`.
+    pub position: i64,
+    /// The worker that has claimed it, and until when unless that is extended; `None`: it waits.
+    pub claim: Option<(String, Time)>,
 }
 
 /// Where a page of waiting task runs begins: after this one, in the order in which workers get them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct QueueCursor {
     pub priority: i16,
-    pub turn: i64,
+    pub position: i64,
     pub key: (Uuid, i16, i32),
 }
 
@@ -57,7 +57,7 @@ impl Store {
                 ORDER BY q.priority DESC, q.turn, q.run, q.task, q.item"#,
             queue,
             after.map(|after| after.priority),
-            after.map(|after| after.turn),
+            after.map(|after| after.position),
             after.map(|after| after.key.0),
             after.map(|after| after.key.1),
             after.map(|after| after.key.2),
@@ -75,14 +75,14 @@ impl Store {
                 since: row.ready_at,
                 tags: row.tags,
                 expires_at: row.expires_at,
-                turn: row.turn,
-                held: None,
+                position: row.turn,
+                claim: None,
             })
             .collect())
     }
 
-    /// Task runs of a queue that workers hold, by run.
-    pub async fn queue_held(
+    /// Task runs of a queue that workers have claimed, by run.
+    pub async fn queue_claimed(
         &self,
         queue: &str,
         after: Option<(Uuid, i16, i32)>,
@@ -114,8 +114,8 @@ impl Store {
                 since: row.claimed_at,
                 tags: Vec::new(),
                 expires_at: None,
-                turn: 0,
-                held: Some((row.worker, row.lease_expires_at)),
+                position: 0,
+                claim: Some((row.worker, row.lease_expires_at)),
             })
             .collect())
     }

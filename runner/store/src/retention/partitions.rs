@@ -63,7 +63,7 @@ impl Partitioned {
     }
 }
 
-/// What goes with a day's runs.
+/// The tables whose partitions of a day are dropped together with the runs of that day.
 pub(crate) const OF_RUNS: [Partitioned; 4] = [
     Partitioned::Logs,
     Partitioned::Attempts,

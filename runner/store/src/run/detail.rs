@@ -275,7 +275,7 @@ impl Store {
         attempts.sort_by_key(|attempt| (attempt.key, attempt.attempt));
         let overrides: Result<Vec<OverrideView>, StoreError> = overrides.into_iter().map(|row| row.view(id)).collect();
         let mut overrides = overrides?;
-        overrides.sort_by_key(|by_hand| by_hand.at);
+        overrides.sort_by_key(|one| one.at);
         let version: Option<String> = row.try_get("version")?;
         let mark = version.map(|version| format!("{version}-{}", overrides.len()));
         Ok(Some(RunDetail {

@@ -134,7 +134,7 @@ impl Store {
         Ok(rows.into_iter().rev().map(|line| line.of(run)).collect())
     }
 
-    /// What a reader has seen that has read all lines up to a position.
+    /// How far a reader is in the log of each attempt, if it has read all lines up to a position.
     pub async fn logs_seen(&self, run: RunId, until: LogPosition) -> Result<LogsSeen, StoreError> {
         let at = chrono::DateTime::from_timestamp_micros(until.at_micros).unwrap_or_default();
         let rows = sqlx::query!(

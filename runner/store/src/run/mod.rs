@@ -21,7 +21,7 @@ pub use list::RunFilter;
 pub use row::RunRow;
 use row::{DONE, JOINS, LIVE, NAMES};
 
-/// What a waiting run waits for, one by one, as it stands in `waiting_for`.
+/// What a waiting run waits for: the entries of `waiting_for`.
 pub fn reasons(waiting_for: Option<Value>) -> Vec<Value> {
     match waiting_for {
         Some(Value::Array(items)) => items,
@@ -69,13 +69,13 @@ impl Store {
     pub async fn outputs(&self, run: RunId, tasks: &[i16]) -> Result<Vec<(TaskKey, Time, Option<String>)>, StoreError> {
         let rows = sqlx::query!(
             r#"SELECT DISTINCT ON (task, item) task AS "task!", item AS "item!", at AS "at!", output
-                 FROM (SELECT task, item, finished_at AS at, CASE WHEN state = 1 THEN output END AS output, 0 AS by_hand
+                 FROM (SELECT task, item, finished_at AS at, CASE WHEN state = 1 THEN output END AS output, 0 AS overridden
                          FROM heddle.attempts
                         WHERE run = $1 AND task = ANY ($2) AND (state = 1 OR item = -1)
                        UNION ALL
                        SELECT task, item, at, CASE WHEN state = 5 THEN output END, 1 FROM heddle.overrides
                         WHERE run = $1 AND task = ANY ($2) AND (state = 5 OR item = -1)) AS outputs
-                ORDER BY task, item, at DESC, by_hand DESC"#,
+                ORDER BY task, item, at DESC, overridden DESC"#,
             run.0,
             tasks
         )
@@ -155,10 +155,10 @@ impl Store {
         .await?;
         Ok(sqlx::query_scalar!(
             "SELECT r.id
-               FROM UNNEST($1::bigint[], $2::jsonb[]) WITH ORDINALITY AS n (revision_id, scripts, place)
+               FROM UNNEST($1::bigint[], $2::jsonb[]) WITH ORDINALITY AS n (revision_id, scripts, ordinal)
                JOIN heddle.resolutions r ON r.revision_id = n.revision_id
                 AND md5(r.scripts::text) = md5(n.scripts::text) AND r.scripts = n.scripts
-              ORDER BY n.place",
+              ORDER BY n.ordinal",
             revisions,
             scripts
         )

@@ -34,7 +34,7 @@ pub struct RunRow {
     pub params: String,
     /// JSON object of objects.
     pub task_params: Option<String>,
-    /// Free words of the submitter, a JSON object.
+    /// Labels that the submitter chose, a JSON object.
     pub labels: Option<Value>,
     /// The key that the caller gave.
     pub key: Option<String>,
@@ -106,7 +106,7 @@ impl RunRow {
     }
 }
 
-/// What [`RunRow::read`] reads of a run's row `l`: the columns that both tables have, and those of the one.
+/// The columns of a run's row `l` that [`RunRow::read`] reads: those that both tables have, and `own` of one table.
 macro_rules! columns_and {
     ($own:literal) => {
         concat!(
@@ -123,7 +123,7 @@ pub(super) const LIVE: &str =
 
 pub(super) const DONE: &str = columns_and!("NULL::jsonb AS waiting_for, l.finished_at, l.error, l.skipped");
 
-/// What it reads beside these, of what [`JOINS`] find.
+/// Further columns that it reads, from the tables in [`JOINS`].
 pub(super) const NAMES: &str = ", g.name AS group_name, r.revision";
 
 pub(super) const JOINS: &str =

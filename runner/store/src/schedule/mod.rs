@@ -118,7 +118,7 @@ pub fn compile(revision: i64, spec: &Value, anchors: &Value, created_at: Time) -
     })
 }
 
-/// Since when a schedule stands as it is written; `None`: nothing was noted of it.
+/// Since when a schedule has been as it is now; `None`: nothing is recorded about it.
 fn anchor_of(revision: i64, anchors: &Value, name: &str) -> Result<Option<Time>, StoreError> {
     let Some(anchor) = anchors.get(name) else {
         return Ok(None);
@@ -191,7 +191,7 @@ pub(crate) async fn sync(connection: &mut PgSession, group: &GroupRow, at: Time)
         let before = known
             .remove(name)
             .filter(|before| before.anchor == anchor && before.zone == zone);
-        let (cursor, next, run, fired_at) = stand(schedule, before, live, anchor, at);
+        let (cursor, next, run, fired_at) = values_after(schedule, before, live, anchor, at);
         names.push(name.clone());
         anchors.push(anchor);
         zones.push(zone);
@@ -248,7 +248,7 @@ pub(crate) async fn sync(connection: &mut PgSession, group: &GroupRow, at: Time)
 }
 
 /// The values of a schedule's row after a change: cursor, when it is due, the run for which it waits, when it fired.
-fn stand(
+fn values_after(
     schedule: &Schedule,
     before: Option<Known>,
     live: bool,
@@ -256,7 +256,8 @@ fn stand(
     at: Time,
 ) -> (Time, Option<Time>, Option<Uuid>, Option<Time>) {
     let Some(before) = before else {
-        // From its own start; earlier instants are not live. (`once` may have an instant that has just passed.)
+        // A new schedule begins just before its first live instant, or earlier, at its anchor. (The instant of `once` may
+        // have just passed.)
         let cursor = anchor.min(schedule.live_from() - chrono::TimeDelta::microseconds(1));
         return (cursor, schedule.next_after(cursor).filter(|_| live), None, None);
     };

@@ -94,7 +94,7 @@ pub struct Success {
     pub source: Option<Uuid>,
     /// Whether a backfill created it.
     pub backfilled: bool,
-    /// Whether its source includes dependants.
+    /// Whether what created it (`source`) is to include dependants.
     pub cascades: bool,
 }
 
@@ -191,7 +191,7 @@ impl Completion {
     /// Locking: the events, skipping those that another node is taking: nobody waits for them.
     pub async fn take_link_events(&mut self, passed_over: &[i64]) -> Result<Vec<(i64, LinkEvent)>, StoreError> {
         let rows = sqlx::query!(
-            r#"WITH taken AS (
+            r#"WITH removed AS (
                    DELETE FROM heddle.link_events e
                     WHERE e.ctid = ANY (ARRAY(
                           SELECT ctid FROM heddle.link_events WHERE id <> ALL ($2) ORDER BY id LIMIT $1
@@ -199,7 +199,7 @@ impl Completion {
                    RETURNING e.*)
                SELECT t.id, t.kind, t.group_id, t.run, t.logical_time, t.source, t.backfilled,
                       EXISTS (SELECT FROM heddle.cascades c WHERE c.source = t.source) AS "cascades!"
-                 FROM taken t ORDER BY t.id"#,
+                 FROM removed t ORDER BY t.id"#,
             EVENTS_MAX,
             passed_over
         )

@@ -6,18 +6,18 @@
 WITH picked AS (
     SELECT * FROM UNNEST($1::uuid[], $2::smallint[], $3::integer[]) AS p (run, task, item)
 ),
-taken AS (
+admitted AS (
     DELETE FROM heddle.ready_pooled r USING picked p
      WHERE r.run = ANY (ARRAY[p.run]) AND r.task = p.task AND r.item = p.item
     RETURNING r.*
 ),
-held AS (
+holds AS (
     INSERT INTO heddle.pool_holds (run, task, item, attempt, pool, slots)
     SELECT t.run, t.task, t.item, t.attempt, n.pool, n.slots
-      FROM taken t CROSS JOIN LATERAL UNNEST(t.pools, t.slots) AS n (pool, slots)
+      FROM admitted t CROSS JOIN LATERAL UNNEST(t.pools, t.slots) AS n (pool, slots)
 ),
 queued AS (
     INSERT INTO heddle.ready (run, task, item, attempt, priority, turn)
-    SELECT run, task, item, attempt, priority, turn FROM taken
+    SELECT run, task, item, attempt, priority, turn FROM admitted
 )
-SELECT count(*) AS "moved!" FROM taken
+SELECT count(*) AS "moved!" FROM admitted

@@ -7,20 +7,20 @@
 -- read its clock ($3). So an attempt starts at $3 or at the database's time, whichever is later: never before the end
 -- of what it waited for.
 WITH picked AS MATERIALIZED (
-    SELECT r.ctid AS place
+    SELECT r.ctid
       FROM heddle.ready r
      WHERE EXISTS (SELECT FROM heddle.nodes n WHERE n.lease = $1 AND n.expires_at > clock_timestamp())
      ORDER BY r.priority DESC, r.turn, r.run
      LIMIT $2
        FOR UPDATE SKIP LOCKED
 ),
-taken AS (
+claimed AS (
     DELETE FROM heddle.ready r
-     WHERE r.ctid = ANY (ARRAY(SELECT place FROM picked))
+     WHERE r.ctid = ANY (ARRAY(SELECT ctid FROM picked))
     RETURNING r.run, r.task, r.item, r.attempt, r.turn
 ),
-held AS (
+running AS (
     INSERT INTO heddle.running (run, task, item, attempt, lease, started_at)
-    SELECT run, task, item, attempt, $1, greatest($3, clock_timestamp()) FROM taken
+    SELECT run, task, item, attempt, $1, greatest($3, clock_timestamp()) FROM claimed
 )
-SELECT run, task, item, attempt, turn FROM taken
+SELECT run, task, item, attempt, turn FROM claimed

@@ -80,7 +80,7 @@ followed AS (
     RETURNING run
 ),
 -- One row of the feed for all runs that ended alike; see migration 0006.
-told AS (
+events AS (
     INSERT INTO heddle.events (kind, at, data)
     SELECT (ARRAY['run.succeeded', 'run.failed', 'run.cancelled'])[x.end_state - 2], max(x.ended_at),
            jsonb_agg(jsonb_build_object('run', x.id, 'group', g.name, 'trigger',

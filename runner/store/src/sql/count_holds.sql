@@ -3,7 +3,7 @@
 -- Locking: the caller holds the rows of all pools, so nobody adds holds meanwhile. Every snapshot shows an attempt
 -- that is being claimed in *ready*, *queue_ready* or *running*. An attempt that is ending counts until its end is
 -- committed.
-WITH standing AS MATERIALIZED (
+WITH holds AS MATERIALIZED (
     SELECT h.run, h.task, h.item, h.attempt, h.pool, h.slots,
            EXISTS (SELECT FROM heddle.ready r
                     WHERE r.run = h.run AND r.task = h.task AND r.item = h.item AND r.attempt = h.attempt)
@@ -14,8 +14,8 @@ WITH standing AS MATERIALIZED (
       FROM heddle.pool_holds h
 ),
 over AS (
-    DELETE FROM heddle.pool_holds h USING standing s
+    DELETE FROM heddle.pool_holds h USING holds s
      WHERE NOT s.alive AND h.run = s.run AND h.task = s.task AND h.item = s.item AND h.attempt = s.attempt
        AND h.pool = s.pool
 )
-SELECT pool AS "pool!", sum(slots) AS "slots!" FROM standing WHERE alive GROUP BY pool
+SELECT pool AS "pool!", sum(slots) AS "slots!" FROM holds WHERE alive GROUP BY pool

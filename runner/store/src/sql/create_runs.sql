@@ -23,7 +23,7 @@ WITH new_runs AS (
     RETURNING id, group_id, state, trigger, logical_time
 ),
 -- All runs that start share one row of the event feed; see migration 0006.
-told AS (
+events AS (
     INSERT INTO heddle.events (kind, at, data)
     SELECT 'run.started', $35,
            jsonb_agg(jsonb_build_object('run', x.id, 'group', g.name, 'trigger',
@@ -43,7 +43,7 @@ queued AS (
     INSERT INTO heddle.ready (run, task, item, attempt, priority, turn)
     SELECT run, task, item, attempt, priority, turn FROM rows WHERE NOT here
 ),
-held AS (
+running AS (
     INSERT INTO heddle.running (run, task, item, attempt, lease, started_at)
     SELECT run, task, item, attempt, $34, $35 FROM rows WHERE here
 )

@@ -54,7 +54,7 @@ counted AS (
 came_back AS (
     INSERT INTO heddle.stock_returns (audience) SELECT DISTINCT offered_to FROM judged WHERE returned AND state = 2
 ),
-told AS (
+events AS (
     INSERT INTO heddle.events (kind, at, data)
     SELECT (ARRAY['assignment.completed', 'assignment.failed', 'assignment.revoked', 'assignment.expired'])[state],
            greatest($5, assigned_at),

@@ -20,7 +20,7 @@ gone AS (
     RETURNING l.*, e.state AS end_state, e.progress AS end_progress, e.error AS end_error, e.gated, e.skipped,
               greatest($5, l.created_at, l.started_at, l.reopened_at) AS ended_at
 ),
-told AS (
+settlements AS (
     INSERT INTO heddle.settlements (run, task, item, attempt, child, state, error)
     SELECT parent_run, parent_task, parent_item, parent_attempt, id, end_state, end_error
       FROM gone WHERE parent_run IS NOT NULL

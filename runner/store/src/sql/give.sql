@@ -13,9 +13,9 @@
 --
 -- The verdicts: 0 given, 1 the offer has changed, 2 the user is not a member, 3 not due, 4 the user's window has
 -- moved on, 5 the user has had it, 6 no stock.
-WITH held AS MATERIALIZED (
-    SELECT h.id, h.uid, h.offer_id, h.version, h.audience, h.occurrence, h.assigned_at, a.place
-      FROM UNNEST($1::uuid[]) WITH ORDINALITY AS a (id, place)
+WITH new_holds AS MATERIALIZED (
+    SELECT h.id, h.uid, h.offer_id, h.version, h.audience, h.occurrence, h.assigned_at, a.ordinal
+      FROM UNNEST($1::uuid[]) WITH ORDINALITY AS a (id, ordinal)
       JOIN heddle.holds h ON h.id = ANY (ARRAY[a.id])
 ),
 judged AS MATERIALIZED (
@@ -28,7 +28,7 @@ judged AS MATERIALIZED (
                 WHEN o.run IS NULL AND NOT o.repeats AND had.had THEN 5
                 WHEN o.run IS NOT NULL AND NOT o.repeats AND did.did THEN 5
                 ELSE 0 END AS verdict
-      FROM held h
+      FROM new_holds h
       JOIN heddle.offers o ON o.id = h.offer_id
       LEFT JOIN LATERAL (
           SELECT true AS member FROM heddle.members m WHERE m.audience = h.audience AND m.uid = h.uid LIMIT 1
@@ -73,8 +73,8 @@ stocked AS (
 served AS MATERIALIZED (
     SELECT r.*, r.verdict = 0 AND r.nth <= r.granted AS given
       FROM (SELECT b.*, max(b.grants) OVER (PARTITION BY b.offer_id, b.occurrence) AS granted,
-                   row_number() OVER (PARTITION BY b.offer_id, b.occurrence, b.verdict ORDER BY b.place) AS nth
-              FROM (SELECT id, uid, name, audience, offer_id, version, occurrence, assigned_at, place, verdict,
+                   row_number() OVER (PARTITION BY b.offer_id, b.occurrence, b.verdict ORDER BY b.ordinal) AS nth
+              FROM (SELECT id, uid, name, audience, offer_id, version, occurrence, assigned_at, ordinal, verdict,
                            NULL::integer AS grants
                       FROM judged
                      UNION ALL
@@ -82,13 +82,13 @@ served AS MATERIALIZED (
                    AS b) AS r
      WHERE r.id IS NOT NULL
 ),
-told AS (
+events AS (
     INSERT INTO heddle.events (kind, at, data)
     SELECT 'assignment.dispatched', assigned_at, jsonb_build_object(
                'assignment_id', id, 'offer', name, 'uid', uid, 'audience', audience,
                'occurrence', heddle.moment(occurrence),
                'params', (SELECT v.params FROM heddle.offer_versions v
                            WHERE v.offer_id = served.offer_id AND v.version = served.version))
-      FROM served WHERE given ORDER BY place
+      FROM served WHERE given ORDER BY ordinal
 )
 SELECT id AS "id!", CASE WHEN given THEN 0 WHEN verdict = 0 THEN 6 ELSE verdict END AS "verdict!" FROM served

@@ -12,7 +12,7 @@ queued AS (
     INSERT INTO heddle.ready (run, task, item, attempt, priority, turn)
     SELECT run, task, item, attempt, priority, turn FROM rows WHERE NOT here
 ),
-held AS (
+running AS (
     INSERT INTO heddle.running (run, task, item, attempt, lease, started_at)
     SELECT run, task, item, attempt, $8, $9 FROM rows WHERE here
 )

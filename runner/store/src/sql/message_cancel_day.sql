@@ -31,9 +31,9 @@ retries AS (
     UPDATE heddle.messages m SET state = 1
      WHERE m.day = $2 AND m.topic = $1
        AND m.ctid = ANY (ARRAY(
-           SELECT f.place
+           SELECT f.ctid
              FROM heddle.message_retries r
-            CROSS JOIN LATERAL (SELECT m.ctid AS place FROM heddle.messages m
+            CROSS JOIN LATERAL (SELECT m.ctid FROM heddle.messages m
                                  WHERE m.day = $2 AND m.topic = $1 AND m.bucket = r.bucket AND m.id = r.id LIMIT 1) AS f
             WHERE r.topic = $1 AND r.day = $2 AND r.due_at IS NOT NULL))
 )

@@ -15,9 +15,9 @@ marked AS (
     UPDATE heddle.messages m SET state = 1
      WHERE m.day = $2 AND m.topic = $1
        AND m.ctid = ANY (ARRAY(
-           SELECT f.place
+           SELECT f.ctid
              FROM retried r
-            CROSS JOIN LATERAL (SELECT m.ctid AS place FROM heddle.messages m
+            CROSS JOIN LATERAL (SELECT m.ctid FROM heddle.messages m
                                  WHERE m.day = $2 AND m.topic = $1 AND m.bucket = r.bucket AND m.id = r.id LIMIT 1) AS f))
 ),
 counted AS (

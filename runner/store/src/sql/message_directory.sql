@@ -5,6 +5,6 @@
 -- statement before the commit. Nobody else writes these rows.
 INSERT INTO heddle.message_buckets AS b (topic, day, bucket, total)
 SELECT $1, n.day, n.bucket, n.count
-  FROM UNNEST($2::date[], $3::smallint[], $4::bigint[]) WITH ORDINALITY AS n (day, bucket, count, place)
- ORDER BY n.place
+  FROM UNNEST($2::date[], $3::smallint[], $4::bigint[]) WITH ORDINALITY AS n (day, bucket, count, ordinal)
+ ORDER BY n.ordinal
 ON CONFLICT (topic, day, bucket) DO UPDATE SET total = b.total + excluded.total

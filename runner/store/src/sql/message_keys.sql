@@ -5,9 +5,9 @@
 -- direction only. The bucket is that of the key: so the primary key makes a key unique within its day, whoever sends.
 INSERT INTO heddle.message_keys (day, topic, bucket, key, id)
 SELECT k.day, $1, k.bucket, k.key, k.id
-  FROM (SELECT n.day, n.key, n.id, n.place,
+  FROM (SELECT n.day, n.key, n.id, n.ordinal,
                (('x' || substr(md5(n.key), 1, 7))::bit(28)::integer % 10000)::smallint AS bucket
-          FROM UNNEST($2::date[], $3::text[], $4::uuid[]) WITH ORDINALITY AS n (day, key, id, place)) AS k
- ORDER BY k.day, k.bucket, k.key, k.place
+          FROM UNNEST($2::date[], $3::text[], $4::uuid[]) WITH ORDINALITY AS n (day, key, id, ordinal)) AS k
+ ORDER BY k.day, k.bucket, k.key, k.ordinal
 ON CONFLICT DO NOTHING
 RETURNING id

@@ -7,8 +7,8 @@ UPDATE heddle.messages m
    SET state = $4
  WHERE m.day = $2 AND m.topic = $1
    AND m.ctid = ANY (ARRAY(
-       SELECT f.place
+       SELECT f.ctid
          FROM UNNEST($3::uuid[]) AS i (id)
-        CROSS JOIN LATERAL (SELECT m.ctid AS place FROM heddle.messages m
+        CROSS JOIN LATERAL (SELECT m.ctid FROM heddle.messages m
                              WHERE m.day = $2 AND m.topic = $1 AND m.bucket = heddle.message_bucket(i.id) AND m.id = i.id
                              LIMIT 1) AS f))

@@ -4,7 +4,7 @@
 -- Locking: as in messages_of_day.
 SELECT f.slice AS "slice!", m.id AS "id!", m.bucket AS "bucket!", m.sender AS "sender!", m.receiver AS "receiver!",
        m.due_at, m.payload AS "payload!"
-  FROM UNNEST($3::bigint[], $4::smallint[], $5::uuid[]) WITH ORDINALITY AS f (slice, bucket, id, place)
+  FROM UNNEST($3::bigint[], $4::smallint[], $5::uuid[]) WITH ORDINALITY AS f (slice, bucket, id, ordinal)
  CROSS JOIN LATERAL (
        SELECT m.id, m.bucket, m.sender, m.receiver, m.due_at, m.payload
          FROM heddle.messages m

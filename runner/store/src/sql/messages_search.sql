@@ -4,7 +4,7 @@
 -- Locking: none. The planner sees the value of the day, so only that day's partition is touched.
 SELECT m.id AS "id!", m.sender AS "sender!", m.receiver AS "receiver!", m.day AS "day!", m.bucket AS "bucket!", m.due_at,
        m.payload AS "payload!", m.state AS "state!", s.state = 2 AS "stopped!", (m.bucket, m.id) > (s.bucket, s.id) AS "waits!",
-       EXISTS (SELECT FROM heddle.message_batches b WHERE b.topic = $1 AND b.day = $2 AND m.id = ANY (b.ids)) AS "held!",
+       EXISTS (SELECT FROM heddle.message_batches b WHERE b.topic = $1 AND b.day = $2 AND m.id = ANY (b.ids)) AS "in_batch!",
        r.due_at IS NOT NULL AS "retries!", r.attempt AS "attempt?", r.due_at AS "retry_at?", r.error AS "error?"
   FROM heddle.messages m
  CROSS JOIN LATERAL (SELECT s.bucket, s.id, s.state FROM heddle.message_slices s

@@ -12,7 +12,7 @@
 --
 -- The previous run may have ended after the node read its clock ($16). So the database's clock is read as well, after
 -- the locks: the next run is created after that end.
-WITH turn AS MATERIALIZED (
+WITH locked_backfill AS MATERIALIZED (
     SELECT b.id, b.group_id
       FROM heddle.backfills b JOIN heddle.groups g ON g.id = b.group_id
      WHERE b.id = $1 AND b.state = 1 AND b.finished_at IS NULL AND b.max_active = 1
@@ -23,7 +23,7 @@ WITH turn AS MATERIALIZED (
 ),
 got AS (
     INSERT INTO heddle.run_instants (group_id, logical_time, run)
-    SELECT group_id, $6, $7 FROM turn
+    SELECT group_id, $6, $7 FROM locked_backfill
     ON CONFLICT (group_id, logical_time) DO NOTHING
     RETURNING group_id
 ),
@@ -39,7 +39,7 @@ new_run AS (
       FROM begun
     RETURNING id, group_id, trigger, logical_time, created_at
 ),
-told AS (
+events AS (
     INSERT INTO heddle.events (kind, at, data)
     SELECT 'run.started', x.created_at,
            jsonb_agg(jsonb_build_object('run', x.id, 'group', g.name, 'trigger',
@@ -57,7 +57,7 @@ queued AS (
     INSERT INTO heddle.ready (run, task, item, attempt, priority, turn)
     SELECT $7, task, item, attempt, $11, turn FROM rows WHERE NOT here
 ),
-held AS (
+running AS (
     INSERT INTO heddle.running (run, task, item, attempt, lease, started_at)
     SELECT $7, task, item, attempt, $23, begun.at FROM rows, begun WHERE here
 )

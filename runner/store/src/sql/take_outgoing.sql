@@ -10,15 +10,15 @@
 -- due again at once. A row under the node's own lease that the node does not have in hand ($6) is taken again: the
 -- answer that gave it to the node was lost. A digest that was taken does not grow any more: whoever adds to it locks
 -- the row first, and checks that.
-WITH RECURSIVE lanes AS (
+WITH RECURSIVE destinations AS (
     (SELECT lane FROM heddle.outgoing ORDER BY lane LIMIT 1)
     UNION ALL
     SELECT (SELECT o.lane FROM heddle.outgoing o WHERE o.lane > l.lane ORDER BY o.lane LIMIT 1)
-      FROM lanes l WHERE l.lane IS NOT NULL
+      FROM destinations l WHERE l.lane IS NOT NULL
 ),
 due AS MATERIALIZED (
     SELECT d.notification
-      FROM lanes l
+      FROM destinations l
       LEFT JOIN UNNEST($4::text[], $5::bigint[]) AS b (lane, busy) ON b.lane = l.lane
      CROSS JOIN LATERAL (
            SELECT o.notification
@@ -33,12 +33,12 @@ due AS MATERIALIZED (
      WHERE l.lane IS NOT NULL
      LIMIT $3
 ),
-taken AS (
+leased AS (
     UPDATE heddle.outgoing o SET lease = $1, digest = false
       FROM due WHERE o.notification = due.notification AND o.notification = ANY (ARRAY(SELECT notification FROM due))
     RETURNING o.notification, o.lane
 )
-SELECT n.id AS "id!", n.channel AS "channel!", t.lane AS "lane!", n.event AS "event!", n.run AS "run?",
+SELECT n.id AS "id!", n.channel AS "channel!", t.lane AS "destination!", n.event AS "event!", n.run AS "run?",
        n.facts AS "facts!", n.payload AS "payload?", n.attempts AS "attempts!",
        ARRAY(SELECT r FROM UNNEST(n.recipients) AS r WHERE r <> ALL (n.delivered)) AS waiting
-  FROM taken t JOIN heddle.notifications n ON n.id = t.notification
+  FROM leased t JOIN heddle.notifications n ON n.id = t.notification

@@ -85,12 +85,12 @@ impl Pulse {
     /// Listens to a run for a page that was made at `made`; earlier changes are not reported.
     pub(super) fn listen_to(&self, run: Uuid, made: Instant) -> watch::Receiver<Instant> {
         let mut runs = self.runs.lock();
-        let mut told = runs.entry(run).or_insert_with(|| watch::channel(made).0).subscribe();
-        // Told to others while the page was made.
-        if *told.borrow() > made {
-            told.mark_changed();
+        let mut changes = runs.entry(run).or_insert_with(|| watch::channel(made).0).subscribe();
+        // It changed while the page was made.
+        if *changes.borrow() > made {
+            changes.mark_changed();
         }
-        told
+        changes
     }
 
     /// Signals the pages of runs that have changed. A run that is checked for the first time counts as changed: it may
@@ -167,8 +167,8 @@ pub(super) async fn wait(
         tokio::time::sleep(LOOK_EVERY).await;
         return Some(Instant::now());
     }
-    let (told, bell) = match (beat, run) {
-        (Beat::Run(id), Some((_, told))) => (told, Some(ui.engine.watch(RunId(id)))),
+    let (changes, bell) = match (beat, run) {
+        (Beat::Run(id), Some((_, changes))) => (changes, Some(ui.engine.watch(RunId(id)))),
         _ => (pulse, None),
     };
     let rung = async {
@@ -179,8 +179,8 @@ pub(super) async fn wait(
     };
     tokio::select! {
         () = rung => Some(Instant::now()),
-        changed = told.changed() => match changed {
-            Ok(()) => Some(*told.borrow_and_update()),
+        changed = changes.changed() => match changed {
+            Ok(()) => Some(*changes.borrow_and_update()),
             // The sender is gone: this counts as a change.
             Err(_) => Some(Instant::now()),
         },
@@ -193,7 +193,7 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn what_a_run_did_while_its_page_was_made_is_told() {
+    async fn what_a_run_did_while_its_page_was_made_is_shown() {
         let (pulse, run) = (Pulse::default(), Uuid::nil());
         let made = Instant::now();
         let first = pulse.listen_to(run, made);

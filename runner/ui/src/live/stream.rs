@@ -200,8 +200,8 @@ impl Stream {
             if let Some(event) = self.queue.pop_front() {
                 return Some(event);
             }
-            let told = self.brief && self.made.is_some();
-            if self.over || told || self.again.open.0.engine.is_leaving() {
+            let answered = self.brief && self.made.is_some();
+            if self.over || answered || self.again.open.0.engine.is_leaving() {
                 return None;
             }
             // The first answer is made now: nobody goes back to a state before the page that they have.

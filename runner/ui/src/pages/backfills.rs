@@ -52,7 +52,7 @@ fn row(ctx: &Ctx, one: &Backfill) -> Markup {
 
 /// The progress of a backfill in words: also the number of runs that did not succeed, which the bar shows only by
 /// colour.
-fn told(ctx: &Ctx, one: &Backfill, total: i64) -> String {
+fn progress_text(ctx: &Ctx, one: &Backfill, total: i64) -> String {
     let ended =
         ["succeeded", "failed", "cancelled"].map(|name| (name, one.counts.get(name).copied().unwrap_or_default()));
     let ill = ended[1..].iter().any(|(_, count)| *count > 0);
@@ -96,7 +96,7 @@ fn bar(ctx: &Ctx, one: &Backfill, words: bool) -> Markup {
             (fill(*name), from, width)
         })
         .collect();
-    let label = told(ctx, one, total);
+    let label = progress_text(ctx, one, total);
     html! {
         svg.stack-bar viewBox="0 0 400 8" preserveAspectRatio="none" role="img" aria-label=(label) {
             @for (class, x, width) in pieces { @if width > 0.0 { rect class=(class) x=(format!("{x:.1}")) y="0" width=(format!("{width:.1}")) height="8" {} } }

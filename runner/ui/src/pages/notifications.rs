@@ -52,8 +52,8 @@ pub(super) async fn list(ctx: &Ctx) -> Result<Answer, Trouble> {
     Answer::page(Page::new("notifications", title, body))
 }
 
-/// How a notification stands: one that could not be sent waits for something else than one that nobody has tried to send.
-fn standing(one: &Notification) -> &'static str {
+/// The state of a notification as people see it: one whose last delivery failed is `retrying`, not `pending`.
+fn shown_state(one: &Notification) -> &'static str {
     match one.state {
         NotificationState::Pending if one.attempts > 0 && one.last_error.is_some() => "retrying",
         state => state.as_str(),
@@ -61,13 +61,13 @@ fn standing(one: &Notification) -> &'static str {
 }
 
 fn row(ctx: &Ctx, one: &Notification) -> Markup {
-    let standing = standing(one);
-    let next = one.next_attempt_at.filter(|_| standing == "retrying");
+    let shown_state = shown_state(one);
+    let next = one.next_attempt_at.filter(|_| shown_state == "retrying");
     let to: Vec<&str> = one.to.iter().map(String::as_str).collect();
     html! {
         tr {
             td.wide { @if let Some(run) = one.run { a href={ "/runs/" (run) } { (line(&one.subject)) } } @else { (line(&one.subject)) } }
-            td.tight { (state_of(ctx, "notification", standing)) @if let Some(at) = next { " " span.why { (t!(ctx, "next-try")) " " (ago(ctx, at)) } } }
+            td.tight { (state_of(ctx, "notification", shown_state)) @if let Some(at) = next { " " span.why { (t!(ctx, "next-try")) " " (ago(ctx, at)) } } }
             td.side { bdi { (one.channel) } @if !to.is_empty() { p.muted { bdi { (named(&to)) } } } }
             td { @if let Some(group) = &one.group { (group_link(group)) } }
             td.tight.muted.side { (ago(ctx, one.created_at)) }
@@ -118,13 +118,13 @@ pub(super) async fn resend(ctx: &Ctx, id: &str) -> Result<Answer, Trouble> {
 
 pub(super) async fn test(ctx: &Ctx, channel: &str) -> Result<Answer, Trouble> {
     let target = format!("/v1/channels/{}/test", segment(channel));
-    let told: Notification = ctx.ask(Method::POST, &target, &json!({})).await?;
-    let said = match told.state {
+    let notification: Notification = ctx.ask(Method::POST, &target, &json!({})).await?;
+    let said = match notification.state {
         NotificationState::Sent => t!(ctx, "said-test-sent", name = channel),
         NotificationState::Pending => t!(ctx, "said-test-pending"),
         // A `!` before what is said makes it an error.
         NotificationState::Failed => {
-            let why = told.last_error.unwrap_or_default();
+            let why = notification.last_error.unwrap_or_default();
             format!("!{}", t!(ctx, "said-test-failed", name = channel, why = line(&why)))
         }
     };
@@ -137,16 +137,16 @@ mod tests {
 
     #[test]
     fn what_failed_and_is_tried_again_does_not_just_wait() {
-        let told = |state: &str, attempts: i32, last_error: Option<&str>| {
+        let shown = |state: &str, attempts: i32, last_error: Option<&str>| {
             let one = json!({
                 "id": uuid::Uuid::nil(), "channel": "mail", "event": "failed", "subject": "x", "to": [], "count": 1,
                 "state": state, "attempts": attempts, "last_error": last_error, "created_at": "2026-11-25T10:00:00Z",
             });
-            standing(&serde_json::from_value(one).unwrap())
+            shown_state(&serde_json::from_value(one).unwrap())
         };
-        assert_eq!(told("pending", 0, None), "pending");
-        assert_eq!(told("pending", 2, Some("Connection refused")), "retrying");
-        assert_eq!(told("failed", 9, Some("Connection refused")), "failed");
-        assert_eq!(told("sent", 2, Some("Connection refused")), "sent");
+        assert_eq!(shown("pending", 0, None), "pending");
+        assert_eq!(shown("pending", 2, Some("Connection refused")), "retrying");
+        assert_eq!(shown("failed", 9, Some("Connection refused")), "failed");
+        assert_eq!(shown("sent", 2, Some("Connection refused")), "sent");
     }
 }

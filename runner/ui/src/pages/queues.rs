@@ -123,12 +123,12 @@ pub(super) async fn list(ctx: &Ctx) -> Result<Answer, Trouble> {
     Answer::page(Page::new("queues", title, body))
 }
 
-/// Whether what waits in a queue waits for more than its turn.
+/// Whether nobody can claim the task runs that wait in a queue.
 fn is_stuck(one: &Queue) -> bool {
     one.depth > 0 && (one.paused || one.workers == 0)
 }
 
-fn standing(ctx: &Ctx, one: &Queue) -> Markup {
+fn queue_state(ctx: &Ctx, one: &Queue) -> Markup {
     state(
         ctx,
         if one.paused {
@@ -150,7 +150,7 @@ pub(super) fn stalled(ctx: &Ctx, waiting: i64, paused: bool, held: i64) -> Strin
     }
 }
 
-/// Why what waits in a queue waits, if it does so for more than its turn.
+/// Why nobody can claim the task runs that wait in a queue, if so.
 pub(super) fn reason(ctx: &Ctx, one: &Queue) -> Option<String> {
     is_stuck(one).then(|| stalled(ctx, one.depth, one.paused, one.claimed))
 }
@@ -177,7 +177,7 @@ fn paused_by<'a>(deeds: &'a [AuditEntry], one: &Queue) -> Option<&'a AuditEntry>
     deeds.iter().find(did).filter(|_| one.paused)
 }
 
-/// Why a queue stands as it stands: what its task runs wait for, and who paused it.
+/// Why a queue is in its state: what its task runs wait for, and who paused it.
 fn why(ctx: &Ctx, one: &Queue, deeds: &[AuditEntry]) -> Markup {
     html! {
         @if let Some(reason) = reason(ctx, one) { p.why { (reason) } }
@@ -209,7 +209,7 @@ fn row(ctx: &Ctx, one: &Queue, ended: i64, deeds: &[AuditEntry]) -> Markup {
     html! {
         tr {
             td { strong { a href={ "/queues/" (segment(&one.name)) } { bdi { (one.name) } } } (why(ctx, one, deeds)) }
-            td.tight.side { (standing(ctx, one)) }
+            td.tight.side { (queue_state(ctx, one)) }
             td.num data-label=(t!(ctx, "waiting")) { (depth(one)) }
             td.tight.side data-label=(t!(ctx, "oldest")) { @if let Some(at) = one.oldest { (ago(ctx, at)) } @else { span.muted { "–" } } }
             td.num data-label=(t!(ctx, "claimed")) { (number(one.claimed)) }
@@ -241,7 +241,7 @@ pub(super) async fn page(ctx: &Ctx, queue: &str, rest: &[&str]) -> Result<Answer
     let shown = html! {
         div.stack {
             div.heading {
-                div.grow { h1 { bdi { (queue) } (standing(ctx, &one)) } @if let Some(at) = one.oldest { p { (t!(ctx, "oldest")) " " (ago(ctx, at)) } } (why(ctx, &one, &deeds)) }
+                div.grow { h1 { bdi { (queue) } (queue_state(ctx, &one)) } @if let Some(at) = one.oldest { p { (t!(ctx, "oldest")) " " (ago(ctx, at)) } } (why(ctx, &one, &deeds)) }
                 @if ctx.viewer.operates() { div.actions { (pause(ctx, &one, "")) } }
             }
             section.panel {
@@ -380,7 +380,7 @@ mod tests {
         assert_eq!(minutes[49..52], [(7, 0), (7, 20), (7, 0)]);
         assert_eq!(minutes[57..], [(1, 5), (1, 0), (4, 3)]);
         assert_eq!(each_minute(ended_lately(&minutes)), "2.8");
-        let told: Vec<String> = [0, 4, 10, 99, 1_000, 12_345].map(each_minute).into();
-        assert_eq!(told, ["0", "0.4", "1", "9.9", "100", "1,234"]);
+        let rates: Vec<String> = [0, 4, 10, 99, 1_000, 12_345].map(each_minute).into();
+        assert_eq!(rates, ["0", "0.4", "1", "9.9", "100", "1,234"]);
     }
 }

@@ -558,7 +558,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn how_a_script_does_is_told_in_four_numbers() {
+    fn how_a_script_does_is_shown_in_four_numbers() {
         let begins = heddle_domain::Time::UNIX_EPOCH;
         let ends = |state: AttemptState, millis: i64| AttemptEnd {
             run: Uuid::nil(),
@@ -573,14 +573,14 @@ mod tests {
             ends(AttemptState::Failed, 10),
             ends(AttemptState::TimedOut, 900),
         ];
-        let told = Lately {
+        let expected = Lately {
             attempts: 3,
             failed: 1,
             timed_out: 1,
             median_ms: 30,
             longest_ms: 900,
         };
-        assert_eq!(Lately::of(&all), told);
+        assert_eq!(Lately::of(&all), expected);
     }
 
     #[test]

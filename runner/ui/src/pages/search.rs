@@ -42,7 +42,7 @@ const VERBS: [(&str, &str); 8] = [
 const ACTIONS_MAX: usize = 4;
 
 /// The page of an action on a group; `None`: it is not possible in the group's state.
-fn place_of(verb: &str, name: &str, group: &heddle_engine::Group) -> Option<String> {
+fn page_of(verb: &str, name: &str, group: &heddle_engine::Group) -> Option<String> {
     let name = segment(name);
     let runs = |state: &str| Some(format!("/runs?group={name}&state={state}"));
     match verb {
@@ -217,7 +217,7 @@ async fn action(ctx: &Ctx, verb: &str, name: &str) -> Result<Option<Found>, Trou
         return Ok(None);
     };
     let word = VERBS.iter().find(|one| one.0 == verb).map_or("run-now", |one| one.1);
-    Ok(place_of(verb, name, &group).map(|address| Found {
+    Ok(page_of(verb, name, &group).map(|address| Found {
         glyph: "running",
         name: format!("{} · {name}", t!(ctx, word)),
         kind: t!(ctx, "action"),

@@ -13,7 +13,7 @@ use super::queues;
 use crate::chart::fill;
 use crate::ctx::{Beat, segment};
 use crate::elements::{
-    ago, empty, glyph, line, more, number, parse, script_link, state_of, time_exact, told, with_query,
+    ago, empty, glyph, line, more, number, parse, script_link, state_called, state_of, time_exact, with_query,
 };
 use crate::form::field;
 use crate::frame::Page;
@@ -409,7 +409,7 @@ async fn one_day(ctx: &Ctx, topic: &str, date: &str, api: &str) -> Result<Answer
                 // How fast it goes is reckoned by the page from one look to the next.
                 @if day.state == "draining" { div hidden data-rate=(day.sent) { dd { b {} } dt { span { (t!(ctx, "per-second")) } } } }
                 div { dd { b { (number(day.total)) } } dt { span { (t!(ctx, "messages")) } } }
-                @for (count, state) in counts(&day) { div.s-failed[state == "failed" && count > 0] { dd { b { (number(count)) } } dt { (told(state, &word(ctx, &one, state))) } } }
+                @for (count, state) in counts(&day) { div.s-failed[state == "failed" && count > 0] { dd { b { (number(count)) } } dt { (state_called(state, &word(ctx, &one, state))) } } }
             }
             @if let Some(limit) = limit(ctx, &one) { p.muted { (limit) } }
             @if let Some(at) = day.drained_at { p.muted { (t!(ctx, "state-drained")) " " (ago(ctx, at)) } }
@@ -433,7 +433,7 @@ async fn one_day(ctx: &Ctx, topic: &str, date: &str, api: &str) -> Result<Answer
 fn legend(ctx: &Ctx, one: &Topic) -> Markup {
     html! {
         ul.legend aria-label=(t!(ctx, "legend")) {
-            @for state in DRAWN { li { (told(state, &word(ctx, one, state))) } }
+            @for state in DRAWN { li { (state_called(state, &word(ctx, one, state))) } }
         }
     }
 }

@@ -47,14 +47,14 @@ fn what_was_recorded_is_given_once_and_to_what_was_asked() {
     assert_eq!(other, r#"not recorded: POST http://a/p with the body {"a": 2}"#);
     assert_eq!(ask("POST", "http://a/p", r#"{"b":2,"a":1}"#).unwrap().status, 204);
     assert_eq!(ask("GET", "http://b/", "").unwrap_err(), "nobody is there");
-    let told = [third, other];
-    assert_eq!(replay.faults(true), told);
+    let expected = [third, other];
+    assert_eq!(replay.faults(true), expected);
     let unasked = "recorded but not used: GET http://never/".to_owned();
-    assert_eq!(replay.faults(false), [&told[..], &[unasked]].concat());
+    assert_eq!(replay.faults(false), [&expected[..], &[unasked]].concat());
 }
 
 #[test]
-fn statements_are_told_apart() {
+fn statements_are_distinguished() {
     let replay = replay(
         "[]",
         r#"[{"connection": "w", "statement": "select 1\n from t", "params": [1, "a"], "rows": [{"a":  1}, {"a": 2}]},

@@ -314,7 +314,7 @@ fn a_stop_is_lifted_when_no_failure_is_left() {
 }
 
 #[test]
-fn reopened_in_turn() {
+fn a_reopened_run_waits_for_its_turn() {
     // Nothing starts before the run's turn; what is kept stays, and numbers continue.
     let mut world = World::start(dag("a; b: a; c"));
     world

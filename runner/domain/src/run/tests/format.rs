@@ -127,10 +127,10 @@ fn other_forms_are_refused_by_name() {
 #[test]
 fn unknown_states_are_refused() {
     let of_item = "m of five items, z after m, stop: item 0 failed for good, item 1 runs";
-    for (what, place, known) in [("a, b after a: a failed and is retried", 1, 3), (of_item, 7, 6)] {
+    for (what, offset, known) in [("a, b after a: a failed and is retried", 1, 3), (of_item, 7, 6)] {
         let (_, mut bytes) = golden(FORM_1).find(|line| line.0 == what).unwrap();
-        assert_eq!(bytes[place], known, "{what}");
-        bytes[place] = 10;
+        assert_eq!(bytes[offset], known, "{what}");
+        bytes[offset] = 10;
         let refused = Progress::from_bytes(&bytes).unwrap_err();
         assert_eq!(refused, FormatError::UnknownState(10));
         assert!(refused.is_newer(), "a newer node may know it");

@@ -170,21 +170,21 @@ fn a_map_of_a_paused_run_stands_still_when_nothing_of_it_is_under_way() {
     let mut world = retried(2);
     world.play("expand m 4; claim m#0; pause");
     let (m, z) = (world.key("m"), world.key("z"));
-    let stands = |world: &World, key, under_way| world.progress.stands(key, world.state, under_way);
-    assert_eq!(stands(&world, m, true), Some(TaskState::Running));
-    assert_eq!(stands(&world, m, false), Some(TaskState::Paused));
-    assert_eq!(stands(&world, world.key("m#1"), false), Some(TaskState::Paused));
-    assert_eq!(stands(&world, z, false), Some(TaskState::Pending));
-    assert_eq!(stands(&world, world.key("m#9"), false), None);
+    let shown_state = |world: &World, key, under_way| world.progress.shown_state(key, world.state, under_way);
+    assert_eq!(shown_state(&world, m, true), Some(TaskState::Running));
+    assert_eq!(shown_state(&world, m, false), Some(TaskState::Paused));
+    assert_eq!(shown_state(&world, world.key("m#1"), false), Some(TaskState::Paused));
+    assert_eq!(shown_state(&world, z, false), Some(TaskState::Pending));
+    assert_eq!(shown_state(&world, world.key("m#9"), false), None);
     world.play("resume");
-    assert_eq!(stands(&world, m, false), Some(TaskState::Running));
-    assert_eq!(stands(&world, world.key("m#1"), false), Some(TaskState::Ready));
+    assert_eq!(shown_state(&world, m, false), Some(TaskState::Running));
+    assert_eq!(shown_state(&world, world.key("m#1"), false), Some(TaskState::Ready));
     // What starts with the run's turn is held back by nobody.
     let mut held = mapped(json!({}));
     held.play("claim m; pause; expand m 0");
-    assert_eq!(stands(&held, z, false), Some(TaskState::Paused));
+    assert_eq!(shown_state(&held, z, false), Some(TaskState::Paused));
     assert_eq!(
-        held.progress.stands(z, RunState::Waiting, false),
+        held.progress.shown_state(z, RunState::Waiting, false),
         Some(TaskState::Pending)
     );
 }

@@ -66,24 +66,24 @@ fn expected(rule_row: &str, ends: &[usize]) -> TaskState {
 fn world(rule: &str, ends: &[usize]) -> World {
     let mut tasks = Vec::new();
     let mut names = Vec::new();
-    for (place, &end) in ends.iter().enumerate() {
-        names.push(format!("d{place}"));
+    for (index, &end) in ends.iter().enumerate() {
+        names.push(format!("d{index}"));
         tasks.push(match ENDS[end].0 {
-            "upstream_failed" => format!("p{place}; d{place}: p{place}"),
-            "allowed" => format!("d{place}: allow"),
-            _ => format!("d{place}"),
+            "upstream_failed" => format!("p{index}; d{index}: p{index}"),
+            "allowed" => format!("d{index}: allow"),
+            _ => format!("d{index}"),
         });
     }
     tasks.push(format!("z: {} {rule}", names.join(" ")));
     World::start(dag(&tasks.join(";")))
 }
 
-fn end(world: &mut World, place: usize, end: usize) {
+fn end(world: &mut World, index: usize, end: usize) {
     world.play(&match ENDS[end].0 {
-        "succeeded" => format!("ok d{place}"),
-        "skipped" => format!("skip d{place}"),
-        "upstream_failed" => format!("fail p{place}"),
-        _ => format!("fail d{place}"),
+        "succeeded" => format!("ok d{index}"),
+        "skipped" => format!("skip d{index}"),
+        "upstream_failed" => format!("fail p{index}"),
+        _ => format!("fail d{index}"),
     });
 }
 
@@ -113,13 +113,13 @@ fn every_rule_over_all_ends_of_two_and_three_dependencies() {
         for count in [2u32, 3] {
             for number in 0..ENDS.len().pow(count) {
                 let ends: Vec<usize> = (0..count)
-                    .map(|place| number / ENDS.len().pow(place) % ENDS.len())
+                    .map(|index| number / ENDS.len().pow(index) % ENDS.len())
                     .collect();
                 let expect = expected(row, &ends);
                 for order in orders(ends.len()) {
                     let mut world = world(rule, &ends);
-                    for place in order {
-                        end(&mut world, place, ends[place]);
+                    for index in order {
+                        end(&mut world, index, ends[index]);
                     }
                     let words: Vec<&str> = ends.iter().map(|&end| ENDS[end].0).collect();
                     assert_eq!(of_z(&world), expect, "{rule} after {}: {words:?}", world.log.join("; "));

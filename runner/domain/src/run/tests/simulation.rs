@@ -56,8 +56,8 @@ fn group() -> impl Strategy<Value = Value> {
         for (index, mut task) in tasks.into_iter().enumerate() {
             let above = task["depends_on"].as_u64().unwrap_or(0);
             let names: Vec<String> = (0..index)
-                .filter(|place| above & (1 << place) != 0)
-                .map(|place| format!("t{place}"))
+                .filter(|bit| above & (1 << bit) != 0)
+                .map(|bit| format!("t{bit}"))
                 .collect();
             task["depends_on"] = json!(names);
             named.insert(format!("t{index}"), task);
@@ -79,7 +79,7 @@ fn step(world: &World, (kind, pick, argument): (u8, u16, u8)) -> Option<String> 
         choose(keys)
     };
     // A run that these reopen waits for its turn, or does not.
-    let in_turn = |control: String| match pick % 2 {
+    let maybe_gated = |control: String| match pick % 2 {
         0 => control,
         _ => format!("turn + {control}"),
     };
@@ -103,19 +103,19 @@ fn step(world: &World, (kind, pick, argument): (u8, u16, u8)) -> Option<String> 
         24 => "pause".into(),
         25 => "resume".into(),
         26 if argument % 3 == 0 => "cancel".into(),
-        26 | 27 => in_turn("restart".into()),
-        28 | 29 => in_turn(format!(
+        26 | 27 => maybe_gated("restart".into()),
+        28 | 29 => maybe_gated(format!(
             "set {} {}",
             any()?,
             ["succeeded", "failed", "skipped"][argument as usize % 3]
         )),
-        30 | 31 => in_turn(format!("clear {}{}", any()?, [" alone", ""][argument as usize % 2])),
+        30 | 31 => maybe_gated(format!("clear {}{}", any()?, [" alone", ""][argument as usize % 2])),
         _ if world.state == RunState::Waiting => "start".into(),
-        _ => in_turn(format!("retry {}", any()?)),
+        _ => maybe_gated(format!("retry {}", any()?)),
     })
 }
 
-/// Whether the run may be told this: what would be refused is checked to be refused, and left.
+/// Whether the run may be given this event: what would be refused is checked to be refused, and left.
 fn tell(world: &mut World, words: &str) {
     let before = (world.state, world.progress.clone(), world.ready.clone());
     if world.step(words).is_err() {
@@ -181,7 +181,7 @@ proptest! {
                 world.drain(2);
             }
         }
-        let by_hand = world.log.iter().any(|step| step.starts_with("set "));
-        prop_assert!(by_hand || world.state == RunState::Succeeded, "{}", world.show());
+        let overridden = world.log.iter().any(|step| step.starts_with("set "));
+        prop_assert!(overridden || world.state == RunState::Succeeded, "{}", world.show());
     }
 }

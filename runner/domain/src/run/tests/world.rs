@@ -207,7 +207,7 @@ impl World {
                 withdrawn: self.withdraw(),
             },
             ["restart"] => Event::Restart,
-            ["turn"] => Event::TakeTurn,
+            ["turn"] => Event::AwaitTurn,
             ["set", word, state] => Event::Override {
                 key: self.key(word),
                 state: state.parse().unwrap(),
@@ -247,10 +247,10 @@ impl World {
         match events {
             [Event::Cancel { .. }] => self.cancelled = true,
             // A cancelled run is reopened only by a restart or a clear, whatever cancelled it.
-            [Event::Override { .. }] | [Event::TakeTurn, Event::Override { .. }] if was == RunState::Cancelled => {
+            [Event::Override { .. }] | [Event::AwaitTurn, Event::Override { .. }] if was == RunState::Cancelled => {
                 self.cancelled = true;
             }
-            [Event::Restart | Event::Clear { .. }] | [Event::TakeTurn, Event::Restart | Event::Clear { .. }] => {
+            [Event::Restart | Event::Clear { .. }] | [Event::AwaitTurn, Event::Restart | Event::Clear { .. }] => {
                 self.cancelled = false;
             }
             _ => {}
@@ -260,8 +260,8 @@ impl World {
             RunState::Paused => self.waits,
             _ => false,
         };
-        let by_hand = events.iter().any(|event| matches!(event, Event::RetryNow(_)));
-        self.check(&before, by_hand);
+        let retried_now = events.iter().any(|event| matches!(event, Event::RetryNow(_)));
+        self.check(&before, retried_now);
         match actions.finished {
             Some(state) => assert_eq!(state, self.state),
             None => assert!(!self.state.is_final() || events.iter().all(|event| matches!(event, Event::Ended { .. }))),
@@ -348,8 +348,8 @@ impl World {
     }
 
     /// What must be true after every step.
-    fn check(&self, before: &Progress, by_hand: bool) {
-        let told = || format!("{}\nafter {}", self.show(), self.log.join("; "));
+    fn check(&self, before: &Progress, retried_now: bool) {
+        let context = || format!("{}\nafter {}", self.show(), self.log.join("; "));
         let is_expanded = |task: TaskIndex| self.progress.maps.contains_key(&task);
         for (&key, &attempt) in self.ready.iter().chain(&self.running) {
             assert_eq!(
@@ -357,9 +357,9 @@ impl World {
                 Some(TaskState::Ready),
                 "{} {}",
                 self.word(key),
-                told()
+                context()
             );
-            assert_eq!(self.progress.attempt(key), attempt, "{} {}", self.word(key), told());
+            assert_eq!(self.progress.attempt(key), attempt, "{} {}", self.word(key), context());
         }
         for (&key, &(_, attempt)) in &self.timers {
             assert_eq!(
@@ -367,15 +367,15 @@ impl World {
                 Some(TaskState::Retrying),
                 "{} {}",
                 self.word(key),
-                told()
+                context()
             );
-            assert_eq!(self.progress.attempt(key), attempt, "{} {}", self.word(key), told());
+            assert_eq!(self.progress.attempt(key), attempt, "{} {}", self.word(key), context());
         }
         for key in self.progress.in_state(TaskState::Ready) {
             assert!(
                 self.ready.contains_key(&key) || self.running.contains_key(&key),
                 "{}",
-                told()
+                context()
             );
         }
         for key in self.progress.in_state(TaskState::Retrying) {
@@ -383,15 +383,15 @@ impl World {
                 self.timers.contains_key(&key),
                 "{} has no timer {}",
                 self.word(key),
-                told()
+                context()
             );
         }
         assert!(self.progress.in_state(TaskState::Running).is_empty());
         let goes = self.state == RunState::Running && !self.progress.stopping;
         if matches!(self.state, RunState::Paused | RunState::Waiting) {
-            assert!(self.ready.is_empty(), "{}", told());
+            assert!(self.ready.is_empty(), "{}", context());
         } else {
-            assert!(self.progress.in_state(TaskState::Paused).is_empty(), "{}", told());
+            assert!(self.progress.in_state(TaskState::Paused).is_empty(), "{}", context());
         }
         for task in 0..self.plan.tasks.len() as TaskIndex {
             let state = self.progress.task(task);
@@ -402,28 +402,33 @@ impl World {
                     None,
                     "{} waits for nothing: {}",
                     self.word(TaskKey::whole(task)),
-                    told()
+                    context()
                 );
             }
             let was = before.task(task);
             let went = matches!(was, TaskState::Ready | TaskState::Retrying | TaskState::Paused);
-            if matches!(state, TaskState::Ready | TaskState::Paused) && !went && !by_hand && !is_expanded(task) {
+            if matches!(state, TaskState::Ready | TaskState::Paused) && !went && !retried_now && !is_expanded(task) {
                 let word = self.word(TaskKey::whole(task));
-                assert_eq!(verdict, Some(TaskState::Ready), "{word} was not to start: {}", told());
+                assert_eq!(
+                    verdict,
+                    Some(TaskState::Ready),
+                    "{word} was not to start: {}",
+                    context()
+                );
             }
-            self.check_map(task, goes, &told);
+            self.check_map(task, goes, &context);
         }
         if self.state.is_final() {
-            self.check_end(&told);
+            self.check_end(&context);
         }
     }
 
     /// What must be true once the run has ended.
-    fn check_end(&self, told: &dyn Fn() -> String) {
+    fn check_end(&self, context: &dyn Fn() -> String) {
         let empty = self.ready.is_empty() && self.running.is_empty() && self.timers.is_empty();
-        assert!(empty, "something is left of an ended run: {}", told());
+        assert!(empty, "something is left of an ended run: {}", context());
         for task in 0..self.plan.tasks.len() as TaskIndex {
-            assert!(self.progress.task(task).is_settled(), "{}", told());
+            assert!(self.progress.task(task).is_settled(), "{}", context());
         }
         let failed = (0..self.plan.tasks.len()).any(|task| {
             self.progress.task(task as TaskIndex) == TaskState::Failed && !self.plan.tasks[task].allow_failure
@@ -436,14 +441,14 @@ impl World {
             _ if stopped => RunState::Cancelled,
             _ => RunState::Succeeded,
         };
-        assert_eq!(self.state, expect, "{}", told());
+        assert_eq!(self.state, expect, "{}", context());
         assert_eq!(
             self.state == RunState::Failed,
             self.progress.error().is_some() && failed && !self.cancelled
         );
     }
 
-    fn check_map(&self, task: TaskIndex, goes: bool, told: &dyn Fn() -> String) {
+    fn check_map(&self, task: TaskIndex, goes: bool, context: &dyn Fn() -> String) {
         let Some(map) = self.progress.maps.get(&task) else {
             return;
         };
@@ -452,23 +457,28 @@ impl World {
             map.states.iter().filter(in_them).count() as u32
         };
         use TaskState::*;
-        assert_eq!(map.open, count(&[Ready, Paused]), "{}", told());
-        assert_eq!(map.failed, count(&[Failed]), "{}", told());
-        assert_eq!(map.unsettled, count(&[Pending, Ready, Retrying, Paused]), "{}", told());
+        assert_eq!(map.open, count(&[Ready, Paused]), "{}", context());
+        assert_eq!(map.failed, count(&[Failed]), "{}", context());
+        assert_eq!(
+            map.unsettled,
+            count(&[Pending, Ready, Retrying, Paused]),
+            "{}",
+            context()
+        );
         let state = self.progress.task(task);
         let bound = self.plan.tasks[task as usize].concurrency;
-        assert!(map.open <= bound, "{} at once: {}", map.open, told());
-        assert!(!matches!(state, Retrying | Paused), "{}", told());
+        assert!(map.open <= bound, "{} at once: {}", map.open, context());
+        assert!(!matches!(state, Retrying | Paused), "{}", context());
         if state == Ready {
-            assert!(map.unsettled > 0, "{}", told());
+            assert!(map.unsettled > 0, "{}", context());
             assert!(
                 !goes || count(&[Pending]) == 0 || map.open == bound,
                 "items wait for nothing: {}",
-                told()
+                context()
             );
         }
         if state.is_settled() {
-            assert_eq!(map.unsettled, 0, "{}", told());
+            assert_eq!(map.unsettled, 0, "{}", context());
         }
     }
 

@@ -57,25 +57,25 @@ impl<'a> Ancestry<'a> {
     }
 
     /// Whether templates of a task may take another's output: that of a task it waits for, directly or not.
-    pub(super) fn check(&self, task: &Name, taken: &Name) -> Result<(), String> {
-        self.check_known(taken)?;
+    pub(super) fn check(&self, task: &Name, upstream: &Name) -> Result<(), String> {
+        self.check_known(upstream)?;
         let Ancestors { positions, sets } = self.known.get_or_init(|| Ancestors::of(self.spec));
-        let (Some(&task), Some(&position)) = (positions.get(task), positions.get(taken)) else {
+        let (Some(&task), Some(&position)) = (positions.get(task), positions.get(upstream)) else {
             return Ok(());
         };
         match &sets[task] {
             Some(set) if set[position / 64] & (1 << (position % 64)) == 0 => Err(format!(
-                "`{taken}` is not a dependency of this task, neither direct nor indirect; add it to `depends_on`"
+                "`{upstream}` is not a dependency of this task, neither direct nor indirect; add it to `depends_on`"
             )),
             _ => Ok(()),
         }
     }
 
     /// Whether there is such a task.
-    pub(super) fn check_known(&self, taken: &Name) -> Result<(), String> {
-        match self.spec.tasks.contains_key(taken) {
+    pub(super) fn check_known(&self, upstream: &Name) -> Result<(), String> {
+        match self.spec.tasks.contains_key(upstream) {
             true => Ok(()),
-            false => Err(format!("there is no task `{taken}`")),
+            false => Err(format!("there is no task `{upstream}`")),
         }
     }
 }

@@ -101,7 +101,7 @@ pub(super) fn check_group(spec: &GroupSpec, catalog: &dyn Catalog, faults: &mut 
     }
 }
 
-/// `place` is the pointer of a layer's params in the document. A missing param may still come with a run.
+/// `pointer_to` gives the pointer of a layer's params in the document. A missing param may still come with a run.
 fn check_task(layers: Layers<'_>, known: &Known, faults: &mut Faults, pointer_to: impl Fn(Option<Layer>) -> String) {
     let Some(schema) = &known.schema else { return };
     let (merged, unknown) = layers.constant();

@@ -14,7 +14,7 @@ struct Numbers {
 
 /// What Postgres refuses, and what somebody else's open transaction holds for ever.
 const POISON: [u32; 2] = [13, 113];
-const HELD: u32 = 1_000;
+const LOCKED: u32 = 1_000;
 
 impl Commits for Numbers {
     type Request = u32;
@@ -41,7 +41,7 @@ impl Commits for Numbers {
             self.lost.store(lost - 1, Ordering::Relaxed);
             return Err(EngineError::Unavailable);
         }
-        if batch.iter().any(|number| *number >= HELD) {
+        if batch.iter().any(|number| *number >= LOCKED) {
             return Err(EngineError::Contended);
         }
         if batch.iter().any(|number| POISON.contains(number)) {
@@ -52,7 +52,7 @@ impl Commits for Numbers {
     }
 
     fn may_wait(number: &u32) -> bool {
-        *number >= HELD
+        *number >= LOCKED
     }
 }
 
@@ -78,7 +78,7 @@ impl Commits for Patient {
     }
 }
 
-/// The same, but what is refused is written as [`IN_ITS_PLACE`], unless that is what is refused.
+/// The same, but what is refused is written as [`REPLACEMENT`], unless that is what is refused.
 #[derive(Default)]
 struct Replacing {
     numbers: Numbers,
@@ -86,7 +86,7 @@ struct Replacing {
     given_up: AtomicUsize,
 }
 
-const IN_ITS_PLACE: u32 = 999;
+const REPLACEMENT: u32 = 999;
 
 impl Commits for Replacing {
     type Request = u32;
@@ -106,14 +106,14 @@ impl Commits for Replacing {
     }
 
     async fn refused(&self, number: u32, _: &EngineError) -> Option<u32> {
-        let again = number == IN_ITS_PLACE;
+        let again = number == REPLACEMENT;
         self.given_up.fetch_add(usize::from(again), Ordering::Relaxed);
-        (!again).then_some(IN_ITS_PLACE)
+        (!again).then_some(REPLACEMENT)
     }
 }
 
 #[tokio::test]
-async fn something_else_may_take_the_place_of_what_is_refused() {
+async fn what_is_refused_may_be_replaced() {
     let replacing = Replacing::default();
     let (gathered, answers): (Vec<_>, Vec<_>) = (12..15).map(asked::<Replacing>).unzip();
     settle(&replacing, gathered, || false).await;
@@ -182,7 +182,7 @@ async fn what_passes_is_tried_again_but_not_for_ever() {
 #[tokio::test]
 async fn nobody_waits_for_what_others_hold_and_few_of_those_who_want_it() {
     let numbers = Numbers::default();
-    let answers = commit(&numbers, [HELD, 1, HELD + 1, 2, HELD + 2, HELD + 3]).await;
+    let answers = commit(&numbers, [LOCKED, 1, LOCKED + 1, 2, LOCKED + 2, LOCKED + 3]).await;
     assert_eq!(*numbers.written.lock(), [[1, 2]]);
     let turned_away = |answer: &&Option<_>| matches!(answer, Some(Err(EngineError::Contended)));
     assert_eq!(answers.iter().filter(turned_away).count(), 4);
@@ -220,7 +220,9 @@ fn all_hear_why_a_batch_was_refused() {
 #[tokio::test]
 async fn a_full_queue_refuses() {
     let (numbers, _gathering) = GroupCommit::<Numbers>::new();
-    let _answers: Vec<_> = (0..3).map(|number| numbers.send(number).expect("a place")).collect();
+    let _answers: Vec<_> = (0..3)
+        .map(|number| numbers.send(number).expect("room in the queue"))
+        .collect();
     assert!(matches!(numbers.send(4), Err(EngineError::Overloaded)));
     assert!(matches!(numbers.send_all([5, 6]), Err(EngineError::Overloaded)));
     assert_eq!(numbers.send_all([]).expect("nothing to wait for").len(), 0);

@@ -167,10 +167,10 @@ impl Schedules {
                 return Ok(RoundEnd::Idle);
             }
         };
-        let held = (!group.enabled && !row.force).then(|| "the group is disabled".to_owned());
-        if held.is_some() {
-            if held != row.note {
-                moved.note = held;
+        let blocked = (!group.enabled && !row.force).then(|| "the group is disabled".to_owned());
+        if blocked.is_some() {
+            if blocked != row.note {
+                moved.note = blocked;
                 round.commit(&moved, self.node.now()).await?;
             }
             return Ok(RoundEnd::Idle);

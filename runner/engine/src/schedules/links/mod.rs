@@ -92,7 +92,7 @@ pub(crate) struct Links {
     schedules: Arc<Schedules>,
     sweep: Every,
     /// The run after which the next sweep continues.
-    place: Uuid,
+    cursor: Uuid,
 }
 
 impl Links {
@@ -100,7 +100,7 @@ impl Links {
         Self {
             sweep: Every::later(SWEEP_EVERY, &schedules.node.clock),
             schedules,
-            place: Uuid::nil(),
+            cursor: Uuid::nil(),
         }
     }
 }
@@ -123,7 +123,7 @@ impl Service for Links {
         self.schedules.work_links().await?;
         if self.sweep.is_due(now) {
             self.sweep.done(now);
-            self.schedules.sweep_links(&mut self.place).await?;
+            self.schedules.sweep_links(&mut self.cursor).await?;
         }
         Ok(POLL_EVERY)
     }
@@ -150,9 +150,9 @@ impl Schedules {
     }
 
     /// Checks waiting runs without an event: the safety net.
-    async fn sweep_links(self: &Arc<Self>, place: &mut Uuid) -> Result<(), EngineError> {
-        let waiting = self.node.store.waiting_for_upstreams(*place, SWEEP_MAX).await?;
-        *place = match waiting.last() {
+    async fn sweep_links(self: &Arc<Self>, cursor: &mut Uuid) -> Result<(), EngineError> {
+        let waiting = self.node.store.waiting_for_upstreams(*cursor, SWEEP_MAX).await?;
+        *cursor = match waiting.last() {
             Some((run, _)) if waiting.len() as i64 == SWEEP_MAX => run.0,
             _ => Uuid::nil(),
         };

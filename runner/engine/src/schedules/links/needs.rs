@@ -99,7 +99,7 @@ impl Schedules {
 /// Finds out what a waiting run lacks.
 async fn weigh(completion: &mut Completion, family: &Family, one: WaitingRun) -> Result<Weighed, EngineError> {
     let mut lacks = Vec::new();
-    let mut told = Vec::new();
+    let mut reasons = Vec::new();
     for link in family.above(one.group_id) {
         let missing = if link.interval {
             let limit = LACKS_MAX - lacks.len();
@@ -110,7 +110,7 @@ async fn weigh(completion: &mut Completion, family: &Family, one: WaitingRun) ->
         };
         let need = if link.interval { "interval" } else { "latest" };
         for at in missing {
-            told.push(json!({"group": link.name, "instant": shown(at), "need": need}));
+            reasons.push(json!({"group": link.name, "instant": shown(at), "need": need}));
             lacks.push((link.upstream_id, at));
         }
         if lacks.len() >= LACKS_MAX {
@@ -120,7 +120,7 @@ async fn weigh(completion: &mut Completion, family: &Family, one: WaitingRun) ->
     let waiting_for = if lacks.is_empty() {
         json!({"turn": true})
     } else {
-        Value::Array(told)
+        Value::Array(reasons)
     };
     Ok(Weighed {
         run: one.run,

@@ -209,11 +209,11 @@ impl Claims {
 
     /// Adds the provider's further claims about the person; the token's own claims are kept. Both must be about the
     /// same person (OpenID Connect Core, 5.3.2).
-    pub(super) fn add(&mut self, told: Map<String, Value>) -> Result<(), Wrong> {
-        if told.get("sub").and_then(Value::as_str) != Some(&self.subject) {
+    pub(super) fn add(&mut self, userinfo: Map<String, Value>) -> Result<(), Wrong> {
+        if userinfo.get("sub").and_then(Value::as_str) != Some(&self.subject) {
             return Err(Wrong::Person);
         }
-        for (name, value) in told {
+        for (name, value) in userinfo {
             merge(self.all.entry(name).or_insert(Value::Null), value);
         }
         Ok(())
@@ -369,7 +369,7 @@ mod tests {
     }
 
     #[test]
-    fn what_the_token_lacks_may_be_told_beside_it() {
+    fn what_the_token_lacks_may_come_from_userinfo() {
         let object = |value: Value| match value {
             Value::Object(all) => all,
             _ => panic!("{value}"),
@@ -378,10 +378,10 @@ mod tests {
             subject: "u1".into(),
             all: object(all),
         };
-        let told = |claims: &mut Claims, value: Value| claims.add(object(value));
+        let add = |claims: &mut Claims, value: Value| claims.add(object(value));
         let mut one = claims(json!({"email": "a@x", "groups": null}));
         assert!(!one.has("groups") && one.has("email"));
-        told(&mut one, json!({"sub": "u1", "groups": ["ops"], "email": "b@x"})).unwrap();
+        add(&mut one, json!({"sub": "u1", "groups": ["ops"], "email": "b@x"})).unwrap();
         assert_eq!(
             (one.role(&config()), one.shown().as_str()),
             (Some(Role::Operator), "a@x")
@@ -391,7 +391,7 @@ mod tests {
         config.claim = "/realm/roles".into();
         let mut one = claims(json!({"realm": {"name": "r"}}));
         assert!(!one.has(&config.claim));
-        told(&mut one, json!({"sub": "u1", "realm": {"name": "s", "roles": ["all"]}})).unwrap();
+        add(&mut one, json!({"sub": "u1", "realm": {"name": "s", "roles": ["all"]}})).unwrap();
         assert_eq!(
             (one.role(&config), &one.all["realm"]["name"]),
             (Some(Role::Viewer), &json!("r"))
@@ -402,7 +402,7 @@ mod tests {
             json!({"sub": "u2", "groups": ["chiefs"]}),
             json!({"groups": ["chiefs"]}),
         ] {
-            assert_eq!(told(&mut claims(json!({})), other), Err(Wrong::Person));
+            assert_eq!(add(&mut claims(json!({})), other), Err(Wrong::Person));
         }
     }
 

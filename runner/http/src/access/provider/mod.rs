@@ -292,9 +292,9 @@ impl Provider {
         let key = self.remote.key_of(&tokens.id, &app.clock).await?;
         let mut claims = claims::verify(&tokens.id, &key, &self.config, &flow.nonce(), now).map_err(Astray::Wrong)?;
         if !claims.has(&self.config.claim)
-            && let Some(told) = self.remote.userinfo(&tokens, &app.clock).await?
+            && let Some(userinfo) = self.remote.userinfo(&tokens, &app.clock).await?
         {
-            claims.add(told).map_err(Astray::Wrong)?;
+            claims.add(userinfo).map_err(Astray::Wrong)?;
         }
         let actor = claims.actor();
         let person = Person {

@@ -395,15 +395,15 @@ mod tests {
 
     /// A clock that a test sets.
     #[derive(Debug, Default)]
-    struct ByHand(Mutex<Time>);
+    struct ManualClock(Mutex<Time>);
 
-    impl Clock for ByHand {
+    impl Clock for ManualClock {
         fn now(&self) -> Time {
             *self.0.lock()
         }
     }
 
-    impl ByHand {
+    impl ManualClock {
         fn pass(&self, time: TimeDelta) {
             *self.0.lock() += time;
         }
@@ -469,27 +469,27 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn who_waits_for_an_answer_is_told_with_the_one_that_asks() {
-        let (provider, hand) = (Fake::start().await, Arc::new(ByHand::default()));
-        let (remote, clock) = (provider.remote(), hand.clone() as Arc<dyn Clock>);
+    async fn who_waits_for_an_answer_gets_that_of_the_one_who_asks() {
+        let (provider, manual) = (Fake::start().await, Arc::new(ManualClock::default()));
+        let (remote, clock) = (provider.remote(), manual.clone() as Arc<dyn Clock>);
         let mut first = pin!(remote.described(&clock));
         let asked = tokio::select! {
             _ = &mut first => panic!("nobody has answered"),
             asked = provider.asked() => asked,
         };
         // It hangs, and some more come; then the connection breaks.
-        hand.pass(TimeDelta::seconds(5));
+        manual.pass(TimeDelta::seconds(5));
         let waiting = join_all((0..8).map(|_| remote.described(&clock)));
         let breaks = async {
-            hand.pass(TimeDelta::seconds(5));
+            manual.pass(TimeDelta::seconds(5));
             drop(asked);
         };
-        let (first, told, ()) = tokio::join!(first, waiting, breaks);
+        let (first, waited, ()) = tokio::join!(first, waiting, breaks);
         assert_eq!(first.unwrap_err(), Astray::Away);
-        assert!(told.into_iter().all(|told| told.unwrap_err() == Astray::Away));
+        assert!(waited.into_iter().all(|waited| waited.unwrap_err() == Astray::Away));
         assert!(!provider.is_asked().await);
         // After a moment it is asked again.
-        hand.pass(AGAIN_AFTER);
+        manual.pass(AGAIN_AFTER);
         let answers = async { provider.says(&mut provider.asked().await, "here").await };
         let (described, ()) = tokio::join!(remote.described(&clock), answers);
         assert_eq!(described.unwrap().authorization.path(), "/here");
@@ -497,13 +497,13 @@ mod tests {
 
     #[tokio::test]
     async fn what_it_said_serves_while_it_is_asked_anew() {
-        let (provider, hand) = (Fake::start().await, Arc::new(ByHand::default()));
-        let (remote, clock) = (provider.remote(), hand.clone() as Arc<dyn Clock>);
+        let (provider, manual) = (Fake::start().await, Arc::new(ManualClock::default()));
+        let (remote, clock) = (provider.remote(), manual.clone() as Arc<dyn Clock>);
         let path = async |remote: &Arc<Remote>| remote.described(&clock).await.unwrap().authorization.path().to_owned();
         let answers = async |path: &str| provider.says(&mut provider.asked().await, path).await;
         let (old, ()) = tokio::join!(path(&remote), answers("old"));
         assert_eq!(old, "/old");
-        hand.pass(KEPT_FOR);
+        manual.pass(KEPT_FOR);
         // Nobody answers yet, and nobody waits; one asks.
         for _ in 0..3 {
             assert_eq!(path(&remote).await, "/old");
@@ -513,7 +513,7 @@ mod tests {
         assert_eq!(path(&remote).await, "/new");
         assert!(!provider.is_asked().await);
         // What is too old does not serve any more.
-        hand.pass(SERVES_FOR);
+        manual.pass(SERVES_FOR);
         let (newest, ()) = tokio::join!(path(&remote), answers("newest"));
         assert_eq!(newest, "/newest");
     }

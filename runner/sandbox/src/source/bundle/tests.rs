@@ -62,7 +62,7 @@ fn the_form_is_the_one_that_was_written_down() {
 fn what_is_packed_is_unpacked_and_nothing_else_is() {
     let (packed, tag) = (small().pack(), small().tag());
     assert_eq!(RuntimeBundle::unpack(&packed, &tag).unwrap().tag(), tag);
-    let told = |packed: &[u8], tag: &str| RuntimeBundle::unpack(packed, tag).unwrap_err();
+    let refusal = |packed: &[u8], tag: &str| RuntimeBundle::unpack(packed, tag).unwrap_err();
     // Whatever byte is changed: it is noticed.
     for at in 0..packed.len() {
         let mut damaged = packed.clone();
@@ -71,19 +71,22 @@ fn what_is_packed_is_unpacked_and_nothing_else_is() {
             assert_eq!(read.tag(), tag, "{at}");
         }
     }
-    assert!(told(&packed[..packed.len() - 3], &tag).contains("damaged"));
-    assert!(told(&packed, "0000000000000000").contains(&tag), "it says which it is");
-    assert!(told(b"", &tag).contains("damaged"));
+    assert!(refusal(&packed[..packed.len() - 3], &tag).contains("damaged"));
+    assert!(
+        refusal(&packed, "0000000000000000").contains(&tag),
+        "it says which it is"
+    );
+    assert!(refusal(b"", &tag).contains("damaged"));
     let large = ruzstd::encoding::compress_to_vec(
         std::io::repeat(0).take(MAX_BYTES + 10),
         ruzstd::encoding::CompressionLevel::Fastest,
     );
-    assert!(told(&large, &tag).contains("more than"));
+    assert!(refusal(&large, &tag).contains("more than"));
 }
 
 #[test]
 fn what_this_program_cannot_take_up_is_said_in_a_line() {
-    let told = |bytes: Vec<u8>| RuntimeBundle::read(&bytes.into()).unwrap_err();
+    let refusal = |bytes: Vec<u8>| RuntimeBundle::read(&bytes.into()).unwrap_err();
     let bytes: Vec<u8> = small().pieces().flatten().collect();
     let other = small().with_interface(7);
     assert_eq!(
@@ -92,13 +95,16 @@ fn what_this_program_cannot_take_up_is_said_in_a_line() {
     );
     let mut form = bytes.clone();
     form[8] = 9;
-    assert_eq!(told(form), "it has format 9, but this version of Heddle reads format 1");
-    assert!(told(bytes[..bytes.len() - 1].to_vec()).contains("incomplete"));
-    assert!(told(bytes[..40].to_vec()).contains("incomplete"));
-    assert!(told(b"something else altogether".to_vec()).contains("not a runtime"));
+    assert_eq!(
+        refusal(form),
+        "it has format 9, but this version of Heddle reads format 1"
+    );
+    assert!(refusal(bytes[..bytes.len() - 1].to_vec()).contains("incomplete"));
+    assert!(refusal(bytes[..40].to_vec()).contains("incomplete"));
+    assert!(refusal(b"something else altogether".to_vec()).contains("not a runtime"));
     let mut long = small();
     long.head.parts[0].1 = u64::MAX;
-    assert!(told(long.pieces().flatten().collect()).contains("incomplete"));
+    assert!(refusal(long.pieces().flatten().collect()).contains("incomplete"));
 }
 
 /// A module that imports these functions, and has no code: the result of linking it is the result for them.

@@ -11,7 +11,7 @@
 use super::super::image::PAGE_BYTES;
 use super::super::library::Library;
 use super::merge::Merge;
-use super::part::{Global, Names, Part, Place, STACK_BYTES, constant};
+use super::part::{Base, Global, Names, Part, STACK_BYTES, constant};
 use std::collections::{BTreeMap, HashMap};
 use std::fmt::Write as _;
 use wasmparser::ExternalKind;
@@ -54,10 +54,10 @@ pub(super) fn link(libraries: &[Library], glue: &str) -> Result<Linked, String> 
         .collect::<Result<Vec<_>, _>>()?;
     // The positions of all parts.
     let (mut at, mut elements) = (STACK_BYTES, 1);
-    let mut places = Vec::new();
+    let mut bases = Vec::new();
     for library in libraries {
         at = at.next_multiple_of(1 << library.alignment.clamp(4, 16));
-        places.push(Place {
+        bases.push(Base {
             memory: at,
             table: elements,
         });
@@ -78,7 +78,7 @@ pub(super) fn link(libraries: &[Library], glue: &str) -> Result<Linked, String> 
                 (ExternalKind::Func, _) => drop(names.functions.entry(*name).or_insert((index, *number))),
                 // An exported datum is an address within the library.
                 (ExternalKind::Global, Some(Global::Own(offset))) => {
-                    let address = places[index].memory + constant(offset, &[])?;
+                    let address = bases[index].memory + constant(offset, &[])?;
                     names.data.entry(*name).or_insert(address);
                 }
                 _ => {}
@@ -97,12 +97,12 @@ pub(super) fn link(libraries: &[Library], glue: &str) -> Result<Linked, String> 
     let own_slot = elements;
     elements += 1;
     // The glue is one more part, without a position in memory.
-    let (memory, texts) = memory_of(libraries, &places, named, heap, own_slot);
+    let (memory, texts) = memory_of(libraries, &bases, named, heap, own_slot);
     let glue = glue_of(glue, &parts, &texts, own_slot);
     let glue = wat::parse_str(&glue).map_err(|error| format!("the glue: {error}"))?;
     parts.push(Part::read(&glue)?);
-    places.push(Place { memory: 0, table: 0 });
-    let code = Merge::new(&parts, &places, &names, heap)?.module(elements)?;
+    bases.push(Base { memory: 0, table: 0 });
+    let code = Merge::new(&parts, &bases, &names, heap)?.module(elements)?;
     Ok(Linked {
         code,
         memory,
@@ -114,14 +114,14 @@ pub(super) fn link(libraries: &[Library], glue: &str) -> Result<Linked, String> 
 /// The memory before anything ran, and the addresses of our texts in it.
 fn memory_of(
     libraries: &[Library],
-    places: &[Place],
+    bases: &[Base],
     named: u32,
     heap: u32,
     own_slot: u32,
 ) -> (Vec<u8>, HashMap<&'static str, u32>) {
     let mut memory = vec![0; heap.next_multiple_of(PAGE_BYTES) as usize];
-    for (library, place) in libraries.iter().zip(places) {
-        memory[place.memory as usize..][..library.data.len()].copy_from_slice(&library.data);
+    for (library, base) in libraries.iter().zip(bases) {
+        memory[base.memory as usize..][..library.data.len()].copy_from_slice(&library.data);
     }
     let (mut texts, mut at) = (HashMap::new(), named);
     for (name, text) in NAMES {
@@ -231,13 +231,13 @@ mod tests {
 
     #[test]
     fn what_cannot_be_linked_is_said() {
-        let told = |text: &str| {
+        let refusal = |text: &str| {
             let library = Library::take_apart(&wat::parse_str(text).unwrap()).unwrap();
             link(&[library], "(module)").map(drop).unwrap_err()
         };
         let dylink = "(@dylink.0 (mem-info (memory 0 0) (table 0 0)))";
-        let variable = told(&format!("(module {dylink} (global (mut i32) (i32.const 0)))"));
+        let variable = refusal(&format!("(module {dylink} (global (mut i32) (i32.const 0)))"));
         assert!(variable.contains("variable"), "{variable}");
-        assert!(told(&format!("(module {dylink})")).contains("cabi_realloc"));
+        assert!(refusal(&format!("(module {dylink})")).contains("cabi_realloc"));
     }
 }

@@ -1,6 +1,6 @@
 //! All parts as one module: types, functions and elements one after the other, under new numbers.
 
-use super::part::{Names, Part, Place, STACK_BYTES, constant};
+use super::part::{Base, Names, Part, STACK_BYTES, constant};
 use wasm_encoder::reencode::{self, Reencode};
 use wasm_encoder::{
     CodeSection, ConstExpr, ElementSection, Elements, EntityType, ExportKind, ExportSection, Function, FunctionSection,
@@ -58,7 +58,7 @@ fn unknown(what: &str) -> reencode::Error<String> {
 /// All parts with their new numbers.
 pub(super) struct Merge<'a> {
     parts: &'a [Part<'a>],
-    places: &'a [Place],
+    bases: &'a [Base],
     names: &'a Names<'a>,
     heap: u32,
     /// Each part's first type.
@@ -79,10 +79,10 @@ enum Found<'a> {
 }
 
 impl<'a> Merge<'a> {
-    pub fn new(parts: &'a [Part<'a>], places: &'a [Place], names: &'a Names<'a>, heap: u32) -> Result<Self, String> {
+    pub fn new(parts: &'a [Part<'a>], bases: &'a [Base], names: &'a Names<'a>, heap: u32) -> Result<Self, String> {
         let mut merge = Self {
             parts,
-            places,
+            bases,
             names,
             heap,
             first_types: Vec::new(),
@@ -178,7 +178,7 @@ impl<'a> Merge<'a> {
             code.function(&body);
         }
         for (index, part) in self.parts.iter().enumerate() {
-            let globals = part.values(self.places[index], self.names, self.heap)?;
+            let globals = part.values(self.bases[index], self.names, self.heap)?;
             let mut renumbered = Renumbered {
                 first_type: self.first_types[index],
                 functions: &numbers[index],

@@ -35,9 +35,9 @@ pub(super) enum Global<'a> {
     Own(wasmparser::ConstExpr<'a>),
 }
 
-/// The position of a part.
+/// Where a part begins in the memory and in the table.
 #[derive(Clone, Copy)]
-pub(super) struct Place {
+pub(super) struct Base {
     pub memory: u32,
     pub table: u32,
 }
@@ -113,13 +113,13 @@ impl<'a> Part<'a> {
     }
 
     /// The values of its globals; the pointer to the stack is the one without a value.
-    pub fn values(&self, place: Place, names: &Names<'_>, heap: u32) -> Result<Vec<Option<u32>>, String> {
+    pub fn values(&self, base: Base, names: &Names<'_>, heap: u32) -> Result<Vec<Option<u32>>, String> {
         let mut values: Vec<Option<u32>> = Vec::with_capacity(self.globals.len());
         for global in &self.globals {
             let value = match global {
                 Global::Imported("env", "__stack_pointer") => None,
-                Global::Imported("env", "__memory_base") => Some(place.memory),
-                Global::Imported("env", "__table_base") => Some(place.table),
+                Global::Imported("env", "__memory_base") => Some(base.memory),
+                Global::Imported("env", "__table_base") => Some(base.table),
                 Global::Imported("GOT.mem", "__heap_base") => Some(heap),
                 Global::Imported("GOT.mem", "__heap_end") => Some(heap.next_multiple_of(PAGE_BYTES)),
                 // Python checks it, and raises a `RecursionError` while there is still room.

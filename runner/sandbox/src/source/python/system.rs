@@ -71,25 +71,25 @@ impl State {
 }
 
 /// Puts something into the first free position.
-fn open<T>(places: &mut Vec<Option<T>>, what: T, first: u32) -> Result<u32> {
-    let place = match places.iter().position(Option::is_none) {
-        Some(place) => place,
-        None if places.len() < MAX_OPEN => {
-            places.push(None);
-            places.len() - 1
+fn open<T>(table: &mut Vec<Option<T>>, what: T, first: u32) -> Result<u32> {
+    let index = match table.iter().position(Option::is_none) {
+        Some(index) => index,
+        None if table.len() < MAX_OPEN => {
+            table.push(None);
+            table.len() - 1
         }
         None => return Err(wasmtime::Error::msg("too many files are open")),
     };
-    places[place] = Some(what);
-    Ok(first + place as u32)
+    table[index] = Some(what);
+    Ok(first + index as u32)
 }
 
-fn close<T>(places: &mut [Option<T>], handle: u32, first: u32) {
-    let place = handle
+fn close<T>(table: &mut [Option<T>], handle: u32, first: u32) {
+    let entry = handle
         .checked_sub(first)
-        .and_then(|place| places.get_mut(place as usize));
-    if let Some(place) = place {
-        *place = None;
+        .and_then(|index| table.get_mut(index as usize));
+    if let Some(entry) = entry {
+        *entry = None;
     }
 }
 
@@ -233,9 +233,9 @@ fn add_environment(linker: &mut Linker<Guest>) -> Result<()> {
                     list.extend(give_bytes(&mut caller, name.as_bytes()).await?);
                     list.extend(give_bytes(&mut caller, value.as_bytes()).await?);
                 }
-                let place = allocate(&mut caller, 4, list.len() * 4).await?;
-                wasi::put(&mut caller, place, &words(&list))?;
-                wasi::put(&mut caller, at, &words(&[place, ENVIRONMENT.len() as u32]))
+                let address = allocate(&mut caller, 4, list.len() * 4).await?;
+                wasi::put(&mut caller, address, &words(&list))?;
+                wasi::put(&mut caller, at, &words(&[address, ENVIRONMENT.len() as u32]))
             })
         },
     )?;
@@ -280,9 +280,9 @@ fn add_files(linker: &mut Linker<Guest>) -> Result<()> {
         |mut caller: Caller<'_, Guest>, (at,): (u32,)| {
             Box::new(async move {
                 let [path, length] = give_bytes(&mut caller, b"/").await?;
-                let place = allocate(&mut caller, 4, 12).await?;
-                wasi::put(&mut caller, place, &words(&[ROOT, path, length]))?;
-                wasi::put(&mut caller, at, &words(&[place, 1]))
+                let address = allocate(&mut caller, 4, 12).await?;
+                wasi::put(&mut caller, address, &words(&[ROOT, path, length]))?;
+                wasi::put(&mut caller, at, &words(&[address, 1]))
             })
         },
     )?;
@@ -357,8 +357,8 @@ fn add_contents(linker: &mut Linker<Guest>) -> Result<()> {
         |mut caller: Caller<'_, Guest>, (_, length, offset, at): (u32, u64, u64, u32)| {
             Box::new(async move {
                 let (bytes, ended) = part(&caller, offset, length);
-                let [place, length] = give_bytes(&mut caller, &bytes).await?;
-                wasi::put(&mut caller, at, &words(&[0, place, length, u32::from(ended)]))
+                let [address, length] = give_bytes(&mut caller, &bytes).await?;
+                wasi::put(&mut caller, at, &words(&[0, address, length, u32::from(ended)]))
             })
         },
     )?;
@@ -396,19 +396,19 @@ fn add_streams(linker: &mut Linker<Guest>) -> Result<()> {
         "[method]input-stream.read",
         |mut caller: Caller<'_, Guest>, (handle, length, at): (u32, u64, u32)| {
             Box::new(async move {
-                let place = handle.checked_sub(FIRST_STREAM).map(|place| place as usize);
+                let index = handle.checked_sub(FIRST_STREAM).map(|index| index as usize);
                 let streams = &caller.data().source.python.streams;
-                let offset = place.and_then(|place| streams.get(place).copied().flatten());
+                let offset = index.and_then(|index| streams.get(index).copied().flatten());
                 // A stream that is not of the archive is at its end (`stream-error::closed`).
                 let bytes = offset.map_or(Vec::new(), |offset| part(&caller, offset, length).0);
                 if bytes.is_empty() {
                     return wasi::put(&mut caller, at, &words(&[1, 1]));
                 }
-                if let (Some(place), Some(offset)) = (place, offset) {
-                    caller.data_mut().source.python.streams[place] = Some(offset + bytes.len() as u64);
+                if let (Some(index), Some(offset)) = (index, offset) {
+                    caller.data_mut().source.python.streams[index] = Some(offset + bytes.len() as u64);
                 }
-                let [place, length] = give_bytes(&mut caller, &bytes).await?;
-                wasi::put(&mut caller, at, &words(&[0, place, length]))
+                let [address, length] = give_bytes(&mut caller, &bytes).await?;
+                wasi::put(&mut caller, at, &words(&[0, address, length]))
             })
         },
     )?;
@@ -476,9 +476,9 @@ fn add_time(linker: &mut Linker<Guest>) -> Result<()> {
                 sleep(&caller.data().host, first).await;
                 let ready = waits.iter().zip(0u32..).filter(|(wait, _)| **wait <= first);
                 let ready: Vec<u32> = ready.map(|(_, index)| index).collect();
-                let place = allocate(&mut caller, 4, ready.len() * 4).await?;
-                wasi::put(&mut caller, place, &words(&ready))?;
-                wasi::put(&mut caller, at, &words(&[place, ready.len() as u32]))
+                let address = allocate(&mut caller, 4, ready.len() * 4).await?;
+                wasi::put(&mut caller, address, &words(&ready))?;
+                wasi::put(&mut caller, at, &words(&[address, ready.len() as u32]))
             })
         },
     )?;
@@ -487,10 +487,10 @@ fn add_time(linker: &mut Linker<Guest>) -> Result<()> {
 
 /// How long until something is ready.
 fn nanos_of(caller: &Caller<'_, Guest>, handle: u32) -> u64 {
-    let place = handle.checked_sub(FIRST_TIMER).map(|place| place as usize);
+    let index = handle.checked_sub(FIRST_TIMER).map(|index| index as usize);
     let timers = &caller.data().source.python.timers;
-    place
-        .and_then(|place| timers.get(place).copied().flatten())
+    index
+        .and_then(|index| timers.get(index).copied().flatten())
         .unwrap_or_default()
 }
 

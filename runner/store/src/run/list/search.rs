@@ -22,17 +22,18 @@ use crate::span::{self, Span};
 /// How many runs one answer reads.
 const READ_MAX: i64 = 10_000;
 
-/// How many, if revisions have to be read too.
+/// How many runs one answer reads, if it has to read their revisions, too.
 const READ_WITH_REVISIONS_MAX: i64 = 4_000;
 
-/// How many before labels are looked up in their index.
+/// How many runs are read before those with the wanted labels are looked up in the index of labels.
 const READ_WITH_LABELS_MAX: i64 = 2_000;
 
 /// How many runs with labels are read from a span, and sorted; if there are more, the newest part of the span is read
 /// first.
 const LABELLED_MAX: i64 = 1_000;
 
-/// The number of parts of such a span: with two, most of the past would be read again for each.
+/// The number of parts into which such a span is divided. Parts that are still too large are divided again; with only two
+/// parts at a time, this would happen more often, and the same runs would be read each time.
 const PARTS: i64 = 7;
 
 /// In a day with more of them, how many of its newest runs are read, one step after the other.
@@ -100,7 +101,8 @@ pub(super) async fn search(
                 return Ok(Found { runs, stopped: None });
             }
             looked_at += seen;
-            // If so few have the labels that reading as many again would not be enough, the index is the shorter way.
+            // So few of the runs have the labels that reading as many again would not find enough: the index of labels is
+            // faster then.
             let few = labelled && (runs.len() as i64).saturating_mul(most) < wanted.saturating_mul(looked_at);
             next_read = if few { 0 } else { (next_read * 4).min(most - looked_at) };
             if !by_index && next_read <= 0 {
@@ -272,7 +274,7 @@ fn parts_of(span: Span) -> Vec<Span> {
         return Vec::new();
     };
     let day = TimeDelta::days(1);
-    // Today has no end.
+    // The newest span has no end at which its parts could be counted; it is read as a whole.
     if span.after == Uuid::max() || to - from <= day {
         return Vec::new();
     }
@@ -290,7 +292,7 @@ fn parts_of(span: Span) -> Vec<Span> {
         });
         after = first;
     }
-    // A little more than a day, without a midnight at which to divide it.
+    // The span is only a little longer than a day: it is not divided.
     if parts.is_empty() {
         return parts;
     }

@@ -264,7 +264,7 @@ pub(super) fn push_checks(query: &mut QueryBuilder<Postgres>, sought: &Sought<'_
     }
 }
 
-/// The wanted states, as a condition that does not affect the order.
+/// The condition on the states.
 pub(super) fn push_states(query: &mut QueryBuilder<Postgres>, sought: &Sought<'_>) {
     let states = &sought.filter.states;
     if !states.is_empty() {

@@ -17,7 +17,7 @@ impl Completion {
         let is_live = sqlx::query_scalar!("SELECT id FROM heddle.runs_live WHERE id = $1 FOR UPDATE", run.0)
             .fetch_optional(self.connection())
             .await?;
-        let held = sqlx::query_scalar!(
+        let locked = sqlx::query_scalar!(
             "SELECT attempt FROM heddle.running
               WHERE run = $1 AND task = $2 AND item = $3 AND attempt = $4 AND lease = $5 FOR UPDATE",
             run.0,
@@ -28,7 +28,7 @@ impl Completion {
         )
         .fetch_optional(self.connection())
         .await?;
-        if is_live.is_none() || held.is_none() {
+        if is_live.is_none() || locked.is_none() {
             return Ok(None);
         }
         let stopped = sqlx::query_file!("src/sql/abandon_run.sql", run.0)

@@ -14,8 +14,8 @@ use crate::{Store, StoreError};
 pub struct Claimed {
     pub run: RunId,
     pub at: AttemptKey,
-    /// Its position in the queue.
-    pub turn: i64,
+    /// Its position in the queue: the column `turn`.
+    pub position: i64,
 }
 
 /// The facts of a run, which never change.
@@ -90,17 +90,17 @@ impl Store {
             .map(|row| Claimed {
                 run: RunId(row.run),
                 at: AttemptKey::from_numbers(row.task, row.item, row.attempt),
-                turn: row.turn,
+                position: row.turn,
             })
             .collect())
     }
 
-    /// The `turn` of the first row in the queue; a starting node counts from it.
-    pub async fn first_turn(&self) -> Result<i64, StoreError> {
-        let turn = sqlx::query_scalar!("SELECT min(turn) FROM heddle.ready")
+    /// The position of the first row in the queue; a starting node counts from it.
+    pub async fn first_position(&self) -> Result<i64, StoreError> {
+        let position = sqlx::query_scalar!("SELECT min(turn) FROM heddle.ready")
             .fetch_one(&self.pool)
             .await?;
-        Ok(turn.unwrap_or(0))
+        Ok(position.unwrap_or(0))
     }
 
     /// The facts of live runs; ended ones are left out.

@@ -228,9 +228,9 @@ impl Completion {
 
 #[cfg(test)]
 mod tests {
-    //! A run ends by one of two statements: one for runs in general, one for those of one task run. What an end means is the
-    //! same in both of them, and has to stay so: a column or an effect that only one of them knows is a bug of many runs. The
-    //! same of runs that are made, by two statements, and brought back by a third.
+    //! Two statements end runs: one for all runs, and one for runs with a single task run. Both must write the same columns
+    //! and have the same effects. If one of them lacks a column, the runs that it ends lack it, too. In the same way, two
+    //! statements create runs, and a third one makes an ended run live again.
 
     const GENERAL: &str = include_str!("../../sql/finish_runs.sql");
     const SINGLE_TASK: &str = include_str!("../../sql/complete_single_task.sql");
@@ -278,11 +278,11 @@ mod tests {
         assert_eq!(columns(GENERAL).replace(", skipped)", ")"), columns(SINGLE_TASK));
         let values = |statement| between(statement, "    SELECT id, group_id", "ended_at,").join(" ");
         assert_eq!(values(GENERAL), values(SINGLE_TASK));
-        // Followers are told, and a delay that counts from the end becomes due, at the instant in the run's row.
+        // The events for followers, and the delays that are counted from the end, have the instant of the run's row.
         for begin in ["followed AS (", "awaiting AS MATERIALIZED (", "counted AS ("] {
             assert_eq!(between(GENERAL, begin, "\n)"), between(SINGLE_TASK, begin, "\n)"));
         }
-        // So does one of an end that was missed.
+        // The statement for ends that were missed counts a delay by the same rule.
         let due = |statement, end| {
             let rule = between(statement, "WHEN s.live AND greatest(", "END").join(" ");
             assert!(rule.contains(end), "{rule}");
@@ -315,18 +315,18 @@ mod tests {
 
     #[test]
     fn the_feed_tells_the_same_of_runs_whoever_writes_it() {
-        let told = |statement| {
-            let told = from(statement, "INSERT INTO heddle.events");
-            between(told, "jsonb_agg(jsonb_build_object(", "\n      FROM").join(" ")
+        let event_of = |statement| {
+            let insert = from(statement, "INSERT INTO heddle.events");
+            between(insert, "jsonb_agg(jsonb_build_object(", "\n      FROM").join(" ")
         };
-        // Why one was never begun only the general statement tells.
-        let general = told(GENERAL);
+        // Only the general statement reports why a run never began.
+        let general = event_of(GENERAL);
         let (general, skipped) = general.split_once(" || CASE WHEN x.skipped").expect("an addition");
         assert!(skipped.contains("'skipped'"), "{skipped}");
-        let single = told(SINGLE_TASK).replace("run_error", "end_error");
+        let single = event_of(SINGLE_TASK).replace("run_error", "end_error");
         assert_eq!(format!("{general})"), single);
-        assert_eq!(told(CREATE), told(STEP));
-        let common = told(CREATE);
+        assert_eq!(event_of(CREATE), event_of(STEP));
+        let common = event_of(CREATE);
         let common = common.trim_end_matches(')');
         assert!(
             single.starts_with(common),

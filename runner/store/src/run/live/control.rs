@@ -272,7 +272,10 @@ impl Completion {
     }
 
     /// Records the state that an operator has set.
-    #[allow(clippy::too_many_arguments, reason = "a row, told apart by name at its only callers")]
+    #[allow(
+        clippy::too_many_arguments,
+        reason = "a row, distinguished by name at its only callers"
+    )]
     pub async fn insert_override(
         &mut self,
         run: RunId,

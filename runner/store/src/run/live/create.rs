@@ -29,8 +29,8 @@ use crate::{Store, StoreError, audit};
 #[derive(Clone, Debug)]
 pub struct ReadyRow {
     pub at: AttemptKey,
-    /// Its position in the queue among rows of its priority.
-    pub turn: i64,
+    /// Its position in the queue among rows of its priority: the column `turn`.
+    pub position: i64,
     /// Whether this node takes it at once, as far as a [`super::Grant`] allows.
     pub(super) handed: bool,
     /// The slots for which it waits before it is ready.
@@ -41,10 +41,10 @@ pub struct ReadyRow {
 
 impl ReadyRow {
     /// A row for *ready*.
-    pub fn new(at: AttemptKey, turn: i64, pools: Option<Arc<PoolNeed>>) -> Self {
+    pub fn new(at: AttemptKey, position: i64, pools: Option<Arc<PoolNeed>>) -> Self {
         Self {
             at,
-            turn,
+            position,
             handed: false,
             pools,
             claim_within: None,
@@ -81,7 +81,7 @@ pub struct NewRun {
     pub params: String,
     /// JSON object of objects.
     pub task_params: Option<String>,
-    /// Free words of the submitter, a JSON object.
+    /// Labels that the submitter chose, a JSON object.
     pub labels: Option<Value>,
     /// Unique among the runs of the group.
     pub key: Option<String>,
@@ -112,7 +112,7 @@ pub struct NewRun {
     pub gated: bool,
     /// It waits for upstream groups first.
     pub follows: bool,
-    /// It is the only run of its group for its logical time.
+    /// Its group may have only this run for its logical time.
     pub instant: bool,
     /// Somebody wants to be told that it has started.
     pub announces_start: bool,
@@ -380,7 +380,7 @@ async fn insert_runs(
         &column(&rows, |(_run, row)| row.at.key.item_number()),
         &column(&rows, |(_run, row)| row.at.attempt as i32),
         &column(&rows, |(run, _row)| run.priority),
-        &column(&rows, |(_run, row)| row.turn),
+        &column(&rows, |(_run, row)| row.position),
         &column(&rows, |(_run, row)| row.handed),
         lease,
         now,
@@ -399,7 +399,7 @@ async fn insert_runs(
 
 /// Writes notices for runs that begin at once, if somebody wants to be told.
 async fn tell_started(connection: &mut PgSession, runs: &[&NewRun], now: Time) -> Result<(), StoreError> {
-    let told: Vec<NewNotices> = runs
+    let notices: Vec<NewNotices> = runs
         .iter()
         .filter(|run| run.announces_start && run.state == RunState::Running)
         .map(|run| NewNotices {
@@ -414,8 +414,8 @@ async fn tell_started(connection: &mut PgSession, runs: &[&NewRun], now: Time) -
             about: None,
         })
         .collect();
-    if !told.is_empty() {
-        insert_notices_in(connection, &told, now).await?;
+    if !notices.is_empty() {
+        insert_notices_in(connection, &notices, now).await?;
     }
     Ok(())
 }

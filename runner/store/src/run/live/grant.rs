@@ -13,9 +13,9 @@ use super::ReadyRow;
 /// What a node can take when a transaction begins.
 #[derive(Clone, Copy, Debug)]
 pub struct Room {
-    /// How many attempts it could begin at once.
+    /// How many attempts the node could begin at once.
     pub free: usize,
-    /// How many one transaction may give it at most, because of other nodes.
+    /// How many attempts one transaction may give to the node at most, so that other nodes get some, too.
     pub share: usize,
     /// Task runs wait in *ready* for free slots.
     pub backlog: bool,

@@ -24,7 +24,7 @@ pub enum Take<'a> {
 }
 
 impl Take<'_> {
-    /// The runs, and whether a row must belong to one of them.
+    /// The runs, and whether only their rows are taken (`true`), or all except theirs.
     pub(super) fn parameters(self) -> (Vec<Uuid>, bool) {
         let (runs, among) = match self {
             Self::AllBut(runs) => (runs, false),
@@ -205,12 +205,12 @@ impl Completion {
     /// numbers; runs are locked afterwards.
     pub async fn take_turnstiles(&mut self) -> Result<Vec<i64>, StoreError> {
         let groups = sqlx::query_scalar!(
-            r#"WITH taken AS (
+            r#"WITH removed AS (
                    DELETE FROM heddle.turnstiles t
                     WHERE t.ctid = ANY (ARRAY(
                           SELECT ctid FROM heddle.turnstiles ORDER BY id LIMIT $1 FOR UPDATE SKIP LOCKED))
                    RETURNING t.group_id)
-               SELECT DISTINCT group_id AS "group_id!" FROM taken ORDER BY 1"#,
+               SELECT DISTINCT group_id AS "group_id!" FROM removed ORDER BY 1"#,
             GATES_MAX
         )
         .fetch_all(self.connection())

@@ -71,7 +71,7 @@ async fn insert_pooled(connection: &mut PgSession, rows: &[(RunId, i16, &ReadyRo
         &column(&rows, |row| row.2.at.key.item_number()),
         &column(&rows, |row| row.2.at.attempt as i32),
         &column(&rows, |row| row.1),
-        &column(&rows, |row| row.2.turn),
+        &column(&rows, |row| row.2.position),
         &pools,
         &slots,
         &begins,
@@ -157,7 +157,7 @@ impl Store {
                             row.name,
                             Pool {
                                 slots: row.slots.into(),
-                                taken: 0,
+                                held: 0,
                             },
                         )
                     })
@@ -165,7 +165,7 @@ impl Store {
             let holds = sqlx::query_file!("src/sql/count_holds.sql").fetch_all(&mut *tx).await?;
             for hold in holds {
                 if let Some(pool) = pools.get_mut(&hold.pool) {
-                    pool.taken = hold.slots;
+                    pool.held = hold.slots;
                 }
             }
             let waiting = sqlx::query!(

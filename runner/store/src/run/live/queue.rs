@@ -36,9 +36,9 @@ pub struct QueueTarget {
 #[derive(Clone, Debug)]
 pub struct QueueRow {
     pub at: AttemptKey,
-    /// The number of its run's rows up to it, from 1.
-    pub turn: i64,
-    /// The highest `turn` that was claimed, as far as this node knows: this row gets a higher one.
+    /// The number of its run's rows up to it, from 1; 0: it returns to the position `floor`, where it was before.
+    pub ordinal: i64,
+    /// The highest position that was claimed, as far as this node knows: this row gets a higher one.
     pub floor: i64,
     pub target: QueueTarget,
     /// Rendered; `None`: they follow from the plan and the run.
@@ -76,8 +76,8 @@ pub struct ClaimTerms<'a> {
 #[derive(Clone, Debug)]
 pub struct QueueClaimed {
     pub claim: ClaimKey,
-    /// Its position in the queue.
-    pub turn: i64,
+    /// Its position in the queue: the column `turn`.
+    pub position: i64,
     /// Since when it was ready.
     pub ready_at: Time,
     /// Since when it is the worker's.
@@ -147,7 +147,7 @@ pub(crate) async fn put_in(connection: &mut PgSession, rows: &[(RunId, i16, &Que
         &column(rows, |(_, _, row)| row.at.attempt as i32),
         &column(rows, |(_, _, row)| row.target.queue.as_str()) as &[&str],
         &column(rows, |(_, priority, _)| *priority),
-        &column(rows, |(_, _, row)| row.turn),
+        &column(rows, |(_, _, row)| row.ordinal),
         &column(rows, |(_, _, row)| row.target.tags.join(TAG_JOINT)),
         &column(rows, |(_, _, row)| row.target.timeout_ms) as &[Option<i64>],
         &column(rows, |(_, _, row)| row.target.queue_timeout_ms) as &[Option<i64>],
@@ -192,7 +192,7 @@ async fn claim_in(
                 at: AttemptKey::from_numbers(row.task, row.item, row.attempt),
                 lease: row.lease,
             },
-            turn: row.turn,
+            position: row.turn,
             ready_at: row.ready_at,
             claimed_at: row.claimed_at,
             params: row.params,

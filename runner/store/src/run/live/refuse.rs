@@ -34,8 +34,8 @@ pub(super) async fn settle_keys(
     let made: Vec<Uuid> = sqlx::query_scalar!(
         "INSERT INTO heddle.run_keys (group_id, key, run)
          SELECT group_id, key, run
-           FROM UNNEST($1::bigint[], $2::text[], $3::uuid[]) WITH ORDINALITY AS g (group_id, key, run, place)
-          ORDER BY place
+           FROM UNNEST($1::bigint[], $2::text[], $3::uuid[]) WITH ORDINALITY AS g (group_id, key, run, ordinal)
+          ORDER BY ordinal
          ON CONFLICT (group_id, key) DO NOTHING
          RETURNING run",
         &groups,
@@ -70,7 +70,7 @@ pub(super) async fn settle_keys(
     Ok(())
 }
 
-/// A run that is to be the only one of its group for an instant: the group, the instant, the run, its place in the batch.
+/// A run that is to be the only one of its group for an instant: the group, the instant, the run, its index in the batch.
 type Instant = (i64, Time, Uuid, usize);
 
 /// A group has one run for an instant, whoever makes it, for as long as that run is kept.
@@ -141,7 +141,7 @@ async fn instant_holders(
     tx: &mut PgSession,
     instants: &[Instant],
 ) -> Result<HashMap<(i64, Time), (Uuid, bool)>, StoreError> {
-    let taken = sqlx::query!(
+    let rows = sqlx::query!(
         r#"SELECT i.group_id, i.logical_time, i.run,
                   (SELECT l.id FROM heddle.runs_live l WHERE l.id = i.run
                    UNION ALL SELECT d.id FROM heddle.runs_done d WHERE d.id = i.run LIMIT 1) IS NULL AS "gone!"
@@ -153,7 +153,7 @@ async fn instant_holders(
     )
     .fetch_all(tx)
     .await?;
-    let holders = taken.into_iter();
+    let holders = rows.into_iter();
     Ok(holders
         .map(|row| ((row.group_id, row.logical_time), (row.run, row.gone)))
         .collect())
@@ -266,15 +266,15 @@ async fn refuse_for_plain(
     let task_params: Vec<Option<String>> = asked.iter().map(|(_, run)| run.task_params.clone()).collect();
     // Each in both forms, in the order of `asked`.
     let spelled = sqlx::query!(
-        r#"SELECT s.place AS "place!", octet_length(s.params) AS "bytes!",
+        r#"SELECT s.ordinal AS "ordinal!", octet_length(s.params) AS "bytes!",
                   sha256(convert_to(s.params || E'\n' || coalesce(s.task_params, ''), 'UTF8')) AS "digest!"
-             FROM (SELECT place, params, task_params
-                     FROM UNNEST($1::text[], $2::text[]) WITH ORDINALITY AS a (params, task_params, place)
+             FROM (SELECT ordinal, params, task_params
+                     FROM UNNEST($1::text[], $2::text[]) WITH ORDINALITY AS a (params, task_params, ordinal)
                     UNION
-                   SELECT place, params::jsonb::text, task_params
-                     FROM UNNEST($1::text[], $2::text[]) WITH ORDINALITY AS a (params, task_params, place)
+                   SELECT ordinal, params::jsonb::text, task_params
+                     FROM UNNEST($1::text[], $2::text[]) WITH ORDINALITY AS a (params, task_params, ordinal)
                     WHERE params !~ '(^|[^\\])(\\\\)*\\u0000') AS s
-            ORDER BY s.place"#,
+            ORDER BY s.ordinal"#,
         &params,
         &task_params as &[Option<String>]
     )
@@ -310,7 +310,10 @@ async fn refuse_for_plain(
         HashMap::new()
     };
     for row in &spelled {
-        let Some((index, run)) = usize::try_from(row.place).ok().and_then(|place| asked.get(place - 1)) else {
+        let Some((index, run)) = usize::try_from(row.ordinal)
+            .ok()
+            .and_then(|ordinal| asked.get(ordinal - 1))
+        else {
             continue;
         };
         let unfinished = holders.get(&(run.group_id, row.digest.as_slice()));
@@ -378,7 +381,7 @@ pub(super) async fn settle_dedupes(
     refused: &mut HashMap<usize, Created>,
 ) -> Result<(), StoreError> {
     let (mut groups, mut new_hashes, mut ids) = (Vec::new(), Vec::new(), Vec::new());
-    let mut taken = HashSet::new();
+    let mut winners = HashSet::new();
     let mut without_keys = Vec::new();
     for (index, run) in runs.iter().enumerate() {
         let Some((hash, _)) = run.dedupe.as_ref().filter(|_| !refused.contains_key(&index)) else {
@@ -396,13 +399,13 @@ pub(super) async fn settle_dedupes(
         }
         // Holders outside of this batch have been handled before.
         match holders.get(&dedupe_key) {
-            Some((holder, _)) if taken.contains(holder) => {
+            Some((holder, _)) if winners.contains(holder) => {
                 refused.insert(index, Created::Exists(RunId(*holder)));
                 without_keys.extend(run.key.is_some().then_some(run.id.0));
             }
             _ => {
                 holders.insert(dedupe_key, (run.id.0, true));
-                taken.insert(run.id.0);
+                winners.insert(run.id.0);
                 groups.push(run.group_id);
                 new_hashes.push(hash.clone());
                 ids.push(run.id.0);
@@ -450,7 +453,7 @@ pub(super) async fn settle_parents(
         if refused.contains_key(&index) {
             continue;
         }
-        let taken = sqlx::query!(
+        let released = sqlx::query!(
             "UPDATE heddle.running SET lease = 0
               WHERE run = $1 AND task = $2 AND item = $3 AND attempt = $4 AND lease = $5",
             parent.0,
@@ -461,7 +464,7 @@ pub(super) async fn settle_parents(
         )
         .execute(&mut *tx)
         .await?;
-        if taken.rows_affected() == 0 {
+        if released.rows_affected() == 0 {
             refused.insert(index, Created::Fenced);
             continue;
         }

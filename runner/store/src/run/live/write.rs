@@ -138,7 +138,7 @@ impl Completion {
             &by.items,
             &by.attempts,
             &column(rows, |(write, _)| write.priority),
-            &column(rows, |(_, row)| row.turn),
+            &column(rows, |(_, row)| row.position),
             &column(rows, |(_, row)| row.handed),
             self.lease,
             self.now

@@ -340,7 +340,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_to_come_is_told_to_the_end_of_the_year() {
+    fn what_is_to_come_is_shown_to_the_end_of_the_year() {
         let spec = serde_json::from_value(serde_json::json!({"cron": "*/10 * * * *"})).unwrap();
         let calendar = Calendar::new([Schedule::compile(&spec, Tz::UTC, Time::UNIX_EPOCH).unwrap()]);
         let first = NaiveDate::from_ymd_opt(2027, 1, 1).unwrap();

@@ -95,7 +95,7 @@ impl Grid {
             for (index, row) in indexes[&run.revision_id].iter().enumerate() {
                 let index = index as TaskIndex;
                 let under_way = running.contains(&(run.id, index as i16));
-                cells[*row][column] = progress.stands(TaskKey::whole(index), run.state, under_way);
+                cells[*row][column] = progress.shown_state(TaskKey::whole(index), run.state, under_way);
             }
         }
         let more_rows = tasks.len().saturating_sub(ROWS_MAX);
@@ -450,20 +450,20 @@ mod tests {
     fn columns_say_when_they_were() {
         let at = |text: &str| text.parse::<Time>().unwrap();
         let now = at("2026-11-25T12:00:00Z");
-        let told = |times: &[Time]| headings(Lang::En, chrono_tz::Tz::UTC, now, times);
-        assert!(told(&[]).is_empty());
+        let shown = |times: &[Time]| headings(Lang::En, chrono_tz::Tz::UTC, now, times);
+        assert!(shown(&[]).is_empty());
         let one = at("2026-11-24T02:00:00Z");
-        assert_eq!(told(&[one]), [(3, "start", "Nov 24 02:00".to_owned())]);
+        assert_eq!(shown(&[one]), [(3, "start", "Nov 24 02:00".to_owned())]);
         let daily: Vec<Time> = (0..13)
             .map(|day| at("2026-11-01T02:00:00Z") + chrono::TimeDelta::days(day))
             .collect();
         let days = [(258, "end", "Nov 13".to_owned()), (138, "end", "Nov 7".to_owned())];
-        assert_eq!(told(&daily), days);
+        assert_eq!(shown(&daily), days);
         let dense: Vec<Time> = (0..13).map(|run| one + chrono::TimeDelta::minutes(10 * run)).collect();
         let moments = [
             (258, "end", "Nov 24 04:00".to_owned()),
             (138, "end", "Nov 24 03:00".to_owned()),
         ];
-        assert_eq!(told(&dense), moments);
+        assert_eq!(shown(&dense), moments);
     }
 }

@@ -238,13 +238,13 @@ mod tests {
         });
         // By the names of the tasks: ask, greet, load.
         let found = takes(&plan, &[None, Some(hello.clone()), Some(hello)]);
-        let told: Vec<(&str, String, Value)> = found
+        let shown: Vec<(&str, String, Value)> = found
             .iter()
             .map(|(name, param)| (name.as_str(), param.tasks.join(" "), param.shown().unwrap_or_default()))
             .collect();
         let one = |name, tasks: &str, preset: Value| (name, tasks.to_owned(), preset);
         assert_eq!(
-            told,
+            shown,
             [
                 one("day", "", Value::Null),
                 one("label", "", json!("{{ params.day }} {{ params.region }}")),

@@ -40,7 +40,7 @@ pub(super) async fn page(ctx: &Ctx, here: &Here) -> Result<Answer, Trouble> {
 }
 
 /// The position of a run in the picture: by its logical time, or by its creation.
-fn stands(run: &GroupRunRow, by_start: bool) -> heddle_domain::Time {
+fn time_of(run: &GroupRunRow, by_start: bool) -> heddle_domain::Time {
     if by_start { run.created_at } else { run.logical_time }
 }
 
@@ -48,8 +48,8 @@ fn scatter(ctx: &Ctx, name: &str, runs: &[GroupRunRow], by_start: bool) -> Marku
     let among = [("", t!(ctx, "logical-time")), ("start", t!(ctx, "start-time"))];
     let longest = runs.iter().filter_map(millis).max().unwrap_or(1).max(1) as f64;
     let (first, last) = (
-        runs.iter().map(|run| stands(run, by_start)).min().unwrap_or(ctx.now),
-        runs.iter().map(|run| stands(run, by_start)).max().unwrap_or(ctx.now),
+        runs.iter().map(|run| time_of(run, by_start)).min().unwrap_or(ctx.now),
+        runs.iter().map(|run| time_of(run, by_start)).max().unwrap_or(ctx.now),
     );
     let axis = crate::chart::Axis {
         from: first,
@@ -82,7 +82,7 @@ fn scatter(ctx: &Ctx, name: &str, runs: &[GroupRunRow], by_start: bool) -> Marku
                 text x="100%" y="126" text-anchor="end" { (end(last)) }
                 @for run in runs {
                     @if let Some(took) = millis(run) {
-                        @let (x, height) = (format!("{:.2}%", axis.x(stands(run, by_start)) + 1.0), y(took));
+                        @let (x, height) = (format!("{:.2}%", axis.x(time_of(run, by_start)) + 1.0), y(took));
                         a href={ "/runs/" (run.id) } tabindex="-1" aria-hidden="true" {
                             @if run.state == RunState::Failed { svg x=(x) overflow="visible" { rect class=(fill(run.state)) x="-4" y=(format!("{:.1}", height - 4.0)) width="8" height="8" {} } }
                             @else { circle class=(fill(run.state)) cx=(x) cy=(format!("{height:.1}")) r="4" {} }

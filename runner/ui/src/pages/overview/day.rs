@@ -7,7 +7,7 @@ use chrono::{TimeDelta, Timelike};
 use heddle_api::{RunState, Trigger};
 use heddle_domain::Time;
 use heddle_domain::schedule::Calendar;
-use heddle_store::pages::overview::{BarRow, LaneRow};
+use heddle_store::pages::overview::{BarRow, TimelineRow};
 use maud::{Markup, html};
 
 use crate::chart::{Axis, fill, hours};
@@ -17,7 +17,7 @@ use crate::words::t;
 use crate::{Ctx, Trouble};
 
 /// How many groups the timeline draws, each on a line of its own.
-const LANES_MAX: i64 = 40;
+const TIMELINE_ROWS_MAX: i64 = 40;
 /// How many runs are read for each group of the timeline.
 const BARS_EACH: i64 = 150;
 /// How many future instants are drawn for each group of the timeline; if there are more, one line is drawn.
@@ -27,7 +27,7 @@ const INSTANTS_EACH: usize = 60;
 const LINK_WIDTH_MIN: f64 = 6.0;
 
 /// A group with its runs and its future instants.
-pub(super) struct Lane {
+pub(super) struct DrawnRow {
     pub(super) name: String,
     bars: Vec<BarRow>,
     instants: Vec<Time>,
@@ -35,33 +35,33 @@ pub(super) struct Lane {
 }
 
 /// The groups that have something to draw between these times, and whether there are more of them.
-pub(super) async fn read(ctx: &Ctx, from: Time, to: Time) -> Result<(Vec<Lane>, bool), Trouble> {
-    let mut lanes = ctx.store().page_lanes(from, to, LANES_MAX + 1).await?;
-    let more = lanes.len() as i64 > LANES_MAX;
-    lanes.truncate(LANES_MAX as usize);
-    Ok((with_bars(ctx, lanes, from, to).await?, more))
+pub(super) async fn read(ctx: &Ctx, from: Time, to: Time) -> Result<(Vec<DrawnRow>, bool), Trouble> {
+    let mut rows = ctx.store().page_timeline(from, to, TIMELINE_ROWS_MAX + 1).await?;
+    let more = rows.len() as i64 > TIMELINE_ROWS_MAX;
+    rows.truncate(TIMELINE_ROWS_MAX as usize);
+    Ok((with_bars(ctx, rows, from, to).await?, more))
 }
 
-async fn with_bars(ctx: &Ctx, lanes: Vec<LaneRow>, from: Time, to: Time) -> Result<Vec<Lane>, Trouble> {
-    let ids: Vec<i64> = lanes.iter().map(|lane| lane.id).collect();
+async fn with_bars(ctx: &Ctx, rows: Vec<TimelineRow>, from: Time, to: Time) -> Result<Vec<DrawnRow>, Trouble> {
+    let ids: Vec<i64> = rows.iter().map(|row| row.id).collect();
     let mut bars: BTreeMap<i64, Vec<BarRow>> = BTreeMap::new();
     for bar in ctx.store().page_bars(&ids, from, BARS_EACH).await? {
         bars.entry(bar.group_id).or_default().push(bar);
     }
-    let mut shown = Vec::with_capacity(lanes.len());
-    for lane in lanes {
+    let mut shown = Vec::with_capacity(rows.len());
+    for row in rows {
         let mut instants = Vec::new();
-        if let Some(group) = ctx.ui.engine.catalog().group(&lane.name).await?
+        if let Some(group) = ctx.ui.engine.catalog().group(&row.name).await?
             && group.enabled
         {
             instants = next_instants(&group.revision.calendar, ctx.now, to);
         }
-        let bars = bars.remove(&lane.id).unwrap_or_default();
+        let bars = bars.remove(&row.id).unwrap_or_default();
         if bars.is_empty() && instants.is_empty() {
             continue;
         }
-        shown.push(Lane {
-            name: lane.name,
+        shown.push(DrawnRow {
+            name: row.name,
             more: instants.len() > INSTANTS_EACH,
             bars,
             instants,
@@ -77,7 +77,7 @@ fn next_instants(calendar: &Calendar, now: Time, to: Time) -> Vec<Time> {
     calendar.instants(now, to).take(INSTANTS_EACH + 1).collect()
 }
 
-pub(super) fn inside(ctx: &Ctx, lanes: &[Lane], more: bool) -> Markup {
+pub(super) fn inside(ctx: &Ctx, rows: &[DrawnRow], more: bool) -> Markup {
     // The time is rounded to the minute, so that the picture only changes when something in it does.
     let now = ctx.now
         - TimeDelta::seconds(i64::from(ctx.now.second()))
@@ -95,20 +95,20 @@ pub(super) fn inside(ctx: &Ctx, lanes: &[Lane], more: bool) -> Markup {
                 (elements::legend(ctx, &[RunState::Succeeded, RunState::Failed, RunState::Running, RunState::Waiting]))
                 span.state.key-scheduled { svg.key.picture width="3" height="8" aria-hidden="true" { rect.dot x="0" y="1" width="3" height="6" rx="1" {} } span { (t!(ctx, "to-come")) } }
             }
-            @if lanes.is_empty() { (empty(&t!(ctx, "day-empty"))) }
+            @if rows.is_empty() { (empty(&t!(ctx, "day-empty"))) }
             @else {
                 div.lanes {
                     div.head {}
                     svg.head.picture viewBox="0 0 1000 20" preserveAspectRatio="none" aria-hidden="true" {
                         line.axis x1="500" x2="500" y1="14" y2="20" {}
                     }
-                    @for lane in lanes {
-                        div.lane.lane-name { (group_or_topic(ctx, &lane.name)) }
-                        (lane_picture(ctx, lane, &axis, &ticks))
+                    @for row in rows {
+                        div.lane.lane-name { (group_or_topic(ctx, &row.name)) }
+                        (row_picture(ctx, row, &axis, &ticks))
                     }
                 }
                 (scale(ctx, &axis, &ticks))
-                @if more { p.muted { (t!(ctx, "more-lanes", n = LANES_MAX)) } }
+                @if more { p.muted { (t!(ctx, "more-lanes", n = TIMELINE_ROWS_MAX)) } }
             }
         }
     }
@@ -141,7 +141,7 @@ fn scale(ctx: &Ctx, axis: &Axis, ticks: &[Time]) -> Markup {
 
 /// The position of a run on the axis: when it ran; or, if a backfill made it for the shown day, its logical time, where
 /// the run was missing.
-fn stands(bar: &BarRow, from: Time, now: Time) -> (Time, Time) {
+fn extent(bar: &BarRow, from: Time, now: Time) -> (Time, Time) {
     let begins = bar.at_work_since();
     let ends = bar.finished_at.unwrap_or(now);
     if bar.trigger == Trigger::Backfill && bar.logical_time >= from && bar.logical_time < begins {
@@ -161,10 +161,10 @@ fn is_narrow(bar: &BarRow, width: f64) -> bool {
 }
 
 /// The bars of a group that are no links: one path for each state.
-fn narrow(ctx: &Ctx, lane: &Lane, axis: &Axis) -> BTreeMap<String, String> {
+fn narrow(ctx: &Ctx, row: &DrawnRow, axis: &Axis) -> BTreeMap<String, String> {
     let mut paths: BTreeMap<String, String> = BTreeMap::new();
-    for bar in lane.bars.iter().rev() {
-        let (begins, ends) = stands(bar, axis.from, ctx.now);
+    for bar in row.bars.iter().rev() {
+        let (begins, ends) = extent(bar, axis.from, ctx.now);
         let (x, width) = (axis.x(begins), (axis.x(ends) - axis.x(begins)).max(BAR_WIDTH_MIN));
         if ends >= axis.from && is_narrow(bar, width) {
             let path = paths.entry(fill(bar.state)).or_default();
@@ -175,38 +175,38 @@ fn narrow(ctx: &Ctx, lane: &Lane, axis: &Axis) -> BTreeMap<String, String> {
     paths
 }
 
-fn lane_picture(ctx: &Ctx, lane: &Lane, axis: &Axis, ticks: &[Time]) -> Markup {
+fn row_picture(ctx: &Ctx, row: &DrawnRow, axis: &Axis, ticks: &[Time]) -> Markup {
     let label = t!(
         ctx,
         "lane-label",
-        name = &lane.name,
-        runs = lane.bars.len(),
-        instants = lane.instants.len().min(INSTANTS_EACH)
+        name = &row.name,
+        runs = row.bars.len(),
+        instants = row.instants.len().min(INSTANTS_EACH)
     );
     html! {
         svg.lane.picture viewBox="0 0 1000 26" preserveAspectRatio="none" role="group" aria-label=(label) {
             path.axis vector-effect="non-scaling-stroke" d=(ticks.iter().fold(String::new(), |path, tick| path + &format!("M{:.1} 0v26", axis.x(*tick)))) {}
-            @for (class, path) in narrow(ctx, lane, axis) { path class=(class) d=(path) {} }
-            @for bar in lane.bars.iter().rev() {
+            @for (class, path) in narrow(ctx, row, axis) { path class=(class) d=(path) {} }
+            @for bar in row.bars.iter().rev() {
                 @let failed = bar.state == RunState::Failed;
-                @let (begins, ends) = stands(bar, axis.from, ctx.now);
+                @let (begins, ends) = extent(bar, axis.from, ctx.now);
                 @let (x, width) = (axis.x(begins), (axis.x(ends) - axis.x(begins)).max(BAR_WIDTH_MIN));
                 @if ends >= axis.from && !is_narrow(bar, width) {
                     a href={ "/runs/" (bar.id) } tabindex="-1" aria-hidden="true" {
                         // Failed runs can be clicked however short they were, because people look for them.
                         @if failed {
-                            title { (lane.name) " · " (elements::state_word(ctx, bar.state)) " · " (span::moment(ctx.lang, ctx.zone, begins, ctx.now, false)) }
+                            title { (row.name) " · " (elements::state_word(ctx, bar.state)) " · " (span::moment(ctx.lang, ctx.zone, begins, ctx.now, false)) }
                             rect.hit x=(format!("{:.1}", x - 3.0)) y="0" width=(format!("{:.1}", width + 6.0)) height="26" {}
                         }
                         rect class=(fill(bar.state)) x=(format!("{x:.1}")) y=(if failed { "4" } else { "6" }) width=(format!("{width:.1}")) height=(if failed { "18" } else { "14" }) rx="1" {}
                     }
                 }
             }
-            @if lane.more {
-                @let first = lane.instants.first().map_or(500.0, |at| axis.x(*at));
+            @if row.more {
+                @let first = row.instants.first().map_or(500.0, |at| axis.x(*at));
                 rect.density x=(format!("{first:.1}")) y="12" width=(format!("{:.1}", 1_000.0 - first)) height="2" {}
             } @else {
-                @for at in &lane.instants { rect.dot x=(format!("{:.1}", axis.x(*at) - 1.5)) y="10" width="3" height="6" rx="1" {} }
+                @for at in &row.instants { rect.dot x=(format!("{:.1}", axis.x(*at) - 1.5)) y="10" width="3" height="6" rx="1" {} }
             }
             line.now vector-effect="non-scaling-stroke" x1="500" x2="500" y1="0" y2="26" {}
         }
@@ -233,13 +233,13 @@ mod tests {
             logical_time: at(logical),
         };
         let ran = (at("2026-11-22T11:00:01Z"), at("2026-11-22T11:00:03Z"));
-        let stands = |bar: BarRow| stands(&bar, from, now);
+        let extent = |bar: BarRow| extent(&bar, from, now);
         assert_eq!(
-            stands(bar(Trigger::Backfill, "2026-11-22T02:00:00Z")),
+            extent(bar(Trigger::Backfill, "2026-11-22T02:00:00Z")),
             (at("2026-11-22T02:00:00Z"), at("2026-11-22T02:00:02Z"))
         );
         // A backfilled run for a logical time years ago is at the time at which it ran. So is a run by a schedule.
-        assert_eq!(stands(bar(Trigger::Backfill, "2012-01-01T00:00:00Z")), ran);
-        assert_eq!(stands(bar(Trigger::Schedule, "2026-11-22T02:00:00Z")), ran);
+        assert_eq!(extent(bar(Trigger::Backfill, "2012-01-01T00:00:00Z")), ran);
+        assert_eq!(extent(bar(Trigger::Schedule, "2026-11-22T02:00:00Z")), ran);
     }
 }

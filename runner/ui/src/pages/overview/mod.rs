@@ -65,8 +65,8 @@ struct View {
     unsent: Vec<heddle_store::pages::overview::UnsentRow>,
     lost: Vec<(String, Time)>,
     slow: Vec<Slow>,
-    lanes: Vec<day::Lane>,
-    more_lanes: bool,
+    rows: Vec<day::DrawnRow>,
+    more_rows: bool,
     minutes: Vec<MinuteRow>,
     now: NowRow,
     nodes: Vec<Node>,
@@ -111,7 +111,7 @@ impl View {
                 nodes,
             ))
         };
-        let (failing, (lanes, more_lanes), (minutes, counts, late, stalled, unsent, slow, nodes)) =
+        let (failing, (rows, more_rows), (minutes, counts, late, stalled, unsent, slow, nodes)) =
             futures::try_join!(failed, drawn, counted)?;
         let nodes = nodes.items;
         // A node that has been gone for days is left out.
@@ -128,8 +128,8 @@ impl View {
             unsent,
             lost,
             slow,
-            lanes,
-            more_lanes,
+            rows,
+            more_rows,
             minutes,
             now: counts,
             nodes: nodes
@@ -210,9 +210,7 @@ pub(super) async fn page(ctx: &Ctx) -> Result<Answer, Trouble> {
     ctx.beats_with(Beat::Cluster);
     let view = View::read(ctx).await?;
     let failing = view.failing.iter().map(|one| one.group.as_str());
-    let groups: Vec<&str> = failing
-        .chain(view.lanes.iter().map(|lane| lane.name.as_str()))
-        .collect();
+    let groups: Vec<&str> = failing.chain(view.rows.iter().map(|row| row.name.as_str())).collect();
     ctx.know_topics(&groups).await?;
     let title = t!(ctx, "nav-overview");
     let nothing = view.now.groups == 0;
@@ -221,7 +219,7 @@ pub(super) async fn page(ctx: &Ctx) -> Result<Answer, Trouble> {
         // The page has the same parts whether there are groups or not, so the first group replaces the greeting without
         // a reload.
         (ctx.live("attention", if nothing { welcome::inside(ctx) } else { attention(ctx, &view) }))
-        (ctx.live("day", html! { @if !nothing { (day::inside(ctx, &view.lanes, view.more_lanes)) } }))
+        (ctx.live("day", html! { @if !nothing { (day::inside(ctx, &view.rows, view.more_rows)) } }))
         div.two {
             (ctx.live("pace", html! { @if !nothing { (pace(ctx, &view)) } }))
             (ctx.live("nodes", html! { @if !nothing { (nodes(ctx, &view)) } }))
@@ -405,8 +403,8 @@ mod tests {
             unsent: Vec::new(),
             lost: vec![("n".into(), Time::UNIX_EPOCH)],
             slow: Vec::new(),
-            lanes: Vec::new(),
-            more_lanes: false,
+            rows: Vec::new(),
+            more_rows: false,
             minutes: Vec::new(),
             now: NowRow {
                 running: 0,

@@ -1,5 +1,5 @@
 //! What the tasks of a run waited for, and which chain of them the run's length is made of. Of a task that never began,
-//! because of what it depends on, nobody has written down when that was settled: it is told from the ends of those.
+//! because of what it depends on, nobody has written down when that was settled: it follows from the ends of those.
 
 use std::collections::BTreeMap;
 
@@ -24,8 +24,8 @@ impl<'a> Course<'a> {
         };
         // In the order of the graph: the ends of what a task depends on are known before its own.
         for task in run.wholes().filter(|task| task.state.is_settled()) {
-            let told = || course.held_by(task).map(|(_, end)| end);
-            if let Some(end) = task.finished_at.map(|at| at.0).or_else(told) {
+            let implied = || course.released_by(task).map(|(_, end)| end);
+            if let Some(end) = task.finished_at.map(|at| at.0).or_else(implied) {
                 course.ends.insert(&task.task, end);
             }
         }
@@ -64,7 +64,7 @@ impl<'a> Course<'a> {
 
     /// Which end of what a task depends on let it begin, or settled it, and when that was: the last one, or the first one
     /// that its rule asks for.
-    fn held_by(&self, task: &TaskRun) -> Option<(&'a str, Time)> {
+    fn released_by(&self, task: &TaskRun) -> Option<(&'a str, Time)> {
         let first = |wanted: &dyn Fn(&TaskRun) -> bool| {
             let wanted = self.needs(task).filter(|need| wanted(need));
             wanted.filter_map(|need| self.end(need)).min_by_key(|need| need.1)
@@ -81,7 +81,7 @@ impl<'a> Course<'a> {
 
     /// Since when a task could have begun; none: since the run began.
     pub(super) fn ready_at(&self, task: &TaskRun) -> Option<Time> {
-        self.held_by(task).map(|(_, end)| end)
+        self.released_by(task).map(|(_, end)| end)
     }
 
     /// The chain of tasks that the run's length is made of: from the one that ended last, back over what each waited for.
@@ -99,7 +99,9 @@ impl<'a> Course<'a> {
         let mut chain = Vec::new();
         while let Some(task) = at {
             chain.push(task.task.clone());
-            at = self.held_by(task).and_then(|(need, _)| self.tasks.get(need).copied());
+            at = self
+                .released_by(task)
+                .and_then(|(need, _)| self.tasks.get(need).copied());
         }
         chain
     }

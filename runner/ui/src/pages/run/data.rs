@@ -230,13 +230,13 @@ mod tests {
             map(json!({"c": 3})),
         );
         let found = layered(&[("script", &script), ("task", &task), ("run", &run)]);
-        let told: Vec<(&str, &str, String)> = found
+        let shown: Vec<(&str, &str, String)> = found
             .iter()
             .map(|(key, (from, value))| (*key, *from, value.to_string()))
             .collect();
         let written = |key, from, value: &str| (key, from, value.to_owned());
         assert_eq!(
-            told,
+            shown,
             [
                 written("a", "script", "1"),
                 written("b", "task", "2"),

@@ -85,9 +85,9 @@ fn named(task: &str, item: Option<u32>) -> String {
     }
 }
 
-/// Whether an attempt's end is told of beside that of its task run: of all that another followed, or may follow, and of one
+/// Whether an attempt's end is listed beside that of its task run: of all that another followed, or may follow, and of one
 /// after which somebody set the state of the task run.
-fn is_told(attempt: &AttemptView, task: Option<&TaskRun>) -> bool {
+fn is_listed(attempt: &AttemptView, task: Option<&TaskRun>) -> bool {
     let said = |task: &TaskRun| {
         task.attempt == attempt.attempt && task.finished_at.is_some_and(|at| Some(at.0) <= attempt.finished_at)
     };
@@ -110,8 +110,8 @@ fn tries<'r>(ctx: &Ctx, run: &'r Run, attempts: impl Iterator<Item = (&'r str, &
                 text: number.clone(),
             });
         }
-        let told = is_told(attempt, tasks.get(&(task, item)).copied());
-        if let Some(at) = attempt.finished_at.filter(|_| told) {
+        let listed = is_listed(attempt, tasks.get(&(task, item)).copied());
+        if let Some(at) = attempt.finished_at.filter(|_| listed) {
             let message = attempt.error_message.as_deref().unwrap_or_default();
             let kind = attempt.error_kind.map(|kind| format!("{kind}: ")).unwrap_or_default();
             let message = message.strip_prefix(&kind).unwrap_or(message);
@@ -179,7 +179,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_end_is_told_once() {
+    fn an_end_is_listed_once() {
         let attempt = |attempt: u32, finished_at: Option<Time>| AttemptView {
             attempt,
             finished_at,
@@ -192,17 +192,20 @@ mod tests {
         };
         let end = Some(Time::UNIX_EPOCH);
         let ended = task("failed", true);
-        assert!(is_told(&attempt(1, end), Some(&ended)), "another followed");
-        assert!(!is_told(&attempt(2, end), Some(&ended)), "its task run says so");
-        assert!(!is_told(&attempt(2, None), Some(&task("running", false))), "it goes on");
+        assert!(is_listed(&attempt(1, end), Some(&ended)), "another followed");
+        assert!(!is_listed(&attempt(2, end), Some(&ended)), "its task run says so");
         assert!(
-            is_told(&attempt(2, end), Some(&task("retrying", false))),
+            !is_listed(&attempt(2, None), Some(&task("running", false))),
+            "it goes on"
+        );
+        assert!(
+            is_listed(&attempt(2, end), Some(&task("retrying", false))),
             "another will follow"
         );
         let mut set = task("succeeded", true);
         set.finished_at = Some((Time::UNIX_EPOCH + chrono::TimeDelta::hours(6)).into());
         assert!(
-            is_told(&attempt(2, end), Some(&set)),
+            is_listed(&attempt(2, end), Some(&set)),
             "somebody set another state later"
         );
     }

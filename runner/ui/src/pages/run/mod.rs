@@ -2,12 +2,12 @@
 
 mod again;
 mod attempts;
-mod by_hand;
 mod course;
 pub(super) mod data;
 mod events;
 pub(super) mod graph;
 mod log;
+mod overrides;
 mod timeline;
 pub(super) mod view;
 mod why;
@@ -30,7 +30,7 @@ use crate::words::t;
 use crate::{Ctx, Trouble};
 use view::Whole;
 
-pub(super) use by_hand::address as override_address;
+pub(super) use overrides::address as override_address;
 pub(super) use why::waits_for_what;
 
 pub(super) async fn page(ctx: &Ctx, id: &str, rest: &[&str]) -> Result<Answer, Trouble> {
@@ -61,7 +61,7 @@ pub(super) async fn page(ctx: &Ctx, id: &str, rest: &[&str]) -> Result<Answer, T
             })
         }
         ["rerun"] if ctx.posts() => shown_if_wrong(ctx, id, "rerun", again::rerun(ctx, id).await).await,
-        ["state"] if ctx.posts() => shown_if_wrong(ctx, id, "override", by_hand::set(ctx, id, None).await).await,
+        ["state"] if ctx.posts() => shown_if_wrong(ctx, id, "override", overrides::set(ctx, id, None).await).await,
         ["tasks", task, "clear"] if ctx.posts() => {
             let form = ctx.form();
             let body = json!({ "downstream": field(&form, "downstream") != Some("false"), "reason": field(&form, "reason").unwrap_or_default() });
@@ -75,7 +75,7 @@ pub(super) async fn page(ctx: &Ctx, id: &str, rest: &[&str]) -> Result<Answer, T
             Answer::back(ctx, Some(t!(ctx, "said-retry")))
         }
         ["tasks", task, "state"] if ctx.posts() => {
-            shown_if_wrong(ctx, id, "override", by_hand::set(ctx, id, Some(task)).await).await
+            shown_if_wrong(ctx, id, "override", overrides::set(ctx, id, Some(task)).await).await
         }
         _ => Err(Trouble::not_found()),
     }
@@ -118,7 +118,7 @@ async fn with_trouble(ctx: &Ctx, id: Uuid, tab: &str, wrong: Option<Trouble>) ->
         "attempts" => attempts::inside(ctx, &whole).await?,
         "events" => events::inside(ctx, &whole).await?,
         "rerun" => again::inside(ctx, run),
-        "override" => by_hand::inside(ctx, run)?,
+        "override" => overrides::inside(ctx, run)?,
         _ => timeline::inside(ctx, &whole).await?,
     };
     let base = format!("/runs/{id}");
@@ -175,7 +175,7 @@ async fn head(ctx: &Ctx, whole: &Whole, typical: Option<i64>) -> Result<Markup, 
                     @if let Some(at) = run.finished_at { " · " (t!(ctx, "ended")) " " (ago(ctx, at)) }
                 }
                 (why)
-                @if let Some(by_hand) = &run.r#override { p.why { (by_hand::said(ctx, by_hand)) } }
+                @if let Some(by) = &run.r#override { p.why { (overrides::said(ctx, by)) } }
             }
         }
     })

@@ -9,7 +9,7 @@ use maud::{Markup, html};
 
 use super::course::Course;
 use super::view::{SubRun, Whole};
-use super::{by_hand, why};
+use super::{overrides, why};
 use crate::chart::{Axis, fill};
 use crate::ctx::segment;
 use crate::elements::{self, Button, button, failure, line, state};
@@ -68,12 +68,12 @@ fn part(hundredths: f64) -> String {
     format!("{hundredths:.2}%")
 }
 
-/// How the words at a place of the axis stand to it: at both ends they stay inside, on a phone too.
-fn anchor(place: f64) -> &'static str {
+/// The anchor of the words at a position of the axis: at both ends they stay inside, on a phone too.
+fn anchor(position: f64) -> &'static str {
     const EDGE: f64 = 6.0;
-    if place < EDGE {
+    if position < EDGE {
         "start"
-    } else if place > LENGTH - EDGE {
+    } else if position > LENGTH - EDGE {
         "end"
     } else {
         "middle"
@@ -134,10 +134,10 @@ fn picture(ctx: &Ctx, run: &Run, pieces: &BTreeMap<String, Vec<&AttemptView>>, c
             div.timeline role="group" aria-label=(t!(ctx, "timeline-label", tasks = wholes.len())) {
                 svg.picture.ruler aria-hidden="true" {
                     @for tick in 0..=(length / each) {
-                        @let place = (tick * each) as f64 / length as f64 * LENGTH;
-                        @let x = part(place);
+                        @let position = (tick * each) as f64 / length as f64 * LENGTH;
+                        @let x = part(position);
                         line.axis x1=(x) x2=(x) y1="18" y2="100%" {}
-                        text x=(x) y="12" text-anchor=(anchor(place)) { (elements::millis(ctx, tick * each)) }
+                        text x=(x) y="12" text-anchor=(anchor(position)) { (elements::millis(ctx, tick * each)) }
                     }
                 }
                 div.gantt {
@@ -312,9 +312,9 @@ fn distribution(attempts: &[&&AttemptView], axis: &Axis) -> Markup {
         .max(1) as f64;
     let path = |counts: &[i64]| {
         let stretches = counts.iter().enumerate().filter(|(_, count)| **count > 0);
-        stretches.fold(String::new(), |path, (place, count)| {
+        stretches.fold(String::new(), |path, (x, count)| {
             let height = (*count as f64 / most * HEIGHT).max(2.0);
-            path + &format!("M{place} 19v-{height:.1}h1v{height:.1}z")
+            path + &format!("M{x} 19v-{height:.1}h1v{height:.1}z")
         })
     };
     html! {
@@ -442,7 +442,7 @@ impl List<'_> {
                     (why::of_task(ctx, task))
                     (self.sub_runs_of(task))
                     @if let Some(part) = task.progress.filter(|_| task.state == TaskState::Running) { progress max="1" value=(format!("{part:.3}")) aria-label=(t!(ctx, "progress-of", name = &task.task)) {} " " }
-                    @if let Some(by_hand) = &task.r#override { span.why { (by_hand::said(ctx, by_hand)) } }
+                    @if let Some(by) = &task.r#override { span.why { (overrides::said(ctx, by)) } }
                     @if let Some(note) = &task.note { span.muted { (line(note)) } }
                     @if is_folded(task) { span.row { @for (name, count) in task.items.iter().flatten() { span.row { (elements::state_of(ctx, "item", name.as_str())) (crate::span::number(*count as i64)) } } @if !items_took.is_empty() { span.muted { (items_took) } } } }
                     @if !failed.is_empty() { (self.items(failed, may)) }
@@ -452,7 +452,7 @@ impl List<'_> {
                     td.tight.side.acts {
                         @if self.clears() { (button(Button { kind, confirm: Some(t!(ctx, "clear-sure")), ..Button::new(self.action(task, "clear"), t!(ctx, "clear"), t!(ctx, "clear-will")) })) " " }
                         @if !self.clears() && matches!(task.state, TaskState::Retrying | TaskState::Failed) { (button(Button { kind: "small", ..Button::new(self.action(task, "retry"), t!(ctx, "retry-now"), t!(ctx, "retry-will")) })) }
-                        @if !matches!(task.state, TaskState::Succeeded | TaskState::Skipped) { " " a class={ "button " (kind) } href=(by_hand::address(&id.to_string(), &task.task, None)) title=(t!(ctx, "override-task-will")) { (t!(ctx, "override-open")) } }
+                        @if !matches!(task.state, TaskState::Succeeded | TaskState::Skipped) { " " a class={ "button " (kind) } href=(overrides::address(&id.to_string(), &task.task, None)) title=(t!(ctx, "override-task-will")) { (t!(ctx, "override-open")) } }
                     }
                 }
             }
@@ -508,7 +508,7 @@ impl List<'_> {
                         @if let Some(error) = &task.error { (failure(Some(error.kind), &error.message)) }
                         " " a href={ "/runs/" (id) "/attempts?task=" (segment(&task.task)) "&item=" (index) } { (t!(ctx, "attempts-count", n = i64::from(task.attempt))) }
                         @if may && self.clears() { " " (again(task)) }
-                        @if may { " " a href=(by_hand::address(&id.to_string(), &task.task, task.item)) title=(t!(ctx, "override-task-will")) { (t!(ctx, "override-open")) } }
+                        @if may { " " a href=(overrides::address(&id.to_string(), &task.task, task.item)) title=(t!(ctx, "override-task-will")) { (t!(ctx, "override-open")) } }
                     }
                 } }
                 @if failed.len() > ITEMS_NAMED { p.muted { (t!(ctx, "and-more", n = failed.len() - ITEMS_NAMED)) } }

@@ -132,7 +132,7 @@ impl Whole {
         let attempts = &self.detail(ctx).await?.attempts;
         let mut found: Vec<SubRun> = attempts
             .iter()
-            .filter_map(|one| made(one.key.task.into(), one.key.item, one.attempt, told_of(one)?))
+            .filter_map(|one| made(one.key.task.into(), one.key.item, one.attempt, sub_run_of(one)?))
             .collect();
         if self.run.finished_at.is_none() {
             let live = ctx.store().page_sub_runs(self.run.id, SUB_RUNS_MAX).await?;
@@ -147,7 +147,7 @@ impl Whole {
 }
 
 /// The run that an attempt had started, and its final state. The engine writes both into the error of the attempt.
-fn told_of(attempt: &AttemptView) -> Option<(Uuid, RunState)> {
+fn sub_run_of(attempt: &AttemptView) -> Option<(Uuid, RunState)> {
     #[derive(Deserialize)]
     struct Output {
         run: Uuid,
@@ -201,8 +201,11 @@ mod tests {
             ..failed_attempt()
         };
         let output = json!({"run": id, "state": "succeeded"}).to_string();
-        assert_eq!(told_of(&attempt(Some(output), None)), Some((id, RunState::Succeeded)));
-        let end = |text: &str| told_of(&attempt(None, Some(text.to_owned())));
+        assert_eq!(
+            sub_run_of(&attempt(Some(output), None)),
+            Some((id, RunState::Succeeded))
+        );
+        let end = |text: &str| sub_run_of(&attempt(None, Some(text.to_owned())));
         let failed = format!("sub-run {id} failed: task boom: trap");
         assert_eq!(end(&failed), Some((id, RunState::Failed)));
         assert_eq!(end(&format!("sub-run {id} cancelled")), Some((id, RunState::Cancelled)));

@@ -26,7 +26,7 @@ pub(super) async fn sentences(ctx: &Ctx, whole: &Whole) -> Result<Markup, Troubl
     let deed = deed(run.state, whole.deeds(ctx).await);
     let why = match run.state {
         RunState::Waiting => waits(ctx, whole).await?,
-        RunState::Running => stands(ctx, whole).await?,
+        RunState::Running => why_stalled(ctx, whole).await?,
         RunState::Paused => html! { p.why { (t!(ctx, "why-paused")) } },
         RunState::Failed => failed(ctx, run),
         RunState::Cancelled => {
@@ -63,13 +63,13 @@ fn failed(ctx: &Ctx, run: &Run) -> Markup {
     let in_state = |state: TaskState| run.wholes().filter(move |task| task.state == state);
     let failed: Vec<&str> = in_state(TaskState::Failed).map(|task| task.task.as_str()).collect();
     let broken = in_state(TaskState::UpstreamFailed).count();
-    let is_told = match (failed.as_slice(), &run.error) {
+    let is_in_error = match (failed.as_slice(), &run.error) {
         ([one], Some(error)) => tells_of(&error.message, one),
         _ => false,
     };
     html! {
         @if let Some(Failure { message, .. }) = &run.error { p.error { (elements::linked(&elements::line(message))) } }
-        @if is_told {
+        @if is_in_error {
             @if broken > 0 { p.why { (t!(ctx, "why-broken", broken = broken)) } }
         } @else if !failed.is_empty() { p.why { (t!(ctx, "why-failed", tasks = named(&failed), broken = broken)) } }
     }
@@ -182,7 +182,7 @@ enum Reason<'r> {
     /// It waits for room on a node.
     Node,
     /// An item waits, because the task runs only some of its items at a time.
-    Turn,
+    Concurrency,
     /// The instant of its next attempt, after a failure.
     Retry,
     /// It waits for a worker, a queue or slots.
@@ -207,7 +207,7 @@ fn reason(task: &TaskRun) -> Option<(Reason<'_>, Option<Time>)> {
         (TaskState::Ready, None) => Some((Reason::Node, None)),
         (TaskState::Retrying, _) => Some((Reason::Retry, task.next_attempt_at.map(|at| at.0))),
         // The items of a mapped task are created when its dependencies have ended.
-        (TaskState::Pending, _) if task.item.is_some() => Some((Reason::Turn, None)),
+        (TaskState::Pending, _) if task.item.is_some() => Some((Reason::Concurrency, None)),
         _ => None,
     }
 }
@@ -243,7 +243,7 @@ fn of<'r>(stalls: &[Stall<'r>], wanted: &Reason<'_>) -> Vec<&'r str> {
 }
 
 /// What holds up a run that has begun.
-async fn stands(ctx: &Ctx, whole: &Whole) -> Result<Markup, Trouble> {
+async fn why_stalled(ctx: &Ctx, whole: &Whole) -> Result<Markup, Trouble> {
     let stalls = stalls(whole.run.task_runs());
     let (retrying, queued) = (of(&stalls, &Reason::Retry), of(&stalls, &Reason::Node));
     let next = stalls.iter().filter(|stall| stall.reason == Reason::Retry);
@@ -253,7 +253,7 @@ async fn stands(ctx: &Ctx, whole: &Whole) -> Result<Markup, Trouble> {
     for stall in &stalls {
         said.extend(match stall.reason {
             Reason::Wait(wait) => Some(html! { (who(ctx, stall)) (waits_for(ctx, wait, stall.until, &held)) }),
-            Reason::Turn => {
+            Reason::Concurrency => {
                 let at_a_time = concurrency(ctx, whole, stall.task).await?;
                 Some(
                     html! { (who(ctx, stall)) (t!(ctx, "waits-items", n = number(stall.items as i64), at_a_time = at_a_time)) },
@@ -281,7 +281,7 @@ async fn stands(ctx: &Ctx, whole: &Whole) -> Result<Markup, Trouble> {
 fn who(ctx: &Ctx, stall: &Stall<'_>) -> Markup {
     html! {
         bdi { (stall.task) }
-        @if stall.reason == Reason::Turn { (ctx.lang.colon()) }
+        @if stall.reason == Reason::Concurrency { (ctx.lang.colon()) }
         @else { @if stall.items > 0 { " (" (t!(ctx, "items-count", n = stall.items)) ")" } " " }
     }
 }
@@ -411,7 +411,7 @@ mod tests {
         ];
         let said: Vec<(&str, usize)> = stalls(&tasks).iter().map(|stall| (stall.task, stall.items)).collect();
         assert_eq!(said, [("each", 2), ("each", 2), ("stamp", 0), ("plain", 0)]);
-        assert_eq!(stalls(&tasks)[1].reason, Reason::Turn);
+        assert_eq!(stalls(&tasks)[1].reason, Reason::Concurrency);
         assert_eq!(stalls(&tasks)[3].reason, Reason::Node);
     }
 
@@ -443,7 +443,7 @@ mod tests {
     }
 
     #[test]
-    fn instants_are_told_by_their_group() {
+    fn instants_are_shown_by_group() {
         let lacks = ["2014-05-01T00:00:00.000000Z", "2014-03-01T00:00:00.000000Z"];
         let reasons = lacks.map(|at| json!({"group": "import", "instant": at, "need": "interval"}));
         let found = upstreams(&reasons);
@@ -454,7 +454,7 @@ mod tests {
     }
 
     #[test]
-    fn who_did_what_is_told_of_what_it_explains() {
+    fn who_did_what_is_shown_with_what_it_explains() {
         let deed = |action: &str| -> AuditEntry {
             serde_json::from_value(json!({
                 "id": uuid::Uuid::nil(), "at": "2026-11-25T10:00:00Z", "actor": "ann", "action": action, "kind": "run",

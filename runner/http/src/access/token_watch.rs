@@ -1,4 +1,4 @@
-//! For how long what a caller has shown stays in force, of requests that last.
+//! Requests that last end with the token of their caller.
 //!
 //! A token is checked when a request begins; but a stream, a waiting poll or a slow body may last for hours after that.
 //! So each of these keeps its token, and ends when the token is not valid any more: at its `expires_at`, or when the
@@ -23,9 +23,9 @@ use crate::app::App;
 /// How soon a check that got no answer is repeated.
 const ASK_AGAIN_AFTER: Duration = Duration::from_millis(500);
 
-/// The token or session of a request's caller.
+/// The token or session of a request's caller, and how to learn of its end.
 #[derive(Clone, Debug)]
-pub(crate) struct Standing {
+pub(crate) struct TokenWatch {
     peer: Peer,
     /// `None`: the token is in no table, so only its expiry ends it.
     key: Option<Key>,
@@ -34,7 +34,7 @@ pub(crate) struct Standing {
     age: u64,
 }
 
-impl Standing {
+impl TokenWatch {
     /// For a token that was checked when tokens had changed `age` times.
     pub(crate) fn new(admitted: &Admitted, peer: Peer, age: u64) -> Self {
         Self {
@@ -46,7 +46,7 @@ impl Standing {
     }
 
     /// Waits until it is not valid any more.
-    pub(crate) async fn end(&self, app: &App) {
+    pub(crate) async fn ended(&self, app: &App) {
         let mut changes = app.tokens.changes();
         let mut age = self.age;
         loop {

@@ -1,5 +1,4 @@
-//! A run that stands still says why and by whom it is held up, and leads to what it waits for; wherever a task is shown, it
-//! stands alike.
+//! A run that waits says why and for whom, and leads to what it waits for; a task has the same state wherever it is shown.
 
 use heddle_tests::{Node, TOKEN, World};
 use serde_json::{Value, json};
