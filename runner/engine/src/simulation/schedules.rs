@@ -255,3 +255,39 @@ async fn what_is_due_soon_is_read_ahead() {
         node.only_begun();
     }
 }
+
+/// When a failed run is deleted, those that wait for its instant are checked at once, and not by the sweep half a minute
+/// later: although the group has had a newer instant.
+#[tokio::test]
+async fn a_deleted_run_wakes_those_that_wait_for_its_instant() {
+    let world = World::at("2026-03-01T00:00:00Z").await;
+    let hourly = json!({"schedules": {"s": {"every": "1h"}}});
+    world.group("upstream", hourly.clone()).await;
+    world
+        .group("waiting", with(hourly, json!({"depends_on": ["upstream"]})))
+        .await;
+    let node = world.node(1).await;
+    let schedules = node.schedules();
+    let mut scheduler = Scheduler(schedules.clone());
+    let mut failed = Vec::new();
+    for _ in 0..2 {
+        world.pass_for(&node, TimeDelta::hours(1)).await;
+        node.tick(&mut scheduler).await;
+        let begun = node.only_begun();
+        node.end(begun, Ending::failed(ErrorKind::Failed, "on purpose")).await;
+        failed.push(begun.0);
+    }
+    let waits = async || {
+        let count = "SELECT count(*) FROM heddle.waits WHERE upstreams";
+        world.one::<i64>(count).await
+    };
+    let mut links = Links::of(schedules);
+    node.tick(&mut links).await;
+    assert_eq!(waits().await, 2);
+    for (left, run) in [(1, failed[0]), (0, failed[1])] {
+        let deleted = world.store.delete_run(world.by(), run).await;
+        assert!(deleted.expect("an answer"));
+        node.tick(&mut links).await;
+        assert_eq!(waits().await, left);
+    }
+}
