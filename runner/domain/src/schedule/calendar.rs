@@ -86,6 +86,11 @@ impl Calendar {
     /// The data interval of a logical time: from the previous instant to this one. Where no schedule tells a previous
     /// one (`once`, `after`, none at all), it is empty.
     pub fn data_interval(&self, logical_time: Time) -> (Time, Time) {
+        self.data_interval_from(None, logical_time)
+    }
+
+    /// The same for a group that has had an instant before it, `previous`, which no schedule tells.
+    pub fn data_interval_from(&self, previous: Option<Time>, logical_time: Time) -> (Time, Time) {
         let mut gaps = self.gaps.lock().unwrap_or_else(PoisonError::into_inner);
         let start = gaps
             .iter_mut()
@@ -96,6 +101,7 @@ impl Calendar {
                 gap.insert(known.unwrap_or_else(|| Gap::around(schedule, logical_time)))
                     .before
             })
+            .chain(previous)
             .max();
         (start.unwrap_or(logical_time), logical_time)
     }

@@ -291,3 +291,25 @@ async fn a_deleted_run_wakes_those_that_wait_for_its_instant() {
         assert_eq!(waits().await, left);
     }
 }
+
+/// The data interval of a fixed delay's run begins at the instant of the run before it. The first one's is empty.
+#[tokio::test]
+async fn the_data_interval_of_a_fixed_delay_begins_at_the_run_before() {
+    let world = World::at("2026-03-01T00:00:00Z").await;
+    world.group("g", json!({"schedules": {"s": {"after": "10m"}}})).await;
+    let node = world.node(1).await;
+    let mut scheduler = Scheduler(node.schedules());
+    let start = async || world.instant("SELECT interval_start AS at FROM heddle.runs_live").await;
+    let ten = TimeDelta::minutes(10);
+    world.pass_for(&node, ten).await;
+    node.tick(&mut scheduler).await;
+    let first = world.now();
+    assert_eq!(start().await, Some(first));
+    let begun = node.only_begun();
+    world.pass_for(&node, TimeDelta::minutes(5)).await;
+    node.end(begun, Ending::Succeeded("null".into())).await;
+    world.pass_for(&node, ten).await;
+    node.tick(&mut scheduler).await;
+    assert_eq!(world.runs("running").await, [world.now()]);
+    assert_eq!(start().await, Some(first));
+}
