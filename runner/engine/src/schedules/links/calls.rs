@@ -11,6 +11,7 @@ use std::collections::{BTreeSet, HashSet};
 use std::sync::Arc;
 
 use heddle_domain::Time;
+use heddle_domain::backfill::Urgency;
 use heddle_domain::state::Trigger;
 use heddle_store::live::{Completion, NewRun};
 use heddle_store::upstream::{Follower, LeftEvent, Success};
@@ -29,7 +30,8 @@ const CASCADE_MAX: usize = 10_000;
 pub(super) struct Calling<'a> {
     follower: &'a Follower,
     at: Time,
-    source: Option<Uuid>,
+    /// The backfill that causes its run, and how urgent that is.
+    source: Option<(Uuid, Urgency)>,
     event: LeftEvent,
 }
 
@@ -65,15 +67,15 @@ impl Schedules {
         for &(id, success, first) in successes {
             // A backfilled success calls for dependants only if the backfill says so; a repeated success calls for
             // nothing.
-            if !(success.cascades || (first && !success.backfilled)) {
+            if !(success.cascades.is_some() || (first && !success.backfilled)) {
                 continue;
             }
-            let source = success.source.filter(|_| success.cascades);
+            let source = success.source.zip(success.cascades);
             let event = LeftEvent {
                 id,
                 group_id: success.group_id,
                 logical_time: success.logical_time,
-                cascade: source.map(|source| (success.run, source, success.backfilled)),
+                cascade: source.map(|(source, _)| (success.run, source, success.backfilled)),
             };
             for follower in followers
                 .iter()
@@ -196,7 +198,8 @@ impl Schedules {
             (start.unwrap_or(at), at)
         };
         let layout = Layout {
-            source,
+            source: source.map(|(source, _)| source),
+            urgency: source.map_or(Urgency::Usual, |(_, urgency)| urgency),
             ..Layout::of_time(Trigger::Upstream, revision, at, interval)
         };
         let now = self.node.now();
