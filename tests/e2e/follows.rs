@@ -604,6 +604,16 @@ async fn circles_are_refused() {
     node.refused_group("a", follows(json!(["nobody"])))
         .await
         .expect_said(422, "nobody");
+    // Sub-runs may be part of a circle. A check finds it without a PUT, at the link that closes it.
+    node.put_group("called", hello()).await;
+    node.put_group("calls", one(json!({"group": "called"}))).await;
+    node.put_group("waits", follows(json!(["called"]))).await;
+    let by_task = one(json!({"group": "waits"}));
+    for (spec, place) in [(follows(json!(["calls"])), "/depends_on"), (by_task, "/tasks/t/group")] {
+        let checked = node.post("/v1/groups/called/validate", spec.clone()).await;
+        checked.expect_problem(422, &[place]);
+        node.refused_group("called", spec).await.expect_problem(422, &[place]);
+    }
     // A group that others wait for may be deleted; one that waits for others may not.
     node.delete("/v1/groups/c").await.expect_said(409, "b");
     let deleted = node.delete("/v1/groups/a").await.expect_status(200);

@@ -6,6 +6,8 @@ mod graph;
 mod params;
 pub mod task;
 
+pub use graph::circle;
+
 use serde_json::{Map, Value};
 
 use super::{GroupSpec, NotifyRules, ScheduleSpec};
