@@ -2,7 +2,7 @@
 
 use std::sync::{Arc, Mutex, PoisonError};
 
-use super::{Schedule, just_after, just_before};
+use super::{Kind, Schedule, just_after, just_before};
 use crate::Time;
 
 /// The schedules of a group, as one sequence of instants: several that name the same instant name it once.
@@ -55,6 +55,11 @@ impl Calendar {
     /// Whether some schedule's instants can be computed for any time (cron, every, daily).
     pub fn has_grid(&self) -> bool {
         self.schedules.iter().any(Schedule::has_grid)
+    }
+
+    /// Whether some schedule's instants are known only from its runs (after).
+    pub fn has_delay(&self) -> bool {
+        self.schedules.iter().any(|schedule| schedule.kind() == Kind::After)
     }
 
     /// How many of its schedules have a grid.

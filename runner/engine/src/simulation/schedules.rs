@@ -298,7 +298,8 @@ async fn the_data_interval_of_a_fixed_delay_begins_at_the_run_before() {
     let world = World::at("2026-03-01T00:00:00Z").await;
     world.group("g", json!({"schedules": {"s": {"after": "10m"}}})).await;
     let node = world.node(1).await;
-    let mut scheduler = Scheduler(node.schedules());
+    let schedules = node.schedules();
+    let mut scheduler = Scheduler(schedules.clone());
     let start = async || world.instant("SELECT interval_start AS at FROM heddle.runs_live").await;
     let ten = TimeDelta::minutes(10);
     world.pass_for(&node, ten).await;
@@ -310,6 +311,12 @@ async fn the_data_interval_of_a_fixed_delay_begins_at_the_run_before() {
     node.end(begun, Ending::Succeeded("null".into())).await;
     world.pass_for(&node, ten).await;
     node.tick(&mut scheduler).await;
+    assert_eq!(world.runs("running").await, [world.now()]);
+    assert_eq!(start().await, Some(first));
+    // So does that of the run that follows it.
+    world.group("follows", json!({"depends_on": ["g"]})).await;
+    node.end(node.only_begun(), Ending::Succeeded("null".into())).await;
+    node.tick(&mut Links::of(schedules)).await;
     assert_eq!(world.runs("running").await, [world.now()]);
     assert_eq!(start().await, Some(first));
 }

@@ -163,7 +163,7 @@ impl Schedules {
                     }
                 }
             }
-            match unless_unreadable(self.run_of(&family, &call).await, follower.group_id)? {
+            match unless_unreadable(self.run_of(completion, &family, &call).await, follower.group_id)? {
                 Some(Some((run, context))) => {
                     called.runs.push(run);
                     called.contexts.push(context);
@@ -179,6 +179,7 @@ impl Schedules {
     /// The run of a follower that is called for; `None`: the follower does not exist any more.
     async fn run_of(
         &self,
+        completion: &mut Completion,
         family: &Family,
         call: &Calling<'_>,
     ) -> Result<Option<(NewRun, Arc<RunContext>)>, EngineError> {
@@ -192,10 +193,22 @@ impl Schedules {
         let interval = if follower.scheduled {
             revision.calendar.data_interval(at)
         } else {
-            let above = family.above(follower.group_id);
-            let starts = above.iter().filter_map(|link| family.revisions.get(&link.upstream_id));
-            let start = starts.map(|revision| revision.calendar.data_interval(at).0).min();
-            (start.unwrap_or(at), at)
+            let mut start = at;
+            for link in family.above(follower.group_id) {
+                let Some(revision) = family.revisions.get(&link.upstream_id) else {
+                    continue;
+                };
+                let calendar = &revision.calendar;
+                let previous = match calendar.has_delay() {
+                    true => {
+                        let before = at - chrono::TimeDelta::microseconds(1);
+                        completion.last_made_instant(link.upstream_id, before).await?
+                    }
+                    false => None,
+                };
+                start = start.min(calendar.data_interval_from(previous, at).0);
+            }
+            (start, at)
         };
         let layout = Layout {
             source: source.map(|(source, _)| source),
