@@ -119,6 +119,46 @@ async fn each_instant_gets_its_run_in_order() {
     }
 }
 
+/// What a backfill causes in other groups has the priority that the backfill was given; otherwise it is as far below other
+/// runs there as the backfill's own runs are. So it is with runs of dependants, and with sub-runs at any depth.
+#[tokio::test]
+async fn what_a_backfill_causes_is_as_urgent_as_its_runs() {
+    let (_world, node) = World::with_node().await;
+    let priority = |spec: Value, priority: i16| with(spec, json!({"priority": priority}));
+    node.put_group("leaf", priority(one(hello()), 40)).await;
+    node.put_group("middle", one(json!({"group": "leaf"}))).await;
+    node.put_group("up", priority(daily(json!({"group": "middle"})), 5))
+        .await;
+    let down = with(one(hello()), json!({"depends_on": ["up"]}));
+    node.put_group("down", priority(down, 50)).await;
+    for (day, given, expect) in [
+        ("2012-01-01", json!({}), [-5, 40, -10, 30]),
+        ("2012-01-02", json!({"priority": 700}), [700; 4]),
+    ] {
+        let asked = json!({"from": day, "to": day, "include_downstream": true});
+        let made = ask(&node, "up", with(asked, given)).await;
+        assert_eq!(made["priority"], expect[0]);
+        for (group, expect) in ["up", "down", "middle", "leaf"].into_iter().zip(expect) {
+            let run = eventually("a run", async || {
+                let mut runs = runs(&node, group).await.into_iter();
+                runs.find(|run| text(&run["logical_time"]).starts_with(day))
+            })
+            .await;
+            assert_eq!(run["priority"], expect, "{group}: {run:#}");
+        }
+    }
+    // Other runs have the priorities of their groups.
+    node.run("up", json!({"logical_time": "2013-01-01T00:00:00Z"})).await;
+    for (group, expect) in [("up", 5), ("down", 50), ("middle", 0), ("leaf", 40)] {
+        let run = eventually("a run", async || {
+            let mut runs = runs(&node, group).await.into_iter();
+            runs.find(|run| text(&run["logical_time"]).starts_with("2013"))
+        })
+        .await;
+        assert_eq!(run["priority"], expect, "{group}: {run:#}");
+    }
+}
+
 /// Runs that are made together begin in the backfill's order: a worker who takes one after the other gets them so.
 #[tokio::test]
 async fn what_begins_together_begins_in_order() {

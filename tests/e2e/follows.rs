@@ -499,6 +499,57 @@ async fn instants_of_a_disabled_upstream_are_excused() {
     .await;
 }
 
+/// The last instant of an upstream holds up nobody if its overlap left it out, or if the upstream was disabled then:
+/// whatever became of the run before it, and whether the upstream has a schedule or follows another group.
+#[tokio::test]
+async fn a_last_instant_without_a_run_holds_up_nobody() {
+    let (world, node) = World::with_node().await;
+    let once = json!({"schedules": {"s": {"once": {"delay": "0s"}}}});
+    let often = json!({"s": {"every": "1s"}});
+    // The first run goes on and on; what comes after it is left out.
+    let slow = json!({"schedules": often, "overlap": "skip", "tasks": {"t": sleeps(3_600.0)}});
+    node.put_group("slow", slow).await;
+    node.put_group("after-slow", follows(json!(["slow"]))).await;
+    eventually("an instant that is left out", async || {
+        let runs = runs(&node, "slow").await;
+        runs.into_iter().find(|run| run["state"] == "cancelled")
+    })
+    .await;
+    for upstream in ["slow", "after-slow"] {
+        let down = format!("down-{upstream}");
+        node.put_group(&down, with(follows(json!([upstream])), once.clone()))
+            .await;
+        only_run(&node, &down, "succeeded").await;
+    }
+
+    // The last run has failed before the group was disabled.
+    let failing = with(one(fails()), json!({"schedules": often}));
+    node.put_group("failing", failing).await;
+    only_run(&node, "failing", "failed").await;
+    let disable = async |group: &str| {
+        let path = format!("/v1/groups/{group}/disable");
+        node.post(&path, json!({})).await.expect_status(200)
+    };
+    let later = time(&disable("failing").await["updated_at"]) + chrono::TimeDelta::seconds(2);
+    let then = json!({"schedules": {"s": {"once": {"at": later}}}});
+    node.put_group("down-failing", with(follows(json!(["failing"])), then))
+        .await;
+    only_run(&node, "down-failing", "succeeded").await;
+
+    // The same, if its instants are those of a group that it follows.
+    node.put_group("source", hello()).await;
+    let called = with(one(fails()), json!({"depends_on": ["source"]}));
+    node.put_group("called", called).await;
+    node.run("source", json!({})).await;
+    only_run(&node, "called", "failed").await;
+    disable("called").await;
+    node.run("source", json!({})).await;
+    settled(&world).await;
+    node.put_group("down-called", with(follows(json!(["called"])), once))
+        .await;
+    only_run(&node, "down-called", "succeeded").await;
+}
+
 /// A wake-up that got lost, here one that never was, is found by the sweep over what waits.
 #[tokio::test]
 async fn a_lost_wake_up_is_found() {
@@ -553,6 +604,16 @@ async fn circles_are_refused() {
     node.refused_group("a", follows(json!(["nobody"])))
         .await
         .expect_said(422, "nobody");
+    // Sub-runs may be part of a circle. A check finds it without a PUT, at the link that closes it.
+    node.put_group("called", hello()).await;
+    node.put_group("calls", one(json!({"group": "called"}))).await;
+    node.put_group("waits", follows(json!(["called"]))).await;
+    let by_task = one(json!({"group": "waits"}));
+    for (spec, place) in [(follows(json!(["calls"])), "/depends_on"), (by_task, "/tasks/t/group")] {
+        let checked = node.post("/v1/groups/called/validate", spec.clone()).await;
+        checked.expect_problem(422, &[place]);
+        node.refused_group("called", spec).await.expect_problem(422, &[place]);
+    }
     // A group that others wait for may be deleted; one that waits for others may not.
     node.delete("/v1/groups/c").await.expect_said(409, "b");
     let deleted = node.delete("/v1/groups/a").await.expect_status(200);

@@ -27,6 +27,37 @@ pub const PRIORITY_BELOW: i16 = 10;
 /// Where a run's priority ends.
 const PRIORITY_MAX: i16 = 1_000;
 
+/// What says how urgent a run is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Urgency {
+    /// Its group.
+    Usual,
+    /// Its group too, but it belongs to a backfill: it goes [below](PRIORITY_BELOW) the group's other runs.
+    Historic,
+    /// It was given this priority.
+    Given(i16),
+}
+
+impl Urgency {
+    /// The priority of a run whose group has this one.
+    pub fn priority(self, group: Option<i16>) -> i16 {
+        let usual = group.unwrap_or(0);
+        match self {
+            Self::Usual => usual,
+            Self::Historic => usual.saturating_sub(PRIORITY_BELOW).max(-PRIORITY_MAX),
+            Self::Given(priority) => priority,
+        }
+    }
+
+    /// What gave this priority to a run whose group has that one, so that runs of other groups can be as urgent as it is.
+    pub fn of(priority: i16, group: Option<i16>) -> Self {
+        [Self::Usual, Self::Historic]
+            .into_iter()
+            .find(|urgency| urgency.priority(group) == priority)
+            .unwrap_or(Self::Given(priority))
+    }
+}
+
 /// The order of the runs. Default: `asc`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
@@ -112,7 +143,8 @@ pub struct BackfillSpec {
     /// The script versions of the runs. Default: `active`.
     #[serde(default)]
     pub scripts: Scripts,
-    /// The priority of the runs, -1000 to 1000; higher starts first. Default: 10 below the group's.
+    /// The priority of the runs, and of those that they cause in other groups, -1000 to 1000; higher starts first.
+    /// Default: 10 below the priority of each group.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub priority: Option<i16>,
     /// The params of each run.
@@ -321,15 +353,12 @@ impl BackfillSpec {
             Some(step) => Grid::Step { from, step },
             None => Grid::Calendar(calendar),
         };
-        let below = group_priority
-            .unwrap_or(0)
-            .saturating_sub(PRIORITY_BELOW)
-            .max(-PRIORITY_MAX);
+        let urgency = self.priority.map_or(Urgency::Historic, Urgency::Given);
         let checked = Checked {
             from,
             to: to.flatten(),
             grid,
-            priority: self.priority.unwrap_or(below),
+            priority: urgency.priority(group_priority),
         };
         checked.bounded(now)
     }
@@ -406,6 +435,21 @@ mod tests {
     }
 
     const NOW: &str = "2026-02-01T12:00:00Z";
+
+    #[test]
+    fn a_run_is_as_urgent_as_what_caused_it() {
+        for (urgency, group, priority) in [
+            (Urgency::Usual, None, 0),
+            (Urgency::Usual, Some(7), 7),
+            (Urgency::Historic, None, -10),
+            (Urgency::Historic, Some(50), 40),
+            (Urgency::Historic, Some(-995), -1000),
+            (Urgency::Given(3), Some(50), 3),
+        ] {
+            assert_eq!(urgency.priority(group), priority, "{urgency:?} {group:?}");
+            assert_eq!(Urgency::of(priority, group), urgency, "{priority} {group:?}");
+        }
+    }
 
     fn check(value: serde_json::Value, crons: &[&str], expect: Result<u64, &str>) {
         let found = spec(value.clone()).check(calendar(crons), Tz::UTC, None, time(NOW));

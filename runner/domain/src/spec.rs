@@ -59,7 +59,7 @@ pub struct GroupSpec {
     pub deadline: Option<Span>,
     /// What happens when a run passes its deadline. Default: `alert`.
     pub deadline_action: DeadlineAction,
-    /// The priority of runs, -1000 to 1000; higher starts first. Default: 0, for backfills -10.
+    /// The priority of runs, -1000 to 1000; higher starts first. Backfilled runs are 10 below it. Default: 0.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub priority: Option<i16>,
     /// The schedules, by name. At most 100.

@@ -8,7 +8,6 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use heddle_domain::bounded::{Stopped, or_trouble};
 use heddle_domain::fault::pointer_token;
-use heddle_domain::graph::show_cycle;
 use heddle_domain::spec::unread::{ScriptParams, unread};
 use heddle_domain::spec::validate::task::script_reference;
 use heddle_domain::spec::validate::{self, Catalog, Grant, GroupLinks, ScriptFacts, ScriptLookup};
@@ -130,10 +129,7 @@ pub async fn put_group(
         }),
         GroupPut::UnknownGroups(groups) => Err(unknown_groups(&checked.spec, &groups).into()),
         GroupPut::UnknownScripts(scripts) => Err(unknown_scripts(&checked.spec, &scripts).into()),
-        GroupPut::Cycle(cycle) => {
-            let detail = format!("cycle: {}", show_cycle(&cycle));
-            Err(Faults::from(Fault::at("/depends_on", detail)).into())
-        }
+        GroupPut::Cycle(groups) => Err(Faults::from(validate::circle(&checked.spec, &groups)).into()),
     }
 }
 

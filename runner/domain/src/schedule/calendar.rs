@@ -2,7 +2,7 @@
 
 use std::sync::{Arc, Mutex, PoisonError};
 
-use super::{Schedule, just_after, just_before};
+use super::{Kind, Schedule, just_after, just_before};
 use crate::Time;
 
 /// The schedules of a group, as one sequence of instants: several that name the same instant name it once.
@@ -57,6 +57,11 @@ impl Calendar {
         self.schedules.iter().any(Schedule::has_grid)
     }
 
+    /// Whether some schedule's instants are known only from its runs (after).
+    pub fn has_delay(&self) -> bool {
+        self.schedules.iter().any(|schedule| schedule.kind() == Kind::After)
+    }
+
     /// How many of its schedules have a grid.
     pub fn schedules_with_grid(&self) -> usize {
         self.schedules.iter().filter(|schedule| schedule.has_grid()).count()
@@ -86,6 +91,11 @@ impl Calendar {
     /// The data interval of a logical time: from the previous instant to this one. Where no schedule tells a previous
     /// one (`once`, `after`, none at all), it is empty.
     pub fn data_interval(&self, logical_time: Time) -> (Time, Time) {
+        self.data_interval_from(None, logical_time)
+    }
+
+    /// The same for a group that has had an instant before it, `previous`, which no schedule tells.
+    pub fn data_interval_from(&self, previous: Option<Time>, logical_time: Time) -> (Time, Time) {
         let mut gaps = self.gaps.lock().unwrap_or_else(PoisonError::into_inner);
         let start = gaps
             .iter_mut()
@@ -96,6 +106,7 @@ impl Calendar {
                 gap.insert(known.unwrap_or_else(|| Gap::around(schedule, logical_time)))
                     .before
             })
+            .chain(previous)
             .max();
         (start.unwrap_or(logical_time), logical_time)
     }

@@ -330,6 +330,20 @@ fn several_schedules_are_one_calendar() {
     assert_eq!(empty.data_interval(from), (from, from));
 }
 
+/// An instant before the logical time that no grid has, of `after`: the last one of all counts.
+#[test]
+fn a_data_interval_from_an_instant_that_no_schedule_tells() {
+    let steady = || schedule(json!({"after": "10m"})).unwrap();
+    let (before, now) = (at("2026-11-20T12:50:00Z"), at("2026-11-20T13:00:05Z"));
+    let alone = Calendar::new([steady()]);
+    assert_eq!(alone.data_interval_from(Some(before), now), (before, now));
+    assert_eq!(alone.data_interval_from(None, now), (now, now));
+    let hourly = Calendar::new([steady(), schedule(json!({"cron": "0 * * * *"})).unwrap()]);
+    let hour = at("2026-11-20T13:00:00Z");
+    assert_eq!(hourly.data_interval_from(Some(before), now), (hour, now));
+    assert_eq!(hourly.data_interval_from(Some(before), hour), (before, hour));
+}
+
 #[test]
 fn misfires() {
     let check = |misfire: &str, last: &str, now: &str, expect: &[&str], missed: bool| {

@@ -7,6 +7,8 @@ mod graph;
 mod params;
 pub mod task;
 
+pub use graph::circle;
+
 use serde_json::Value;
 
 use super::{GroupSpec, NotifyRules, ScheduleSpec};

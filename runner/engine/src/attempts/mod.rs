@@ -15,10 +15,11 @@ pub(crate) mod queue_task;
 
 use std::sync::Arc;
 
+use heddle_domain::backfill::Urgency;
 use heddle_domain::executor::Executor;
 use heddle_domain::run::AttemptKey;
 use heddle_domain::spec::{ByteSize, SubmissionSpec};
-use heddle_domain::state::ErrorKind;
+use heddle_domain::state::{ErrorKind, Trigger};
 use heddle_domain::template::Templates;
 use heddle_sandbox::{AttemptRequest, Limits, MapItem, OutboundPolicy, Outcome, Sandbox, Script};
 use serde_json::value::RawValue;
@@ -81,6 +82,21 @@ impl Attempts {
         let worker: Arc<dyn Worker> = attempts.clone();
         attempts.runs.held.carried_out_by(&worker);
         Ok((attempts, gathering))
+    }
+}
+
+/// What belongs to a backfill is as urgent as that, sub-runs at any depth too. (A sub-run has another priority than its
+/// group says only if it belongs to a backfill.)
+fn urgency_of_sub_runs(context: &RunContext) -> Urgency {
+    let facts = &context.facts;
+    let historic = match facts.trigger {
+        Trigger::Backfill => true,
+        Trigger::Upstream => facts.source.is_some(),
+        _ => facts.has_parent,
+    };
+    match historic {
+        true => Urgency::of(facts.priority, context.revision.plan.spec.priority),
+        false => Urgency::Usual,
     }
 }
 
@@ -262,7 +278,8 @@ impl Attempts {
         let submission = Submission {
             group,
             spec,
-            trigger: heddle_domain::state::Trigger::Task,
+            trigger: Trigger::Task,
+            urgency: urgency_of_sub_runs(context),
             source: None,
             by: None,
             parent: Some((context.facts.id, at, due)),

@@ -7,6 +7,7 @@ use std::collections::HashSet;
 use std::sync::Arc;
 
 use heddle_domain::Chain;
+use heddle_domain::backfill::Urgency;
 use heddle_domain::id::RunId;
 use heddle_domain::message::{address_of, queued_bytes};
 use heddle_domain::spec::SubmissionSpec;
@@ -93,6 +94,7 @@ async fn submit(messages: &Messages, row: &TopicRow, batch: &MessageBatch) -> Re
             ..SubmissionSpec::default()
         },
         trigger: Trigger::Task,
+        urgency: Urgency::Usual,
         source: None,
         by: None,
         parent: None,

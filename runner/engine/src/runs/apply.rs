@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use heddle_domain::Time;
+use heddle_domain::backfill::Urgency;
 use heddle_domain::id::RunId;
 use heddle_domain::run::{AttemptKey, Event, Outcome};
 use heddle_domain::state::{AttemptState, ErrorKind, RunState, Skip, Trigger};
@@ -342,7 +343,8 @@ impl Runs {
                     let submission = Submission {
                         group: group.clone(),
                         spec,
-                        trigger: heddle_domain::state::Trigger::Task,
+                        trigger: Trigger::Task,
+                        urgency: Urgency::Usual,
                         source: Some(context.facts.id.0),
                         by: None,
                         parent: None,

@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use heddle_domain::backfill::Urgency;
 use heddle_domain::id::RunId;
 use heddle_domain::run::{Control, Event, Refused, TaskKey};
 use heddle_domain::spec::SubmissionSpec;
@@ -225,7 +226,7 @@ impl Engine {
         };
         let layout = Layout {
             trigger: Trigger::Rerun,
-            priority: Some(row.priority),
+            urgency: Urgency::Given(row.priority),
             logical_time: row.logical_time,
             interval: (row.interval_start, row.interval_end),
             params: row.params.clone(),

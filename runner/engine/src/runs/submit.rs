@@ -8,6 +8,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use heddle_domain::backfill::Urgency;
 use heddle_domain::bounded::or_trouble;
 use heddle_domain::executor::Executor;
 use heddle_domain::fault::pointer_token;
@@ -68,6 +69,8 @@ pub struct Submission {
     /// As the caller wants it.
     pub spec: SubmissionSpec,
     pub trigger: Trigger,
+    /// How urgent it is, if the caller does not say.
+    pub urgency: Urgency,
     /// The backfill or run that creates it.
     pub source: Option<Uuid>,
     /// Who submits it, as the audit names people; `None`: no person does.
@@ -82,6 +85,7 @@ impl Submission {
             group: group.into(),
             spec,
             trigger: Trigger::Manual,
+            urgency: Urgency::Usual,
             source: None,
             by: by.map(str::to_owned),
             parent: None,
@@ -280,6 +284,7 @@ impl Runs {
             group: name,
             mut spec,
             trigger,
+            urgency,
             source,
             by,
             parent,
@@ -309,7 +314,7 @@ impl Runs {
         let labels = labels_of(&revision, &spec.labels);
         let request = Layout {
             trigger,
-            priority: spec.priority,
+            urgency: spec.priority.map_or(urgency, Urgency::Given),
             logical_time,
             interval: revision.calendar.data_interval(logical_time),
             params: Value::Object(spec.params).to_string(),
@@ -371,9 +376,6 @@ impl Runs {
         let sourced = request.source.is_some();
         let gated = revision.is_gated(request.trigger, sourced);
         let follows = revision.follows(request.trigger);
-        let historic = request.trigger == Trigger::Backfill || (request.trigger == Trigger::Upstream && sourced);
-        let default_priority = if historic { -10 } else { 0 };
-        let priority = request.priority.or(plan.spec.priority).unwrap_or(default_priority);
         let deadline_at = plan.deadline.map(|span| now + span.chrono());
         let ready = if gated { &[][..] } else { &revision.start.2 };
         let (rows, queued) = self.first_rows(revision, ready);
@@ -384,7 +386,7 @@ impl Runs {
             resolution_id: Some(resolution.id),
             state: if gated { RunState::Waiting } else { RunState::Running },
             trigger: request.trigger,
-            priority,
+            priority: request.urgency.priority(plan.spec.priority),
             logical_time: request.logical_time,
             interval: request.interval,
             params: request.params,
@@ -429,7 +431,7 @@ impl Runs {
 /// A run that has been checked.
 pub(crate) struct Layout {
     pub(crate) trigger: Trigger,
-    pub(crate) priority: Option<i16>,
+    pub(crate) urgency: Urgency,
     pub(crate) logical_time: Time,
     pub(crate) interval: (Time, Time),
     pub(crate) params: String,
@@ -448,7 +450,7 @@ impl Layout {
     pub(crate) fn of_time(trigger: Trigger, revision: &Revision, logical_time: Time, interval: (Time, Time)) -> Self {
         Self {
             trigger,
-            priority: None,
+            urgency: Urgency::Usual,
             logical_time,
             interval,
             params: "{}".to_owned(),

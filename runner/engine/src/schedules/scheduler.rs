@@ -12,7 +12,8 @@
 //! * `cron`, `every`, `daily`: the instants between the cursor and the present, as the misfire rule selects them; the
 //!   cursor moves to the present.
 //! * `once`: the same, and then the schedule has disabled itself (`fired_at`), whether it was in time or missed.
-//! * `after`: a run for the instant at which it was due; the schedule then waits for that run's end.
+//! * `after`: a run for the instant at which it was due; the schedule then waits for that run's end. No calendar knows its
+//!   previous instant, so that is read with the schedule.
 //!
 //! If several schedules of a group have the same instant, or a backfill has already created its run, *run_instants*
 //! detects that: there is one run, and the schedules advance all the same.
@@ -353,7 +354,7 @@ impl Schedules {
         let mut index = None;
         for instant in firing.instants {
             index = Some(*batch.by_instant.entry((due.group_id, instant)).or_insert_with(|| {
-                let interval = revision.calendar.data_interval(instant);
+                let interval = revision.calendar.data_interval_from(due.previous, instant);
                 let layout = Layout::of_time(Trigger::Schedule, revision, instant, interval);
                 let (run, context) = self.runs.lay_out(revision, resolution, layout, now);
                 batch.runs.push(run);

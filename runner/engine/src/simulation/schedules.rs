@@ -255,3 +255,68 @@ async fn what_is_due_soon_is_read_ahead() {
         node.only_begun();
     }
 }
+
+/// When a failed run is deleted, those that wait for its instant are checked at once, and not by the sweep half a minute
+/// later: although the group has had a newer instant.
+#[tokio::test]
+async fn a_deleted_run_wakes_those_that_wait_for_its_instant() {
+    let world = World::at("2026-03-01T00:00:00Z").await;
+    let hourly = json!({"schedules": {"s": {"every": "1h"}}});
+    world.group("upstream", hourly.clone()).await;
+    world
+        .group("waiting", with(hourly, json!({"depends_on": ["upstream"]})))
+        .await;
+    let node = world.node(1).await;
+    let schedules = node.schedules();
+    let mut scheduler = Scheduler(schedules.clone());
+    let mut failed = Vec::new();
+    for _ in 0..2 {
+        world.pass_for(&node, TimeDelta::hours(1)).await;
+        node.tick(&mut scheduler).await;
+        let begun = node.only_begun();
+        node.end(begun, Ending::failed(ErrorKind::Failed, "on purpose")).await;
+        failed.push(begun.0);
+    }
+    let waits = async || {
+        let count = "SELECT count(*) FROM heddle.waits WHERE upstreams";
+        world.one::<i64>(count).await
+    };
+    let mut links = Links::of(schedules);
+    node.tick(&mut links).await;
+    assert_eq!(waits().await, 2);
+    for (left, run) in [(1, failed[0]), (0, failed[1])] {
+        let deleted = world.store.delete_run(world.by(), run).await;
+        assert!(deleted.expect("an answer"));
+        node.tick(&mut links).await;
+        assert_eq!(waits().await, left);
+    }
+}
+
+/// The data interval of a fixed delay's run begins at the instant of the run before it. The first one's is empty.
+#[tokio::test]
+async fn the_data_interval_of_a_fixed_delay_begins_at_the_run_before() {
+    let world = World::at("2026-03-01T00:00:00Z").await;
+    world.group("g", json!({"schedules": {"s": {"after": "10m"}}})).await;
+    let node = world.node(1).await;
+    let schedules = node.schedules();
+    let mut scheduler = Scheduler(schedules.clone());
+    let start = async || world.instant("SELECT interval_start AS at FROM heddle.runs_live").await;
+    let ten = TimeDelta::minutes(10);
+    world.pass_for(&node, ten).await;
+    node.tick(&mut scheduler).await;
+    let first = world.now();
+    assert_eq!(start().await, Some(first));
+    let begun = node.only_begun();
+    world.pass_for(&node, TimeDelta::minutes(5)).await;
+    node.end(begun, Ending::Succeeded("null".into())).await;
+    world.pass_for(&node, ten).await;
+    node.tick(&mut scheduler).await;
+    assert_eq!(world.runs("running").await, [world.now()]);
+    assert_eq!(start().await, Some(first));
+    // So does that of the run that follows it.
+    world.group("follows", json!({"depends_on": ["g"]})).await;
+    node.end(node.only_begun(), Ending::Succeeded("null".into())).await;
+    node.tick(&mut Links::of(schedules)).await;
+    assert_eq!(world.runs("running").await, [world.now()]);
+    assert_eq!(start().await, Some(first));
+}

@@ -157,6 +157,8 @@ pub struct NewBackfill {
     pub force: bool,
     /// The priority of its runs.
     pub priority: i16,
+    /// The priority of its dependants' runs, if it was given one.
+    pub dependants_priority: Option<i16>,
     /// A JSON object as text.
     pub params: String,
     /// The upper end now.
@@ -275,9 +277,13 @@ impl Store {
             .execute(&mut *tx)
             .await?;
             if new.include_downstream {
-                sqlx::query!("INSERT INTO heddle.cascades (source) VALUES ($1)", new.id)
-                    .execute(&mut *tx)
-                    .await?;
+                sqlx::query!(
+                    "INSERT INTO heddle.cascades (source, priority) VALUES ($1, $2)",
+                    new.id,
+                    new.dependants_priority
+                )
+                .execute(&mut *tx)
+                .await?;
             }
             let (about, name) = (Noun::Backfill.quiet(), new.id.to_string());
             audit::record(&mut tx, by, "create", about, &name, None, Some(asked)).await?;

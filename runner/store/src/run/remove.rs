@@ -108,8 +108,8 @@ pub(crate) async fn remove_left(pool: &Pool, (first, behind): (Uuid, Uuid), limi
     Ok(gone)
 }
 
-/// Forgets that a removed run was created for an instant, unless the overlap skipped that instant. Runs that wait for
-/// the instant are checked again.
+/// Forgets that a run was created for an instant, unless the overlap skipped that instant. Runs that wait for the instant
+/// are checked again. This is before the run is removed: only the newest instant of a group outlives that.
 async fn forget_instant(tx: &mut PgSession, run: RunId) -> Result<(), StoreError> {
     let group = sqlx::query_scalar!(
         "DELETE FROM heddle.run_instants WHERE run = $1 AND NOT skipped RETURNING group_id",
@@ -143,10 +143,10 @@ impl Store {
             let before = serde_json::json!({"group": found.group, "state": state});
             let name = run.to_string();
             crate::audit::record(&mut tx, by, "delete", Noun::Run.quiet(), &name, Some(&before), None).await?;
-            remove_runs(&mut tx, &[run.0]).await?;
             if state != RunState::Succeeded {
                 forget_instant(&mut tx, run).await?;
             }
+            remove_runs(&mut tx, &[run.0]).await?;
             tx.commit().await?;
             Ok(true)
         })

@@ -58,10 +58,10 @@ impl Completion {
         .await?)
     }
 
-    /// The last instant of a group at or before `at` that has a run.
+    /// The last instant of a group at or before `at` that got a run, whether the overlap skipped it or not.
     pub async fn last_made_instant(&mut self, group_id: i64, at: Time) -> Result<Option<Time>, StoreError> {
         Ok(sqlx::query_scalar!(
-            "SELECT max(logical_time) FROM heddle.run_instants WHERE group_id = $1 AND logical_time <= $2 AND NOT skipped",
+            "SELECT max(logical_time) FROM heddle.run_instants WHERE group_id = $1 AND logical_time <= $2",
             group_id,
             at
         )

@@ -51,6 +51,8 @@ pub struct DueSchedule {
     pub cursor: Time,
     /// When it was due.
     pub due_at: Time,
+    /// `after`: the group's last instant before that.
+    pub previous: Option<Time>,
 }
 
 /// The new position of a schedule.
@@ -397,6 +399,7 @@ impl Completion {
                 revision_id: row.revision_id,
                 cursor: row.cursor,
                 due_at: row.due_at,
+                previous: row.previous,
             })
             .collect();
         Ok((due, now))

@@ -42,6 +42,7 @@
 //! order, then *waits* and *needs*.
 
 use heddle_domain::Time;
+use heddle_domain::backfill::Urgency;
 use heddle_domain::id::RunId;
 use heddle_domain::state::RunState;
 use serde_json::Value;
@@ -94,8 +95,8 @@ pub struct Success {
     pub source: Option<Uuid>,
     /// Whether a backfill created it.
     pub backfilled: bool,
-    /// Whether what created it (`source`) is to include dependants.
-    pub cascades: bool,
+    /// If its source includes dependants: how urgent their runs are.
+    pub cascades: Option<Urgency>,
 }
 
 /// A link, seen from the followed group.
@@ -198,7 +199,8 @@ impl Completion {
                              FOR UPDATE SKIP LOCKED))
                    RETURNING e.*)
                SELECT t.id, t.kind, t.group_id, t.run, t.logical_time, t.source, t.backfilled,
-                      EXISTS (SELECT FROM heddle.cascades c WHERE c.source = t.source) AS "cascades!"
+                      EXISTS (SELECT FROM heddle.cascades c WHERE c.source = t.source) AS "cascades!",
+                      (SELECT c.priority FROM heddle.cascades c WHERE c.source = t.source) AS "priority?"
                  FROM removed t ORDER BY t.id"#,
             EVENTS_MAX,
             passed_over
@@ -215,7 +217,9 @@ impl Completion {
                         logical_time,
                         source: row.source,
                         backfilled: row.backfilled,
-                        cascades: row.cascades,
+                        cascades: row
+                            .cascades
+                            .then(|| row.priority.map_or(Urgency::Historic, Urgency::Given)),
                     }),
                     (1, Some(run), _) => LinkEvent::Arrived {
                         group_id: row.group_id,

@@ -7,7 +7,7 @@ use super::catalog::{Catalog, GroupLinks};
 use crate::fault::pointer_token;
 use crate::graph::{Graph, show_cycle};
 use crate::spec::GroupSpec;
-use crate::{Faults, Name};
+use crate::{Fault, Faults, Name};
 
 /// How many groups the search for a cycle visits.
 const GROUPS_MAX: usize = 10_000;
@@ -147,50 +147,42 @@ pub(super) fn check_groups(name: &Name, spec: &GroupSpec, catalog: &dyn Catalog,
             );
         }
     }
-    let own = GroupLinks::of(spec);
-    // Upstream to downstream, and caller to callee: the order in which runs follow one another.
-    let upstream = reachable(
-        name,
-        &own,
-        catalog,
-        |links| &links.depends_on,
-        |graph, from, to| graph.edge(to, from),
-    );
-    if let Some(cycle) = upstream.cycle_through(name) {
-        faults.add("/depends_on", format!("cycle: {}", show_cycle(&cycle)));
-    }
-    let called = reachable(
-        name,
-        &own,
-        catalog,
-        |links| &links.sub_runs,
-        |graph, from, to| graph.edge(from, to),
-    );
-    if let Some(cycle) = called.cycle_through(name) {
-        let by = spec
-            .tasks
-            .iter()
-            .find(|(_, task)| task.group.as_deref() == Some(cycle[1].as_str()));
-        let pointer = by.map_or("/tasks".into(), |(task, _)| {
-            format!("/tasks/{}/group", pointer_token(task))
-        });
-        faults.add(pointer, format!("cycle of sub-runs: {}", show_cycle(&cycle)));
+    if let Some(mut groups) = linked(name, GroupLinks::of(spec), catalog).cycle_through(name) {
+        groups.reverse();
+        faults.push(circle(spec, &groups));
     }
 }
 
-fn reachable(
-    name: &Name,
-    own: &GroupLinks,
-    catalog: &dyn Catalog,
-    links: fn(&GroupLinks) -> &Vec<Name>,
-    edge: fn(&mut Graph, &str, &str),
-) -> Graph {
+/// The fault of a spec that closes a circle of groups. The circle begins and ends with the spec's own group, and each group
+/// links to the next one: it follows it, or a task of it starts a sub-run of it.
+pub fn circle(spec: &GroupSpec, groups: &[String]) -> Fault {
+    let linked = groups.get(1).map(String::as_str);
+    let follows = spec
+        .depends_on
+        .iter()
+        .any(|dependency| Some(dependency.group().as_str()) == linked);
+    let calls = spec.tasks.iter().find(|(_, task)| task.group.as_deref() == linked);
+    match calls {
+        Some((task, _)) if !follows => Fault::at(
+            format!("/tasks/{}/group", pointer_token(task)),
+            format!("cycle: {}", show_cycle(groups)),
+        ),
+        _ => {
+            // In the order in which runs follow one another.
+            let groups: Vec<String> = groups.iter().rev().cloned().collect();
+            Fault::at("/depends_on", format!("cycle: {}", show_cycle(&groups)))
+        }
+    }
+}
+
+/// A group with all that it is linked to, directly or not.
+fn linked(name: &Name, own: GroupLinks, catalog: &dyn Catalog) -> Graph {
     let mut graph = Graph::new();
     let mut seen = BTreeSet::from([name.clone()]);
-    let mut queue = VecDeque::from([(name.clone(), own.clone())]);
-    while let Some((from, found)) = queue.pop_front() {
-        for to in links(&found) {
-            edge(&mut graph, &from, to);
+    let mut queue = VecDeque::from([(name.clone(), own)]);
+    while let Some((from, links)) = queue.pop_front() {
+        for to in links.depends_on.iter().chain(&links.sub_runs) {
+            graph.edge(to, &from);
             if seen.len() < GROUPS_MAX
                 && seen.insert(to.clone())
                 && let Some(next) = catalog.group(to)

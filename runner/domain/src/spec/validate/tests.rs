@@ -278,12 +278,23 @@ fn edges_and_cycles() {
     );
     check(
         with(json!([]), json!({"group": "g"})),
-        &[("/tasks/t/group", "cycle of sub-runs: g -> g")],
+        &[("/tasks/t/group", "cycle: g -> g")],
     );
     check(
         with(json!([]), json!({"group": "caller"})),
-        &[("/tasks/t/group", "g -> caller -> middle -> g")],
+        &[("/tasks/t/group", "cycle: g -> caller -> middle -> g")],
     );
+    // Both kinds of links in one circle: the fault is at the link that closes it.
+    check(
+        with(json!(["raw", "caller"]), json!({"queue": "q"})),
+        &[("/depends_on", "cycle: g -> middle -> caller -> g")],
+    );
+    check(
+        with(json!(["raw"]), json!({"group": "down"})),
+        &[("/tasks/t/group", "cycle: g -> down -> g")],
+    );
+    // A group may follow the one that it calls.
+    check(with(json!(["raw"]), json!({"group": "raw"})), &[]);
 }
 
 #[test]

@@ -5,7 +5,7 @@ use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
 use heddle_domain::Time;
-use heddle_domain::backfill::Grid;
+use heddle_domain::backfill::{Grid, Urgency};
 use heddle_domain::id::RunId;
 use heddle_domain::state::Trigger;
 use heddle_store::backfill::{BackfillRound, BackfillRow, Moved, Occupancy};
@@ -88,7 +88,7 @@ impl Schedules {
         now: Time,
     ) -> (NewRun, Arc<RunContext>) {
         let layout = Layout {
-            priority: Some(row.priority),
+            urgency: Urgency::Given(row.priority),
             params: row.params.clone(),
             source: Some(row.id),
             ..Layout::of_time(Trigger::Backfill, revision, at, grid.data_interval(at))

@@ -45,6 +45,7 @@ fn row_of(id: Uuid, group: &Group, spec: &BackfillSpec, checked: &Checked, to: T
         pinned: spec.scripts == Scripts::Pinned,
         force: spec.force,
         priority: checked.priority,
+        dependants_priority: spec.priority,
         params: serde_json::to_string(&spec.params).unwrap_or_else(|_| "{}".into()),
         started_to: to,
         expected: expected as i64,

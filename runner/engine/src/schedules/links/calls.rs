@@ -11,6 +11,7 @@ use std::collections::{BTreeSet, HashSet};
 use std::sync::Arc;
 
 use heddle_domain::Time;
+use heddle_domain::backfill::Urgency;
 use heddle_domain::state::Trigger;
 use heddle_store::live::{Completion, NewRun};
 use heddle_store::upstream::{Follower, LeftEvent, Success};
@@ -29,7 +30,8 @@ const CASCADE_MAX: usize = 10_000;
 pub(super) struct Calling<'a> {
     follower: &'a Follower,
     at: Time,
-    source: Option<Uuid>,
+    /// The backfill that causes its run, and how urgent that is.
+    source: Option<(Uuid, Urgency)>,
     event: LeftEvent,
 }
 
@@ -65,15 +67,15 @@ impl Schedules {
         for &(id, success, first) in successes {
             // A backfilled success calls for dependants only if the backfill says so; a repeated success calls for
             // nothing.
-            if !(success.cascades || (first && !success.backfilled)) {
+            if !(success.cascades.is_some() || (first && !success.backfilled)) {
                 continue;
             }
-            let source = success.source.filter(|_| success.cascades);
+            let source = success.source.zip(success.cascades);
             let event = LeftEvent {
                 id,
                 group_id: success.group_id,
                 logical_time: success.logical_time,
-                cascade: source.map(|source| (success.run, source, success.backfilled)),
+                cascade: source.map(|(source, _)| (success.run, source, success.backfilled)),
             };
             for follower in followers
                 .iter()
@@ -161,7 +163,7 @@ impl Schedules {
                     }
                 }
             }
-            match unless_unreadable(self.run_of(&family, &call).await, follower.group_id)? {
+            match unless_unreadable(self.run_of(completion, &family, &call).await, follower.group_id)? {
                 Some(Some((run, context))) => {
                     called.runs.push(run);
                     called.contexts.push(context);
@@ -177,6 +179,7 @@ impl Schedules {
     /// The run of a follower that is called for; `None`: the follower does not exist any more.
     async fn run_of(
         &self,
+        completion: &mut Completion,
         family: &Family,
         call: &Calling<'_>,
     ) -> Result<Option<(NewRun, Arc<RunContext>)>, EngineError> {
@@ -190,13 +193,26 @@ impl Schedules {
         let interval = if follower.scheduled {
             revision.calendar.data_interval(at)
         } else {
-            let above = family.above(follower.group_id);
-            let starts = above.iter().filter_map(|link| family.revisions.get(&link.upstream_id));
-            let start = starts.map(|revision| revision.calendar.data_interval(at).0).min();
-            (start.unwrap_or(at), at)
+            let mut start = at;
+            for link in family.above(follower.group_id) {
+                let Some(revision) = family.revisions.get(&link.upstream_id) else {
+                    continue;
+                };
+                let calendar = &revision.calendar;
+                let previous = match calendar.has_delay() {
+                    true => {
+                        let before = at - chrono::TimeDelta::microseconds(1);
+                        completion.last_made_instant(link.upstream_id, before).await?
+                    }
+                    false => None,
+                };
+                start = start.min(calendar.data_interval_from(previous, at).0);
+            }
+            (start, at)
         };
         let layout = Layout {
-            source,
+            source: source.map(|(source, _)| source),
+            urgency: source.map_or(Urgency::Usual, |(_, urgency)| urgency),
             ..Layout::of_time(Trigger::Upstream, revision, at, interval)
         };
         let now = self.node.now();

@@ -1,19 +1,20 @@
 //! What a waiting run needs from an upstream group.
 //!
 //! The *instants* of a group are those of its schedules, and those for which it has runs. A group without schedules
-//! that follows others has the instants that are common to those, except those that some of them skip. A group that
-//! follows nobody has the logical times of its runs.
+//! that follows others has the instants that are common to those; a group that skips an instant does not count there.
+//! A group that follows nobody has the logical times of its runs.
 //!
 //! * `latest`: the last instant at or before the run's logical time. Until the upstream's scheduler has passed that
 //!   time, its schedules tell which; afterwards it is the last instant that got a run (instants that a misfire skipped
-//!   are not waited for).
+//!   are not waited for), or at which the upstream was disabled.
 //! * `interval`: every instant from the data interval's start, inclusive, to its end, exclusive. An instant without a
 //!   run (before the group existed, or skipped by a misfire) is waited for only if the upstream keeps `history`,
 //!   because only then a backfill can create its run.
 //!
-//! An instant holds up nobody if its group was disabled then, or its overlap skipped it. All others must succeed: a
-//! failed run keeps its followers waiting until it is restarted or overridden. The links are those of the group as it
-//! is now, not as of the run's creation: if a broken upstream is removed from `depends_on`, its followers go on.
+//! An instant holds up nobody if its group was disabled then, or its overlap skipped it; if it is the last one, `latest`
+//! does not ask for the one before it. All others must succeed: a failed run keeps its followers waiting until it is
+//! restarted or overridden. The links are those of the group as it is now, not as of the run's creation: if a
+//! broken upstream is removed from `depends_on`, its followers go on.
 
 use std::collections::{BTreeSet, HashMap, HashSet};
 use std::sync::Arc;
@@ -144,14 +145,15 @@ async fn latest(
 ) -> Result<Option<Time>, EngineError> {
     let revision = family.revision(group)?;
     let made = completion.last_made_instant(group, at).await?;
+    let newer = |instant: &Time| made.is_none_or(|made| *instant > made);
     if !revision.schedules.is_empty() {
+        let Some(named) = revision.calendar.latest(at).filter(newer) else {
+            return Ok(made);
+        };
         // Before the scheduler has passed it, the schedules tell; afterwards, the runs.
         let open = completion.next_of_group(group).await?.is_some_and(|next| next <= at);
-        return Ok(if open {
-            revision.calendar.latest(at).max(made)
-        } else {
-            made
-        });
+        let counts = open || was_disabled(completion, group, named).await?;
+        return Ok(if counts { Some(named) } else { made });
     }
     let above = family.above(group);
     if above.is_empty() || depth >= DEPTH_MAX {
@@ -181,16 +183,22 @@ async fn latest(
             break;
         }
     }
-    let Some(common) = common.filter(|common| made.is_none_or(|made| *common > made)) else {
+    let Some(common) = common.filter(newer) else {
         return Ok(made);
     };
     let pairs: Vec<(i64, Time)> = above.iter().map(|link| (link.upstream_id, common)).collect();
     let succeeded = completion.succeeded_at(&pairs).await?.into_iter().collect();
-    // It is called for and there is no run: it was before this group followed them, or will never come.
-    Ok(match call(completion, family, above, &succeeded, common).await? {
-        Call::Waits => Some(common),
-        Call::Starts | Call::LeftOut => made,
-    })
+    let counts = match call(completion, family, above, &succeeded, common).await? {
+        Call::Waits | Call::LeftOut => true,
+        // It is called for and there is no run: it was disabled, it did not follow them yet, or the run will never come.
+        Call::Starts => was_disabled(completion, group, common).await?,
+    };
+    Ok(if counts { Some(common) } else { made })
+}
+
+/// Whether a group was disabled at an instant.
+async fn was_disabled(completion: &mut Completion, group: i64, at: Time) -> Result<bool, EngineError> {
+    Ok(!completion.disabled_between(group, at, at).await?.is_empty())
 }
 
 /// The instant that is missing for a `latest` link.
