@@ -5,7 +5,9 @@ use std::time::Duration;
 use axum::http::{StatusCode, header};
 use axum::response::IntoResponse;
 use bytes::Bytes;
-use heddle_api::{ActivateRequest, FetchRequest, Invocation, InvokeRequest, List, Script, ScriptVersion};
+use heddle_api::{
+    ActivateRequest, FetchRequest, INVOKE_TIMEOUT_MAX, Invocation, InvokeRequest, List, Script, ScriptVersion,
+};
 use heddle_domain::bounded::or_trouble;
 use heddle_domain::schema::Schema;
 use heddle_domain::{Faults, Name};
@@ -23,9 +25,6 @@ use crate::table::{Method, Pace, Route};
 
 /// How long an invocation may take, unless it says otherwise.
 const INVOKE_TIMEOUT_DEFAULT: Duration = Duration::from_secs(30);
-
-/// How long an invocation may take at most.
-const INVOKE_TIMEOUT_MAX: Duration = Duration::from_secs(300);
 
 fn version_of(row: ScriptVersionRow, active_version: Option<i32>) -> ScriptVersion {
     ScriptVersion {
