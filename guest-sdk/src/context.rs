@@ -84,6 +84,8 @@ impl Context {
                 "index": item.index,
                 "count": item.count,
             })),
+            "index": self.item.as_ref().map(|item| item.index),
+            "count": self.item.as_ref().map(|item| item.count),
             "idempotency_key": self.idempotency_key,
         })
     }

@@ -245,7 +245,14 @@ async fn devices() {
             "{wrong}"
         );
     }
+    // The end is printed as it is in the token: in whole seconds.
+    let arguments = ["token", "sign", "--uid", "u1", "-o", "json"];
+    let output = run_program(&arguments, &[("HEDDLE_DEVICE_KEY", DEVICE_KEY)]);
+    let signed: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+    let expires_at = signed["expires_at"].as_str().unwrap();
+    assert!(expires_at.ends_with(".000000Z"), "{expires_at}");
     assert!(sign("short", "u1", "10m").unwrap_err().contains("32 bytes"));
+    assert!(sign(DEVICE_KEY, "u1", "500ms").unwrap_err().contains("--expires-in"));
     assert!(sign(DEVICE_KEY, "u1", "2d").unwrap_err().contains("--expires-in"));
     assert!(sign(DEVICE_KEY, "", "1h").unwrap_err().contains("--uid"));
 }

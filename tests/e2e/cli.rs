@@ -234,6 +234,23 @@ async fn runs() {
     assert!(ends(&node, DONE, &["run", "show", &id]).contains("succeeded"));
     assert!(ends(&node, DONE, &["run", "logs", &id]).contains("Hello, you!"));
     assert!(ends(&node, DONE, &["run", "logs", &id, "t", "--follow"]).contains("Hello, you!"));
+    // For programs a log is one document, except while it grows.
+    for arguments in [&["run", "logs", &id][..], &["run", "logs", &id, "--last", "1"]] {
+        let log = json_of(&node, arguments);
+        assert_eq!(log["items"].as_array().map(Vec::len), Some(1), "{log:#}");
+        assert_eq!(log["items"][0]["message"], "Hello, you!");
+        assert!(log.get("next_cursor").is_some_and(Value::is_null), "{log:#}");
+    }
+    assert!(ends(&node, DONE, &["run", "logs", &id, "-o", "yaml"]).starts_with("items:"));
+    assert_eq!(
+        json_of(&node, &["run", "logs", &id, "--follow"])["message"],
+        "Hello, you!"
+    );
+    let log = json_of(&node, &["script", "logs", "hello"]);
+    assert_eq!(
+        (&log["items"][0]["run"], &log["items"][0]["message"]),
+        (&json!(id), &json!("Hello, you!"))
+    );
     let listed = ends(&node, DONE, &["run", "list", "-g", "good"]);
     assert!(listed.contains(&id));
     // A column contains what its title says.
@@ -285,6 +302,14 @@ async fn things_with_names() {
     ends(&node, DONE, &[&again[..], &["--force"]].concat());
     let whole = std::fs::read(&file).unwrap();
     assert_eq!(heddle(&node, &["script", "download", "hello", "-"]).stdout, whole);
+    // The name alone is the active version, also while there is a newer one.
+    let newer = world.directory().join("newer.wasm");
+    std::fs::write(&newer, heddle_scripts::get("fib").unwrap()).unwrap();
+    let newer = newer.to_string_lossy();
+    let pushed = json_of(&node, &["script", "push", "hello", &newer, "--no-activate"]);
+    assert_eq!(pushed["version"], 2);
+    assert_eq!(heddle(&node, &["script", "download", "hello", "-"]).stdout, whole);
+    assert_ne!(heddle(&node, &["script", "download", "hello@2", "-"]).stdout, whole);
     let sources = world.directory().join("sources");
     let printed = json_of(
         &node,

@@ -24,8 +24,9 @@ async fn items_in_order() {
     assert_eq!(output.len(), 4);
     for (index, wanted) in items.iter().enumerate() {
         assert_eq!(&output[index]["params"]["it"], wanted);
-        let context = &output[index]["context"]["item"];
-        assert_eq!(context, &json!({"item": wanted, "index": index, "count": 4}));
+        let context = &output[index]["context"];
+        assert_eq!(context["item"], json!({"item": wanted, "index": index, "count": 4}));
+        assert_eq!((&context["index"], &context["count"]), (&json!(index), &json!(4)));
         let own = item(&run, "m", Some(index as u64));
         assert_eq!((&own["state"], &own["output"]), (&json!("succeeded"), &output[index]));
     }

@@ -51,7 +51,7 @@ struct Language {
     bundles: bool,
     /// A file of the template, and what the compiler says of it if it ends in `@@`.
     fault: (&'static str, &'static str),
-    example: Option<&'static str>,
+    example: &'static str,
 }
 
 fn done(command: &mut Command) -> bool {
@@ -324,13 +324,18 @@ async fn check(language: Language) {
         let wasm = dir.join(format!("{name}.wasm"));
         succeeds(&node, &["script", "test", &wasm.to_string_lossy()]);
     }
-    let Some(example) = language.example else { return };
+    let example = language.example;
     let (dir, _) = new(&node, &world, &language, example).expect("as before");
-    let source = Path::new(EXAMPLES).join(language.name).join(example);
-    copy(&source, &dir, |text| text.replace("{{crate}}", example));
-    succeeds(&node, &["script", "build", &dir.to_string_lossy()]);
+    by_its_cases(&node, &dir, language.name, example);
+}
+
+/// An example in a directory with its template: its files over those, built, and its cases.
+fn by_its_cases(node: &Node, dir: &Path, language: &str, example: &str) {
+    let source = Path::new(EXAMPLES).join(language).join(example);
+    copy(&source, dir, |text| text.replace("{{crate}}", example));
+    succeeds(node, &["script", "build", &dir.to_string_lossy()]);
     let wasm = dir.join(format!("{example}.wasm"));
-    let said = succeeds(&node, &["script", "test", &wasm.to_string_lossy()]);
+    let said = succeeds(node, &["script", "test", &wasm.to_string_lossy()]);
     assert!(said.contains("cases as expected"), "{said}");
 }
 
@@ -370,7 +375,7 @@ async fn javascript() {
         by_npm: true,
         bundles: true,
         fault: ("task.js", "task.js"),
-        example: None,
+        example: "drift",
     })
     .await;
 }
@@ -385,7 +390,7 @@ async fn assemblyscript() {
         by_npm: true,
         bundles: false,
         fault: ("src/index.ts", "in src/index.ts("),
-        example: Some("anomalies"),
+        example: "anomalies",
     })
     .await;
 }
@@ -400,7 +405,7 @@ async fn go() {
         by_npm: false,
         bundles: false,
         fault: ("main.go", "main.go:"),
-        example: Some("latency"),
+        example: "latency",
     })
     .await;
 }
@@ -415,7 +420,7 @@ async fn zig() {
         by_npm: false,
         bundles: false,
         fault: ("main.zig", "main.zig:"),
-        example: Some("columns"),
+        example: "columns",
     })
     .await;
 }
@@ -430,7 +435,7 @@ async fn c() {
         by_npm: false,
         bundles: false,
         fault: ("task.c", "task.c:"),
-        example: Some("route"),
+        example: "route",
     })
     .await;
 }
@@ -464,6 +469,10 @@ async fn python() {
     }
     assert!(built.status.success(), "{}", String::from_utf8_lossy(&built.stderr));
     greets(walk, &dir, true).await;
+    let example = "reminders";
+    let dir = world.directory().join(example);
+    Walk::begin(&node, example, "python-component", &dir);
+    by_its_cases(&node, &dir, "python-component", example);
 }
 
 /// The bridge from the feed of events to Kafka, as `test_bridge.py` plays with it. The broker is the strict small one beside

@@ -65,7 +65,8 @@ pub use queue::{Queue, QueueMinute, QueueSpec, QueueTask, Rate, Worker};
 pub use run::{Attempt, DataInterval, Failure, Override, Run, TaskDetail, TaskRun, TaskWait, TaskWaitReason};
 pub use runtime::{RecheckedScript, RetiredRuntime, Runtime, RuntimeState};
 pub use script::{
-    ActivateRequest, FetchRequest, Invocation, InvocationLog, InvokeRequest, Script, ScriptVersion, WORLDS,
+    ActivateRequest, FetchRequest, INVOKE_TIMEOUT_MAX, Invocation, InvocationLog, InvokeRequest, Script, ScriptVersion,
+    WORLDS,
 };
 pub use session::{Health, Session, SessionsEnded, SignIn, SignedIn};
 pub use submission::{Batch, BatchItem, BatchResults};

@@ -1,6 +1,7 @@
 //! Scripts.
 
 use std::collections::BTreeMap;
+use std::time::Duration;
 
 use heddle_domain::Span;
 use heddle_domain::state::AttemptState;
@@ -20,6 +21,9 @@ pub const WORLDS: [&str; 7] = [
     "source/typescript",
     "source/python",
 ];
+
+/// How long an invocation may take at most, as its `timeout` says.
+pub const INVOKE_TIMEOUT_MAX: Duration = Duration::from_secs(300);
 
 /// A version of a script. It never changes.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]

@@ -319,35 +319,20 @@ pub async fn migrate(database_url: &str) -> Result<()> {
     Ok(())
 }
 
-/// Creates a token directly in the database: the way to create the first one. It is checked as the API checks it.
-/// Returns the token.
-pub async fn create_token(database_url: &str, token: &heddle_client::NewToken) -> Result<String> {
+/// Creates a token directly in the database: the way to create the first one. It is checked as the API checks it, and
+/// the result is the API's answer.
+pub async fn create_token(database_url: &str, token: &heddle_client::NewToken) -> Result<heddle_client::MadeToken> {
     let now = NodeClock::default().own();
     let spec = TokenSpec::read(&serde_json::to_value(token)?, now)
         .map_err(|faults| usage(format!("the token is not valid: {faults}")))?;
     let store = connect_once(database_url).await?;
     store.migrate().await.context("cannot migrate the database schema")?;
-    let text = heddle_http::access::new_token(&SystemChance);
-    let write = heddle_store::token::TokenWrite {
-        id: heddle_domain::id::uuid_v7(now, SystemChance.bits()),
-        name: &spec.name,
-        hash: heddle_http::access::token_hash(&text),
-        role: spec.role.as_str(),
-        queues: &spec.queues,
-        uids: &spec.uids,
-        expires_at: spec.expires_at,
-    };
     let by = heddle_store::change::By {
         actor: "command line",
         at: now,
     };
-    let made = store.create_token(by, write).await.context("cannot create the token")?;
+    let made = spec.create(&store, by, &SystemChance).await;
+    let made = made.context("cannot create the token")?;
     store.close();
-    match made {
-        Some(_) => Ok(text),
-        None => bail!(usage(format!(
-            "a token named `{}` already exists; revoke it first",
-            token.name
-        ))),
-    }
+    made.with_context(|| format!("a token named `{}` already exists; revoke it first", token.name))
 }

@@ -141,7 +141,7 @@ pub struct Request {
     url: Url,
     headers: header::HeaderMap,
     body: Result<Option<Bytes>>,
-    timeout: Option<Duration>,
+    pub(crate) timeout: Option<Duration>,
 }
 
 impl Request {

@@ -4,15 +4,19 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use heddle_api::{
-    ActivateRequest, FetchRequest, Invocation, InvokeRequest, List, RetiredRuntime, Runtime, Script, ScriptVersion,
+    ActivateRequest, FetchRequest, INVOKE_TIMEOUT_MAX, Invocation, InvokeRequest, List, RetiredRuntime, Runtime,
+    Script, ScriptVersion,
 };
 
-use crate::{Client, Result};
+use crate::{Client, Request, Result};
 
 /// Every script of a runtime is checked with another one.
 const RETIRE_TIMEOUT: Duration = Duration::from_secs(1_800);
 /// Compiling a large component takes the server its time.
 const UPLOAD_TIMEOUT: Duration = Duration::from_secs(300);
+/// How much longer than the script the answer to an invocation may take: the script may have to wait before it starts, and
+/// the answer is about its timeout too.
+const INVOKE_SPARE: Duration = Duration::from_secs(30);
 
 impl Client {
     /// Uploads wasm as a script's next version, and activates it unless `activate` is false.
@@ -86,11 +90,13 @@ impl Client {
 
     /// Runs a script without making a run.
     pub async fn invoke(&self, name: &str, invocation: &InvokeRequest) -> Result<Invocation> {
+        self.invocation(name, invocation).send().await
+    }
+
+    fn invocation(&self, name: &str, invocation: &InvokeRequest) -> Request {
         self.post(&["v1", "scripts", name, "invoke"])
             .json(invocation)
-            .timeout(UPLOAD_TIMEOUT)
-            .send()
-            .await
+            .timeout(INVOKE_TIMEOUT_MAX + INVOKE_SPARE)
     }
 
     /// Makes a version the active one.
@@ -117,5 +123,17 @@ impl Client {
     /// Deletes a script that nothing uses.
     pub async fn delete_script(&self, name: &str) -> Result<()> {
         self.delete(&["v1", "scripts", name]).send_for_nothing().await
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_script_ends_before_the_request_is_given_up() {
+        let client = Client::new("http://127.0.0.1:1", None).unwrap();
+        let request = client.invocation("slow", &InvokeRequest::default());
+        assert!(request.timeout > Some(INVOKE_TIMEOUT_MAX));
     }
 }

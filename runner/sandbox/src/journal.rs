@@ -9,6 +9,9 @@ use std::sync::Arc;
 /// The longest message, and the longest fields.
 const MAX_LINE_BYTES: usize = 64 << 10;
 
+/// The field that stands in place of fields that are too long.
+const TRUNCATED: &str = "heddle_truncated";
+
 /// Receives all of an attempt's log: `heddle:task/log`, stdout and stderr.
 #[derive(Clone)]
 pub(crate) struct Journal {
@@ -121,7 +124,13 @@ impl Journal {
                 " … (truncated: the line had {whole_bytes} bytes, the maximum is {MAX_LINE_BYTES})"
             ));
         }
-        let fields = fields.filter(|fields| fields.len() <= MAX_LINE_BYTES);
+        // Less than all of an object is no JSON, so what is too long is left out as a whole.
+        let fields = fields.map(|fields| match fields.len() {
+            bytes if bytes > MAX_LINE_BYTES => {
+                format!(r#"{{"{TRUNCATED}":"the fields had {bytes} bytes, the maximum is {MAX_LINE_BYTES}"}}"#)
+            }
+            _ => fields,
+        });
         let bytes = message.len() + fields.as_ref().map_or(0, String::len);
         let at = self.inner.clock.now();
         let (bytes_max, lines_max) = (self.inner.limit_bytes, log_lines_max(self.inner.limit_bytes as u64));
@@ -159,4 +168,34 @@ fn text_of(line: &[u8]) -> String {
 /// The first `max` bytes, cut between characters.
 pub(crate) fn cut(text: &str, max: usize) -> &str {
     &text[..text.floor_char_boundary(max)]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::rehearsal::StageClock;
+
+    #[derive(Default)]
+    struct Lines(Mutex<Vec<LogLine>>);
+
+    impl HostServices for Lines {
+        fn log(&self, line: LogLine) {
+            self.0.lock().push(line);
+        }
+    }
+
+    #[test]
+    fn fields_that_are_too_long_leave_a_mark() {
+        let lines = Arc::new(Lines::default());
+        let clock = Arc::new(StageClock::new(heddle_domain::Time::UNIX_EPOCH, false, None));
+        let journal = Journal::new(Arc::clone(&lines) as Arc<dyn HostServices>, clock, 1 << 20);
+        let fields = |bytes: usize| format!(r#"{{"a":"{}"}}"#, "x".repeat(bytes - 8));
+        for bytes in [MAX_LINE_BYTES, MAX_LINE_BYTES + 1] {
+            journal.write(LogLevel::Info, "text", Some(fields(bytes)));
+        }
+        let found: Vec<Option<String>> = lines.0.lock().iter().map(|line| line.fields.clone()).collect();
+        assert_eq!(found[0], Some(fields(MAX_LINE_BYTES)));
+        let mark = r#"{"heddle_truncated":"the fields had 65537 bytes, the maximum is 65536"}"#;
+        assert_eq!(found[1].as_deref(), Some(mark));
+    }
 }

@@ -97,7 +97,8 @@ async fn a_text_is_a_script() {
     node.delete("/v1/scripts/greet").await.expect_status(204);
 }
 
-/// What is wrong with a text is told with line, column and the line itself; what no runtime is for, too.
+/// What is wrong with a text is told with line, column and the line itself. Of a language without a runtime, it is said what
+/// is accepted.
 #[tokio::test]
 async fn faults() {
     let (_world, node) = World::with_node().await;
@@ -141,13 +142,19 @@ async fn faults() {
         .expect_problem(413, &[]);
     let ruby = put("text/x-ruby", "def run(params, ctx) end")
         .await
-        .expect_problem(415, &[]);
+        .expect_problem(422, &[""]);
     let said = ruby["detail"].as_str().unwrap();
     assert!(
         said.contains("text/javascript") && said.contains("text/x-python"),
         "{ruby:#}"
     );
     node.get("/v1/scripts/bad").await.expect_problem(404, &[]);
+    // The text of wasm is accepted where wasm is, by what it is and not by what it is called.
+    let wat = r#"(module (memory (export "memory") 1) (func (export "_start")))"#;
+    for (name, media_type) in [("a", "text/x-wat"), ("b", "text/plain"), ("c", "application/wasm")] {
+        let made = node.put_bytes(&format!("/v1/scripts/{name}"), media_type, wat).await;
+        assert_eq!(made.expect_status(201)["world"], "wasi:cli/command@p1", "{media_type}");
+    }
 }
 
 /// The error kinds, with a trace that names the script's own line, in a run as in an invocation.

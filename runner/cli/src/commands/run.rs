@@ -73,7 +73,7 @@ pub enum RunCommand {
         /// The item of a mapped task, counted from 0
         #[arg(long)]
         item: Option<u32>,
-        /// Wait for new lines until the run has ended
+        /// Wait for new lines until the run has ended. With `-o json` or `-o yaml`, each line is a line of JSON
         #[arg(short, long)]
         follow: bool,
         /// Only the last LINES lines, 1 to 500

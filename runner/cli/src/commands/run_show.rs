@@ -3,12 +3,12 @@
 use std::process::ExitCode;
 
 use anyhow::Result;
-use serde_json::Value;
+use serde_json::{Value, json};
 use uuid::Uuid;
 
 use super::watch;
 use crate::exit::done;
-use crate::output::{self, Rows, cell, items};
+use crate::output::{self, Format, Rows, cell, items};
 use crate::session::{MAX_LISTED, Session};
 
 pub(super) async fn show(session: &Session, id: Uuid) -> Result<ExitCode> {
@@ -103,12 +103,13 @@ pub(super) async fn logs(
     let mut seen = None;
     if let Some(last) = last {
         let page: Value = request().query("last", true).query("limit", last).send().await?;
-        for line in items(&page["items"]) {
-            print_log(session, several, line)?;
-            seen = line["cursor"].as_str().map(str::to_owned);
-        }
         if !follow {
+            print_log(session, several, &page)?;
             return done();
+        }
+        for line in items(&page) {
+            print_new_line(session, several, line)?;
+            seen = line["cursor"].as_str().map(str::to_owned);
         }
     }
     if follow {
@@ -117,7 +118,7 @@ pub(super) async fn logs(
         while let Some(event) = events.next().await? {
             // Other events are the end, or of a kind that this version does not know.
             if event.event == "log" || event.event == "message" {
-                print_log(session, several, &serde_json::from_str(&event.data)?)?;
+                print_new_line(session, several, &serde_json::from_str(&event.data)?)?;
             }
         }
         return done();
@@ -126,16 +127,28 @@ pub(super) async fn logs(
         .query("limit", 500)
         .send_for_all(&session.client, MAX_LISTED)
         .await?;
-    for line in &lines {
-        print_log(session, several, line)?;
-    }
+    print_log(session, several, &json!({ "items": lines }))?;
     done()
 }
 
-pub(super) fn print_log(session: &Session, several: bool, line: &Value) -> Result<()> {
-    if session.output != output::Format::Table {
-        return output::print(&line.to_string());
+/// Prints a log that was read to its end: one document for programs.
+pub(super) fn print_log(session: &Session, several: bool, page: &Value) -> Result<()> {
+    match session.output {
+        Format::Table => items(page).try_for_each(|line| print_line(several, line)),
+        Format::Json | Format::Yaml => session.output.print_list(page, &[]),
     }
+}
+
+/// Prints a line while the log grows. There is no document before the end, so programs get each line as JSON.
+fn print_new_line(session: &Session, several: bool, line: &Value) -> Result<()> {
+    match session.output {
+        Format::Table => print_line(several, line),
+        Format::Json | Format::Yaml => output::print(&line.to_string()),
+    }
+}
+
+/// Prints a line for people, with its task if there are several.
+fn print_line(several: bool, line: &Value) -> Result<()> {
     let level = cell(line, "/level");
     let fields = line["fields"].as_object().filter(|fields| !fields.is_empty());
     let fields = fields

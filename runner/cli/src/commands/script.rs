@@ -6,7 +6,7 @@ use std::process::ExitCode;
 
 use anyhow::{Context, Result};
 use clap::{Args, Subcommand};
-use heddle_client::{AttemptState, InvokeRequest};
+use heddle_client::{AttemptState, InvokeRequest, ScriptVersion};
 use heddle_sandbox::Language;
 use serde_json::{Value, json};
 
@@ -72,7 +72,7 @@ pub enum ScriptCommand {
     },
     /// Download the wasm or the source text of a version
     Download {
-        /// The script: `name` or `name@version`
+        /// The script: `name@version`, or `name` for the active version
         name: String,
         /// The file to write; `-` is stdout [default: NAME.wasm, NAME.js and so on]
         file: Option<PathBuf>,
@@ -318,20 +318,16 @@ pub(crate) async fn run(session: &Session, command: ScriptCommand) -> Result<Exi
 /// Writes a version into a file. One that exists is somebody's work, and stays.
 async fn download(session: &Session, name: &str, file: Option<PathBuf>, force: bool) -> Result<ExitCode> {
     let (script, version) = split_version(name)?;
-    let version = match version {
-        Some(version) => version,
-        None => {
-            let versions = session.client.script_versions(script, None).await?;
-            let newest = versions.items.iter().map(|found| found.version).max();
-            newest.context("the script has no versions")?
+    let found: ScriptVersion = match version {
+        Some(version) => {
+            let path = &["v1", "scripts", script, "versions", &version.to_string()];
+            session.client.get(path).send().await?
         }
+        // The name alone means the active version.
+        None => session.client.script(script).await?.version,
     };
-    let found: Value = session
-        .client
-        .get(&["v1", "scripts", script, "versions", &version.to_string()])
-        .send()
-        .await?;
-    let language = found["world"].as_str().and_then(Language::of_world);
+    let version = found.version;
+    let language = Language::of_world(&found.world);
     let end = language.map_or("wasm", |language| language.file().rsplit('.').next().unwrap_or("txt"));
     let file = file.unwrap_or_else(|| PathBuf::from(format!("{script}.{end}")));
     let to_stdout = file == Path::new("-");
@@ -341,10 +337,7 @@ async fn download(session: &Session, name: &str, file: Option<PathBuf>, force: b
             file.display()
         )));
     }
-    let bytes = match language {
-        Some(_) => session.client.script_source(script, version).await?,
-        None => session.client.script_wasm(script, version).await?,
-    };
+    let bytes = versions::bytes_of(session, &found).await?;
     if to_stdout {
         let mut out = std::io::stdout().lock();
         out.write_all(&bytes)?;
@@ -437,6 +430,7 @@ async fn logs(session: &Session, name: &str, count: u16) -> Result<ExitCode> {
         (Some((name, _)), None) => name == script,
         (None, _) => false,
     };
+    let mut found: Vec<Value> = Vec::new();
     for run in runs.iter().rev() {
         let id = cell(run, "/id");
         // Only the answer about one run says which versions its tasks use; lists do not.
@@ -448,14 +442,21 @@ async fn logs(session: &Session, name: &str, count: u16) -> Result<ExitCode> {
         let tasks = run["scripts"].as_object().into_iter().flatten();
         for (task, _) in tasks.filter(|(_, resolved)| is_it(resolved)) {
             let request = session.client.get(&["v1", "runs", &id, "tasks", task, "logs"]);
-            let lines: Vec<Value> = request
+            let mut lines: Vec<Value> = request
                 .query("limit", 500)
                 .send_for_all(&session.client, crate::session::MAX_LISTED)
                 .await?;
-            for line in &lines {
-                super::run::print_log(session, true, line)?;
+            if session.output == Format::Table {
+                super::run::print_log(session, true, &json!({ "items": lines }))?;
+            } else {
+                // The lines of all runs are one list, so each names its run.
+                lines.iter_mut().for_each(|line| line["run"] = json!(id));
+                found.append(&mut lines);
             }
         }
+    }
+    if session.output != Format::Table {
+        session.output.print_list(&json!({ "items": found }), &[])?;
     }
     done()
 }

@@ -3,8 +3,9 @@
 use std::process::ExitCode;
 
 use anyhow::{Context, Result};
+use chrono::SubsecRound;
 use clap::{Args, Subcommand};
-use heddle_client::NewToken;
+use heddle_client::{MadeToken, Moment, NewToken};
 use heddle_domain::Span;
 use heddle_http::access::{DEVICE_KEY_BYTES_MIN, DEVICE_TOKEN_MAX, Signer};
 use serde_json::json;
@@ -63,7 +64,7 @@ pub struct Sign {
     /// The user for whom the device may poll
     #[arg(long, value_name = "UID")]
     pub uid: String,
-    /// How long the token is valid, at most 1d
+    /// How long the token is valid, 1s to 1d
     #[arg(long, value_name = "DURATION", default_value = "1h")]
     pub expires_in: String,
 }
@@ -76,20 +77,21 @@ pub(crate) fn sign(sign: &Sign, output: Format) -> Result<ExitCode> {
         .expires_in
         .parse()
         .map_err(|error| usage(format!("--expires-in: {error}")))?;
-    if span.is_zero() || span.std() > DEVICE_TOKEN_MAX {
+    let (shortest, longest) = (Span::from_secs(1), Span::from_secs(DEVICE_TOKEN_MAX.as_secs()));
+    if span < shortest || span > longest {
         return Err(usage(format!(
-            "--expires-in must be longer than zero and at most {}",
-            Span::from_secs(DEVICE_TOKEN_MAX.as_secs())
+            "--expires-in must be at least {shortest} and at most {longest}"
         )));
     }
     let now = heddle_engine::NodeClock::default().own();
-    let expires_at = now + span.chrono();
+    // The end in the token is in whole seconds.
+    let expires_at = (now + span.chrono()).trunc_subsecs(0);
     let token = signer.sign(&sign.uid, expires_at);
     // A token that nodes would refuse is an error here.
     if signer.verify(&token, now).is_none() {
         return Err(usage("--uid must have 1 to 250 characters and no control characters"));
     }
-    let value = json!({ "uid": sign.uid, "expires_at": expires_at, "token": token });
+    let value = json!({ "uid": sign.uid, "expires_at": Moment(expires_at), "token": token });
     output.print(&value, |_| token.clone())?;
     done()
 }
@@ -115,11 +117,13 @@ impl Create {
 pub(crate) async fn create_in_database(create: Create, output: Format) -> Result<ExitCode> {
     let url = create.database_url.as_deref().context("a database")?;
     let token = create.token()?;
-    let secret = crate::node::create_token(url, &token).await?;
-    output.print(
-        &json!({ "name": token.name, "role": token.role, "token": secret }),
-        |_| secret.clone(),
-    )?;
+    let made = crate::node::create_token(url, &token).await?;
+    print_made(&made, output)
+}
+
+/// Prints a new token. People get its value alone.
+fn print_made(made: &MadeToken, output: Format) -> Result<ExitCode> {
+    output.print(&serde_json::to_value(made)?, |_| made.token.clone())?;
     done()
 }
 
@@ -164,9 +168,8 @@ pub(crate) async fn sessions(session: &Session, command: SessionCommand) -> Resu
 pub(crate) async fn run(session: &Session, command: TokenCommand) -> Result<ExitCode> {
     match command {
         TokenCommand::Create(create) => {
-            let token = session.client.create_token(&create.token()?).await?;
-            let value = serde_json::to_value(&token)?;
-            session.output.print(&value, |_| token.token.clone())?;
+            let made = session.client.create_token(&create.token()?).await?;
+            return print_made(&made, session.output);
         }
         TokenCommand::Sign(command) => return sign(&command, session.output),
         TokenCommand::List => {

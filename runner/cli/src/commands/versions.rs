@@ -75,7 +75,7 @@ fn facts_here(compiled: &Compiled) -> Value {
     })
 }
 
-async fn bytes_of(session: &Session, version: &ScriptVersion) -> Result<Bytes> {
+pub(super) async fn bytes_of(session: &Session, version: &ScriptVersion) -> Result<Bytes> {
     Ok(match Language::of_world(&version.world) {
         Some(_) => session.client.script_source(&version.name, version.version).await?,
         None => session.client.script_wasm(&version.name, version.version).await?,

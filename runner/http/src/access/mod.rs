@@ -43,9 +43,10 @@ pub use local::check_local;
 pub use rate::Peer;
 pub(crate) use rate::Rates;
 pub use spec::TokenSpec;
+pub(crate) use spec::shown_token;
 pub(crate) use token_watch::TokenWatch;
 pub(crate) use tokens::TokenCache;
-pub use tokens::{TOKEN_PREFIX, USES_WRITTEN_EVERY, new_token, token_hash};
+pub use tokens::{TOKEN_PREFIX, USES_WRITTEN_EVERY, token_hash};
 
 /// What a route requires of its caller.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -1,13 +1,17 @@
-//! A token as it is asked for: by `POST /v1/tokens`, and by `heddle token create` against the database. Both read it
-//! here, so that neither lets in what the other refuses.
+//! A token as it is asked for: by `POST /v1/tokens`, and by `heddle token create` against the database. Both read and
+//! create it here, so that neither lets in what the other refuses, and both give the same answer.
 
-use heddle_api::NewToken;
 use heddle_api::moment::parse_moment;
+use heddle_api::{MadeToken, NewToken, Token};
 use heddle_domain::dispatch::bare_uid;
-use heddle_domain::{Faults, Name, Time, spec};
+use heddle_domain::{Chance, Faults, Name, Time, id, spec};
+use heddle_store::change::By;
+use heddle_store::token::{TokenRow, TokenWrite};
+use heddle_store::{Store, StoreError};
 use serde_json::Value;
 
 use super::Role;
+use super::tokens::{new_token, token_hash};
 
 /// How many queues or users a token may be bound to.
 const BOUND_TO_MAX: usize = 1_000;
@@ -95,6 +99,44 @@ impl TokenSpec {
             }),
             _ => Err(faults),
         }
+    }
+
+    /// Creates the token; `None` if there is one of this name.
+    pub async fn create(
+        &self,
+        store: &Store,
+        by: By<'_>,
+        chance: &dyn Chance,
+    ) -> Result<Option<MadeToken>, StoreError> {
+        let token = new_token(chance);
+        let write = TokenWrite {
+            id: id::uuid_v7(by.at, chance.bits()),
+            name: &self.name,
+            hash: token_hash(&token),
+            role: self.role.as_str(),
+            queues: &self.queues,
+            uids: &self.uids,
+            expires_at: self.expires_at,
+        };
+        let row = store.create_token(by, write).await?;
+        Ok(row.map(|row| MadeToken {
+            made: shown_token(row),
+            token,
+        }))
+    }
+}
+
+/// A token of the table, as answers show it.
+pub(crate) fn shown_token(row: TokenRow) -> Token {
+    Token {
+        id: row.id,
+        name: row.name,
+        role: row.role,
+        queues: row.queues,
+        uids: row.uids,
+        expires_at: row.expires_at.map(Into::into),
+        created_at: row.created_at.into(),
+        last_used_at: row.last_used_at.map(Into::into),
     }
 }
 

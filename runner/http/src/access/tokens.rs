@@ -61,7 +61,7 @@ fn random(prefix: &str, chance: &dyn Chance) -> String {
 }
 
 /// Makes a token's text of 256 random bits.
-pub fn new_token(chance: &dyn Chance) -> String {
+pub(super) fn new_token(chance: &dyn Chance) -> String {
     random(TOKEN_PREFIX, chance)
 }
 

@@ -5,7 +5,9 @@ use std::time::Duration;
 use axum::http::{StatusCode, header};
 use axum::response::IntoResponse;
 use bytes::Bytes;
-use heddle_api::{ActivateRequest, FetchRequest, Invocation, InvokeRequest, List, Script, ScriptVersion};
+use heddle_api::{
+    ActivateRequest, FetchRequest, INVOKE_TIMEOUT_MAX, Invocation, InvokeRequest, List, Script, ScriptVersion,
+};
 use heddle_domain::bounded::or_trouble;
 use heddle_domain::schema::Schema;
 use heddle_domain::{Faults, Name};
@@ -23,9 +25,6 @@ use crate::table::{Method, Pace, Route};
 
 /// How long an invocation may take, unless it says otherwise.
 const INVOKE_TIMEOUT_DEFAULT: Duration = Duration::from_secs(30);
-
-/// How long an invocation may take at most.
-const INVOKE_TIMEOUT_MAX: Duration = Duration::from_secs(300);
 
 fn version_of(row: ScriptVersionRow, active_version: Option<i32>) -> ScriptVersion {
     ScriptVersion {
@@ -87,8 +86,10 @@ pub(crate) fn routes() -> Vec<Route> {
             413,
             "The body has more than 64 MiB of wasm, or more than 1 MiB of source text.",
         )
-        .problem(415, "Source text in a language for which this build has no runtime.")
-        .problem(422, "The body is not a valid script; `detail` says what is wrong.")
+        .problem(
+            422,
+            "The body is not a valid script, or source text in another language; `detail` says what is wrong.",
+        )
         .pace(Pace::Uploads),
         Route::new(Method::Get, "/v1/scripts/{name}", Access::View, "Get a script", get).answers(200, of::<Script>()),
         Route::new(
@@ -197,7 +198,7 @@ async fn list(request: Request) -> Outcome {
 async fn upload(mut request: Request) -> Outcome {
     let name = request.new_name("name")?;
     let activate = request.flag("activate", true)?;
-    let language = language(&request)?;
+    let language = language(&request);
     let bytes_max = match language {
         Some(_) => MAX_SOURCE_BYTES,
         None => request.app.config.script_bytes_max,
@@ -206,22 +207,13 @@ async fn upload(mut request: Request) -> Outcome {
     store(&request, &name, bytes, language, activate).await
 }
 
-/// The language of a body that is source; `None`: it is wasm, whatever else the sender calls it.
-fn language(request: &Request) -> Result<Option<Language>, Problem> {
+/// The language of a body that is source. `None`: it has to be wasm, whatever the sender calls it, so the compiler says
+/// what else it is.
+fn language(request: &Request) -> Option<Language> {
     let value = request.headers.get(header::CONTENT_TYPE);
     let text = value.and_then(|value| value.to_str().ok()).unwrap_or_default();
     let media_type = text.split(';').next().unwrap_or_default().trim().to_ascii_lowercase();
-    let found = Language::of_media_type(&media_type);
-    if found.is_none() && (media_type.starts_with("text/x-") || media_type == "text/python") {
-        let detail = format!(
-            "this build has no runtime for {media_type}; it accepts {}, and wasm of any language",
-            Language::ALL
-                .map(|language| language.media_type().split(';').next().unwrap_or_default())
-                .join(", ")
-        );
-        return Err(Problem::new(StatusCode::UNSUPPORTED_MEDIA_TYPE, detail));
-    }
-    Ok(found)
+    Language::of_media_type(&media_type)
 }
 
 async fn store(request: &Request, name: &Name, bytes: Bytes, language: Option<Language>, activate: bool) -> Outcome {

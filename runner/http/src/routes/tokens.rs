@@ -2,27 +2,14 @@
 
 use axum::http::StatusCode;
 use heddle_api::{List, MadeToken, NewToken, Token};
-use heddle_domain::{Name, id};
-use heddle_store::token::{TokenRow, TokenWrite};
+use heddle_domain::Name;
+use heddle_store::token::TokenRow;
 
-use crate::access::{Access, TokenSpec, new_token, token_hash};
+use crate::access::{Access, TokenSpec, shown_token};
 use crate::describe::of;
 use crate::problem::Problem;
 use crate::request::{Outcome, Request, answer, list_of, no_content, ok};
 use crate::table::{Method, Route};
-
-fn shown(row: TokenRow) -> Token {
-    Token {
-        id: row.id,
-        name: row.name,
-        role: row.role,
-        queues: row.queues,
-        uids: row.uids,
-        expires_at: row.expires_at.map(Into::into),
-        created_at: row.created_at.into(),
-        last_used_at: row.last_used_at.map(Into::into),
-    }
-}
 
 pub(crate) fn routes() -> Vec<Route> {
     vec![
@@ -66,30 +53,14 @@ pub(crate) fn routes() -> Vec<Route> {
 
 async fn list(request: Request) -> Outcome {
     let page = request.app.store.tokens(request.cursor(), request.limit()?).await?;
-    list_of(page, shown)
+    list_of(page, shown_token)
 }
 
 async fn create(mut request: Request) -> Outcome {
     let spec = TokenSpec::read(&request.json().await?, request.now).map_err(Problem::invalid)?;
     let app = &request.app;
-    let token = new_token(&*app.chance);
-    let write = TokenWrite {
-        id: id::uuid_v7(request.now, app.chance.bits()),
-        name: &spec.name,
-        hash: token_hash(&token),
-        role: spec.role.as_str(),
-        queues: &spec.queues,
-        uids: &spec.uids,
-        expires_at: spec.expires_at,
-    };
-    match app.store.create_token(request.by(), write).await? {
-        Some(row) => answer(
-            StatusCode::CREATED,
-            &MadeToken {
-                made: shown(row),
-                token,
-            },
-        ),
+    match spec.create(&app.store, request.by(), &*app.chance).await? {
+        Some(made) => answer(StatusCode::CREATED, &made),
         None => {
             let existing = app.store.token(&spec.name).await?;
             let problem = Problem::conflict(format!("a token `{}` already exists", spec.name));
@@ -115,7 +86,7 @@ async fn find(request: &Request) -> Result<TokenRow, Problem> {
 }
 
 async fn get(request: Request) -> Outcome {
-    ok(&shown(find(&request).await?))
+    ok(&shown_token(find(&request).await?))
 }
 
 async fn revoke(request: Request) -> Outcome {
