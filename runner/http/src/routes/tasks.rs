@@ -111,7 +111,7 @@ fn task_ref(request: &Request) -> Result<TaskRef, Problem> {
     Ok(TaskRef {
         run: request.id("id", "run")?,
         task: request.name("task", "task")?,
-        item: request.query_as("item", "a number from 0")?,
+        item: request.query_number("item", 0..=u32::MAX)?,
     })
 }
 
@@ -146,8 +146,8 @@ fn log_query(request: &Request) -> Result<LogQuery, Problem> {
         .map(str::to_owned);
     Ok(LogQuery {
         task,
-        item: request.query_as("item", "a number from 0")?,
-        attempt: request.query_as("attempt", "a number from 1")?,
+        item: request.query_number("item", 0..=u32::MAX)?,
+        attempt: request.query_number("attempt", 0..=u32::MAX)?,
         cursor: resumed.or_else(|| request.cursor().map(str::to_owned)),
         last: request.flag("last", false)?,
         limit: request.limit()?,
