@@ -90,6 +90,15 @@ async fn names() {
         (node.all(&told).await.len() == 1).then_some(())
     })
     .await;
+    node.run(composed, json!({"callback": composed})).await;
+    let told = format!("/v1/notifications?group={}", path_part(decomposed));
+    eventually("notification about the group", async || {
+        (node.all(&told).await.len() == 1).then_some(())
+    })
+    .await;
+    let bulk = json!({"filter": {"script": decomposed}, "action": "delete", "dry_run": true});
+    let bulk = node.post("/v1/runs/bulk", bulk).await.expect_status(200);
+    assert_eq!(bulk["matched"], 3, "{bulk:#}");
     let too_long = "x".repeat(64);
     let far_too_long = "n".repeat(300);
     let hangul = "한".repeat(300);

@@ -369,6 +369,7 @@ async fn finding_groups_and_runs() {
         ("q=ORDERS%2C", "export"),
         ("label=team", "Import-Orders export"),
         ("label=team=ops", "export"),
+        ("label=team=none&label=team=ops", ""),
         ("last_state=failed", "export"),
         ("last_state=succeeded,failed", "Import-Orders export"),
         ("last_state=running", "queued"),

@@ -114,7 +114,7 @@ async fn list(request: Request) -> Outcome {
         channel: request.query_name("channel"),
         events,
         states,
-        group: request.query("group").map(str::to_owned),
+        group: request.query_name("group"),
         run,
         from: request.query_time("from")?,
         to: request.query_time("to")?,

@@ -1,6 +1,5 @@
 //! Runs: submitting, finding, watching. What people do to them is in `run_controls`.
 
-use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use axum::http::{HeaderValue, StatusCode, header};
@@ -216,7 +215,7 @@ fn filter(request: &Request) -> Result<RunFilter, Problem> {
             .iter()
             .filter(|(name, value)| name == "label" && !value.is_empty())
             .map(|(_, value)| parse_label(value))
-            .collect::<BTreeMap<_, _>>(),
+            .collect(),
         key: request.query("key").map(str::to_owned),
         params: request
             .query
@@ -266,7 +265,7 @@ fn is_hot(request: &Request, filter: &RunFilter) -> Result<bool, Problem> {
 }
 
 /// `name` or `name@version`, with the name in its stored form.
-fn script_sought(text: &str) -> String {
+pub(crate) fn script_sought(text: &str) -> String {
     match text.split_once('@') {
         Some((name, version)) => format!("{}@{version}", Name::sought(name)),
         None => Name::sought(text),
@@ -276,7 +275,7 @@ fn script_sought(text: &str) -> String {
 async fn list(request: Request) -> Outcome {
     let mut filter = filter(&request)?;
     filter.hot = is_hot(&request, &filter)?;
-    let cursor = request.cursor_as::<Uuid>()?.map(|cursor| cursor.to_string());
+    let cursor = request.cursor().map(str::to_owned);
     ok(&adapter::runs::list(&request.app.engine, filter, cursor, request.limit()?).await?)
 }
 
