@@ -13,6 +13,7 @@ use axum::response::{IntoResponse, Response};
 use bytes::Bytes;
 use heddle_api::List;
 use heddle_api::moment::parse_moment;
+use heddle_domain::chance::fraction;
 use heddle_domain::{Faults, Name, Span, Time};
 use heddle_store::change::{By, Page};
 use heddle_store::group::IfMatch;
@@ -32,6 +33,13 @@ pub const LIMIT_DEFAULT: i64 = 50;
 
 /// How many things a page of a list may have.
 pub const LIMIT_MAX: i64 = 500;
+
+/// How often a change is made anew because others were faster. Who loses a round has lost it to a change that was made, so
+/// this many callers at the same time all succeed.
+const ROUNDS_MAX: u32 = 50;
+
+/// The longest pause before the next round.
+const ROUND_PAUSE_MAX: Duration = Duration::from_millis(20);
 
 /// How many parameters a query may have.
 const QUERY_PARAMS_MAX: usize = 100;
@@ -247,6 +255,18 @@ impl Request {
             true => Err(Problem::malformed("`If-Match` is empty".to_owned())),
             false => Ok(Some(IfMatch::Revisions(revisions))),
         }
+    }
+
+    /// Pauses before a change of what was read is made anew, because somebody else changed that in between; after too
+    /// many lost rounds, 503. The pauses differ, so that not all who lost meet again.
+    pub(crate) async fn once_more(&self, lost: &mut u32) -> Result<(), Problem> {
+        *lost += 1;
+        if *lost >= ROUNDS_MAX {
+            let detail = "others are changing this at the same time; try again";
+            return Err(Problem::unavailable(detail, 1));
+        }
+        tokio::time::sleep(ROUND_PAUSE_MAX.mul_f64(fraction(self.app.chance.bits()))).await;
+        Ok(())
     }
 
     /// Whether the caller would rather have server-sent events.
