@@ -385,6 +385,9 @@ async fn if_match() {
         node.send(request).await
     };
     delete("\"4\", \"7\"").await.expect_problem(412, &[]);
+    for path in ["/v1/groups/g/disable", "/v1/groups/g/enable"] {
+        assert_eq!(node.post(path, json!({})).await.headers["etag"], "\"8\"", "{path}");
+    }
     assert_eq!(node.get("/v1/groups/g").await.headers["etag"], "\"8\"");
     delete("\"7\", \"8\"").await.expect_status(200);
     delete("*").await.expect_problem(404, &[]);

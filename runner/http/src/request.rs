@@ -20,7 +20,7 @@ use heddle_store::group::IfMatch;
 use parking_lot::Mutex;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
-use serde_json::Value;
+use serde_json::{Map, Value};
 
 use crate::access::{Caller, Peer, Standing, refused};
 use crate::app::App;
@@ -62,6 +62,8 @@ pub struct Request {
     /// The values of the path's `{parts}`, decoded.
     pub(crate) path: Option<RawPathParams>,
     pub(crate) query: Vec<(String, String)>,
+    /// Whether an empty body means `{}`.
+    pub(crate) body_optional: bool,
     /// Behind a mutex only because a body must not be used from two threads, which nobody does.
     pub(crate) body: Mutex<Body>,
 }
@@ -350,7 +352,13 @@ impl Request {
     /// The body as JSON of up to so many bytes.
     pub async fn json_up_to(&mut self, bytes_max: usize) -> Result<Value, Problem> {
         self.is_json()?;
-        json::parse(&self.bytes(bytes_max).await?)
+        let bytes = self.bytes(bytes_max).await?;
+        self.left_out(&bytes).map_or_else(|| json::parse(&bytes), Ok)
+    }
+
+    /// What an empty body means, if it may be left out.
+    fn left_out(&self, bytes: &[u8]) -> Option<Value> {
+        (self.body_optional && bytes.trim_ascii().is_empty()).then(|| Value::Object(Map::new()))
     }
 
     /// The body as a spec, in JSON or YAML.
@@ -358,6 +366,9 @@ impl Request {
         let media_type = self.media_type()?;
         let bytes_max = self.app.config.body_bytes_max;
         let bytes = self.bytes(bytes_max).await?;
+        if let Some(value) = self.left_out(&bytes) {
+            return Ok(value);
+        }
         match media_type {
             MediaType::Json => json::parse(&bytes),
             MediaType::Yaml => {
@@ -370,20 +381,15 @@ impl Request {
     /// The body of a call that takes nothing: none, or an empty object. Anything else would have no effect, so it is
     /// refused.
     pub async fn nothing(&mut self) -> Result<(), Problem> {
-        self.body::<Nothing>(true).await.map(drop)
+        self.body::<Nothing>().await.map(drop)
     }
 
-    /// The body as something typed; `{}` if there is none and `optional`.
-    pub async fn body<T: DeserializeOwned>(&mut self, optional: bool) -> Result<T, Problem> {
+    /// The body as something typed.
+    pub async fn body<T: DeserializeOwned>(&mut self) -> Result<T, Problem> {
         let bytes_max = self.app.config.body_bytes_max;
         self.media_type()?;
         let bytes = self.bytes(bytes_max).await?;
-        let value = if optional && bytes.trim_ascii().is_empty() {
-            Value::Object(serde_json::Map::new())
-        } else {
-            json::parse(&bytes)?
-        };
-        typed(value, "")
+        typed(self.left_out(&bytes).map_or_else(|| json::parse(&bytes), Ok)?, "")
     }
 }
 

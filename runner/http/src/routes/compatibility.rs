@@ -63,15 +63,16 @@ pub(crate) fn routes() -> Vec<Route> {
         [
             call(Method::Post, path, summary, handler.clone())
                 .detail("Give `taskId` as JSON, as a form field, as the whole body, or in the query.")
-                .query("taskId", TASK_ID)
+                .number("taskId", 1..=i64::MAX, None, TASK_ID)
                 .takes(of::<TimerTaskId>())
-                .takes_as("application/x-www-form-urlencoded", of::<TimerTaskId>()),
+                .takes_as("application/x-www-form-urlencoded", of::<TimerTaskId>())
+                .optional(),
             call(Method::Get, path, summary, handler)
                 .detail(
                     "The same call with GET, for existing clients. It needs a token; a session cookie is not \
                     accepted.",
                 )
-                .query("taskId", TASK_ID)
+                .number("taskId", 1..=i64::MAX, None, TASK_ID)
                 .acts(),
         ]
     }

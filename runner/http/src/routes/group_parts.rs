@@ -43,6 +43,7 @@ pub(crate) fn routes() -> Vec<Route> {
                 applied to the current spec.",
         )
         .takes_spec(of::<GroupPatch>())
+        .optional()
         .answers(200, of::<Group>())
         .problem(412, "`If-Match` names another revision.")
         .problem(422, "The result is not valid; `errors` has each error with its place."),

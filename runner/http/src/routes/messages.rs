@@ -73,10 +73,10 @@ pub(crate) fn routes() -> Vec<Route> {
             `receiver` alone reads all messages of the days.",
         )
         .list()
-        .query("day", "Only messages that are due on this day, for example 2026-11-21.")
-        .query("bucket", "Only messages in this bucket, 0 to 9999.")
-        .query("sender", "Only messages from this sender.")
-        .query("receiver", "Only messages to this receiver.")
+        .formatted("day", "date", "Only messages that are due on this day, for example 2026-11-21.")
+        .number("bucket", 0..=BUCKETS - 1, None, "Only messages in this bucket, 0 to 9999.")
+        .number("sender", 0..=i64::MAX, None, "Only messages from this sender.")
+        .number("receiver", 0..=i64::MAX, None, "Only messages to this receiver.")
         .answers(200, of::<List<MessageView>>())
         .problem(422, "The search takes too long; add `day` or `sender`."),
         Route::new(

@@ -69,9 +69,9 @@ pub(crate) fn routes() -> Vec<Route> {
             "Only notifications in these states: `pending`, `sent`, `failed`. For several, use commas.",
         )
         .query("group", "Only notifications about this group.")
-        .query("run", "Only notifications about this run.")
-        .query("from", "Only notifications created at or after this time.")
-        .query("to", "Only notifications created before this time.")
+        .formatted("run", "uuid", "Only notifications about this run.")
+        .time("from", "Only notifications created at or after this time.")
+        .time("to", "Only notifications created before this time.")
         .answers(200, of::<List<Notification>>()),
         Route::new(
             Method::Get,

@@ -87,7 +87,7 @@ pub(crate) fn routes() -> Vec<Route> {
             "Oldest first. A minute can be missing if no task run waited, was claimed or ended in it. The statistics \
             are kept for three hours. They are meant for charts: the numbers of ended task runs are approximate.",
         )
-        .query("from", "Only minutes from this time. Default: an hour ago.")
+        .time("from", "Only minutes from this time. Default: an hour ago.")
         .answers(200, of::<List<QueueMinute>>()),
         Route::new(
             Method::Put,
@@ -101,6 +101,7 @@ pub(crate) fn routes() -> Vec<Route> {
             removes the limit. Omitted fields do not change.",
         )
         .takes_spec(of::<QueueSpec>())
+        .optional()
         .answers_put(of::<Queue>()),
         Route::new(
             Method::Post,
@@ -373,7 +374,7 @@ async fn claim(mut request: Request) -> Outcome {
     if !request.caller.may_claim(queue.as_str()) {
         return Err(Problem::forbidden(format!("this token is not for the queue `{queue}`")));
     }
-    let body: ClaimRequest = request.body(false).await?;
+    let body: ClaimRequest = request.body().await?;
     let mut faults = Faults::default();
     let name = &body.worker;
     if name.is_empty() || name.chars().count() > WORKER_CHARS_MAX || name.chars().any(char::is_control) {
@@ -534,7 +535,7 @@ fn bound(caller: &Caller) -> Result<Vec<String>, Problem> {
 
 async fn on_one(mut request: Request, verb: Verb) -> Outcome {
     let id: Uuid = request.id("id", "claim")?;
-    let body: WordBody = request.body(false).await?;
+    let body: WordBody = request.body().await?;
     if body.id.is_some_and(|given| given != id) {
         return Err(Problem::invalid_at(
             "/id",

@@ -55,6 +55,7 @@ pub(crate) fn routes() -> Vec<Route> {
                 (default: the script versions recorded on the run) or `active`.",
         )
         .takes(of::<ScriptsChoice>())
+        .optional()
         .answers(200, of::<Run>())
         .problem(409, "The run is not failed or cancelled."),
         Route::new(
@@ -65,6 +66,7 @@ pub(crate) fn routes() -> Vec<Route> {
             rerun,
         )
         .takes(of::<ScriptsChoice>())
+        .optional()
         .answers(202, of::<Run>()),
         Route::new(
             Method::Put,
@@ -115,12 +117,12 @@ async fn simple(mut request: Request, what: Control) -> Outcome {
 }
 
 async fn restart(mut request: Request) -> Outcome {
-    let body: ScriptsChoice = request.body(true).await?;
+    let body: ScriptsChoice = request.body().await?;
     ok(&control(&request, Control::Restart(body.scripts)).await?)
 }
 
 async fn rerun(mut request: Request) -> Outcome {
-    let body: ScriptsChoice = request.body(true).await?;
+    let body: ScriptsChoice = request.body().await?;
     located(
         StatusCode::ACCEPTED,
         &control(&request, Control::Rerun(body.scripts)).await?,
@@ -164,7 +166,7 @@ pub(crate) fn bounded_reason(reason: &str) -> Result<String, Problem> {
 }
 
 async fn set_state(mut request: Request) -> Outcome {
-    let body: StateOverride = request.body(false).await?;
+    let body: StateOverride = request.body().await?;
     ok(&control(&request, override_to(body.state, &body.reason)?).await?)
 }
 
@@ -235,7 +237,7 @@ fn checked(given: heddle_api::RunFilter) -> Result<RunFilter, Problem> {
 }
 
 async fn bulk(mut request: Request) -> Outcome {
-    let body: Bulk = request.body(false).await?;
+    let body: Bulk = request.body().await?;
     let filter = checked(body.filter)?;
     let of_clear = [
         ("/task", body.task.is_some()),
