@@ -1,9 +1,12 @@
-//! The maximum size of one answer of claims: large task runs come in smaller batches, and have no other disadvantage.
+//! Claims: which fields a report has; the maximum size of one answer, by which large task runs come in smaller batches, and
+//! have no other disadvantage.
 
 use std::collections::BTreeSet;
 
 use heddle_tests::{Api, World, eventually};
 use serde_json::{Value, json};
+
+use crate::with;
 
 /// What one answer carries of params and contexts, but for its first claim.
 const BYTES_MAX: usize = 4 * 1024 * 1024;
@@ -20,6 +23,57 @@ async fn claims(api: &Api, queue: &str) -> Vec<Value> {
 
 fn bytes(claim: &Value) -> usize {
     claim["params"].to_string().len() + claim["context"].to_string().len()
+}
+
+/// A report has the fields of its call, and no others; null is like a field that is missing.
+#[tokio::test]
+async fn reports_have_their_own_fields() {
+    let (_world, node) = World::with_node().await;
+    let id = "0199aa00-0000-7000-8000-000000000000";
+    let other = "0199aa00-0000-7000-8000-000000000001";
+    for (verb, fields, pointer) in [
+        ("complete", json!({"lease": "1s"}), Some("/lease")),
+        ("release", json!({"output": 1}), Some("/output")),
+        ("heartbeat", json!({"fatal": true}), Some("/fatal")),
+        (
+            "heartbeat",
+            json!({"log": [{"message": "a"}, {"message": 5}]}),
+            Some("/log/1/message"),
+        ),
+        ("fail", json!({"error": 5}), Some("/error")),
+        ("fail", json!({"id": other}), Some("/id")),
+        ("complete", json!({"token": null}), Some("/token")),
+        // The token is wrong.
+        ("complete", json!({"output": null}), None),
+        ("fail", json!({}), None),
+        ("fail", json!({"error": null, "fatal": null, "retry_after": null}), None),
+        (
+            "heartbeat",
+            json!({"lease": null, "log": null, "note": null, "id": id}),
+            None,
+        ),
+    ] {
+        let body = with(json!({"token": "x"}), fields);
+        let reply = node.post(&format!("/v1/claims/{id}/{verb}"), body.clone()).await;
+        match pointer {
+            None => reply.expect_problem(409, &[]),
+            Some(pointer) => reply.expect_problem(422, &[pointer]),
+        };
+        if body["id"] == other {
+            continue;
+        }
+        let well = json!({"id": id, "token": "x"});
+        let items = json!({"items": [well, with(json!({"id": id}), body)]});
+        let reply = node.post(&format!("/v1/claims/{verb}"), items).await;
+        match pointer {
+            None => assert_eq!(reply.expect_status(200)["items"][1]["status"], 409),
+            Some(pointer) => drop(reply.expect_problem(422, &[&format!("/items/1{pointer}")])),
+        }
+    }
+    let nameless = json!({"items": [{"token": "x"}, 5]});
+    node.post("/v1/claims/complete", nameless)
+        .await
+        .expect_problem(422, &["/items/0/id", "/items/1/id"]);
 }
 
 /// Claims until all runs are held, each once and as its first attempt; how many each answer had.

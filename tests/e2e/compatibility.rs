@@ -133,6 +133,41 @@ async fn tasks_are_switched_started_and_deleted() {
     }
 }
 
+/// Changes of one tree at the same time: all stick, and a deleted tree stays deleted.
+#[tokio::test]
+async fn changes_at_once() {
+    let (_world, node) = World::with_node().await;
+    let below: Vec<Value> = (0..10).map(|n| json!({"taskName": format!("below {n}")})).collect();
+    let tree = json!({"taskName": "root", "appServiceName": "q", "subTaskList": below});
+    let made = well(&node, "submitTimerTask", tree).await;
+    let path = format!("/v1/groups/timer-task-{}", made["taskId"]);
+    let ids: Vec<&Value> = made["taskList"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .skip(1)
+        .map(|task| &task["taskId"])
+        .collect();
+    let all = async |name: &str| {
+        let calls = ids.iter().map(|id| call(&node, name, json!({"taskId": id})));
+        futures::future::join_all(calls).await
+    };
+    for (code, _) in all("disableTask").await {
+        assert_eq!(code, 200);
+    }
+    let group = node.get(&path).await.expect_status(200);
+    for id in &ids {
+        assert_eq!(group["tasks"][format!("task-{id}")]["when"], "false", "{group:#}");
+    }
+    let root = json!({"taskId": made["taskId"]});
+    let (_, codes) = futures::future::join(well(&node, "timerTaskDel", root.clone()), all("enableTask")).await;
+    for (code, _) in codes {
+        assert!(matches!(code, 200 | 404), "{code}");
+    }
+    node.get(&path).await.expect_problem(404, &[]);
+    refused(&node, "enableTask", root, 404).await;
+}
+
 #[tokio::test]
 async fn bad_trees_are_refused_and_deep_ones_accepted() {
     let (_world, node) = World::with_node().await;

@@ -87,6 +87,46 @@ async fn answers_are_as_described() {
     }
 }
 
+/// A number of a query is taken up to the described bounds, and not beyond them.
+#[tokio::test]
+async fn numbers_are_bounded_as_described() {
+    let (_world, node) = World::with_node().await;
+    let document = description(&node).await;
+    let schedules = json!({"schedules": {"daily": {"cron": "0 0 2 * * *"}}});
+    node.put_group("g", with(one(json!({"script": "hello"})), schedules))
+        .await;
+    put_topic(&node, "t", json!({"queue": "q", "granularity": "instant"})).await;
+    let mut checked = Vec::new();
+    for (path, of) in [
+        ("/v1/runs", "/v1/runs"),
+        ("/v1/events", "/v1/events"),
+        ("/v1/audiences/gid_x/members", "/v1/audiences/{audience}/members"),
+        ("/v1/groups/g/next", "/v1/groups/{name}/next"),
+        ("/v1/topics/t/messages", "/v1/topics/{topic}/messages"),
+    ] {
+        let operation = Operation::of(&document, "GET", of).operation;
+        for param in operation["parameters"].as_array().unwrap() {
+            let (name, schema) = (param["name"].as_str().unwrap(), &param["schema"]);
+            let bound = |word: &str| schema[word].as_i64().map(i128::from);
+            let (Some(minimum), Some(maximum)) = (bound("minimum"), bound("maximum")) else {
+                continue;
+            };
+            for (value, status) in [(minimum, 200), (maximum, 200), (minimum - 1, 422), (maximum + 1, 422)] {
+                let reply = node.get(&format!("{path}?{name}={value}")).await;
+                assert_eq!(reply.status, status, "{path}?{name}={value}: {:#}", reply.body);
+            }
+            checked.push(name.to_owned());
+        }
+    }
+    checked.sort();
+    assert_eq!(
+        checked,
+        [
+            "bucket", "count", "limit", "limit", "limit", "limit", "receiver", "sender"
+        ]
+    );
+}
+
 /// What callers were told nothing of, though it was taken and answered.
 #[tokio::test]
 async fn bodies_are_as_described() {

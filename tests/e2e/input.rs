@@ -90,6 +90,15 @@ async fn names() {
         (node.all(&path).await.len() == 1).then_some(())
     })
     .await;
+    node.run(composed, json!({"callback": composed})).await;
+    let told = format!("/v1/notifications?group={}", path_part(decomposed));
+    eventually("notification about the group", async || {
+        (node.all(&told).await.len() == 1).then_some(())
+    })
+    .await;
+    let bulk = json!({"filter": {"script": decomposed}, "action": "delete", "dry_run": true});
+    let bulk = node.post("/v1/runs/bulk", bulk).await.expect_status(200);
+    assert_eq!(bulk["matched"], 3, "{bulk:#}");
     let too_long = "x".repeat(64);
     let far_too_long = "n".repeat(300);
     let hangul = "한".repeat(300);
@@ -419,6 +428,39 @@ async fn bodies_where_none_is_taken() {
         let reply = node.send(request).await;
         assert_eq!(reply.status, status, "{media_type}: {:#}", reply.body);
     }
+}
+
+/// A body without a required field may be left out, in each media type that the call takes.
+#[tokio::test]
+async fn bodies_that_may_be_left_out() {
+    let (_world, node) = World::with_node().await;
+    node.put_group("g", one(json!({"script": "hello"}))).await;
+    node.put("/v1/queues/q", json!({"paused": false}))
+        .await
+        .expect_status(201);
+    let checks = [
+        (Method::PUT, "/v1/categories/c", 201),
+        (Method::PUT, "/v1/queues/q", 200),
+        (Method::PATCH, "/v1/groups/g", 200),
+        (Method::PATCH, "/v1/audiences/gid_x/members", 200),
+        (Method::POST, "/v1/groups/g/disable", 200),
+        (Method::POST, "/v1/groups/g/runs?force=true", 202),
+        (Method::POST, "/v1/scripts/hello/invoke", 200),
+        // These have one.
+        (Method::PUT, "/v1/pools/p", 400),
+        (Method::PUT, "/v1/groups/h", 400),
+        // Here, nothing would mean everything.
+        (Method::PUT, "/v1/retention", 400),
+    ];
+    for (method, path, status) in checks {
+        let reply = node.send(node.request(method.clone(), path)).await;
+        assert_eq!(reply.status, status, "{method} {path}: {:#}", reply.body);
+    }
+    for (media_type, body) in [("application/json", "\n"), ("application/yaml", " ")] {
+        let again = node.put_bytes("/v1/categories/c", media_type, body).await;
+        assert_eq!(again.expect_status(200)["description"], "");
+    }
+    assert_eq!(node.get("/v1/groups/g").await.expect_status(200)["revision"], 1);
 }
 
 /// What is missing is named by its own place.

@@ -413,10 +413,22 @@ async fn events() {
         let names = resumed(cursor).await;
         assert_eq!(names, ["task.succeeded", "task.succeeded", "run.succeeded", "end"]);
     }
+    for path in [
+        "events?cursor=x",
+        "logs?cursor=x",
+        "logs?cursor=1-2",
+        "logs?follow=true&cursor=x",
+    ] {
+        nodes[0]
+            .get(&format!("/v1/runs/{run}/{path}"))
+            .await
+            .expect_problem(400, &[]);
+    }
+    let resumed = nodes[0].request(reqwest::Method::GET, &format!("/v1/runs/{run}/events"));
     nodes[0]
-        .get(&format!("/v1/runs/{run}/events?cursor=x"))
+        .send(resumed.header("Last-Event-ID", "x"))
         .await
-        .expect_problem(422, &["/cursor"]);
+        .expect_problem(400, &[]);
     nodes[0]
         .get("/v1/runs/00000000-0000-7000-8000-000000000000/events")
         .await

@@ -31,6 +31,11 @@ async fn lists() {
     assert_eq!(count("label=parity%3Deven&group=g").await, 6);
     assert_eq!(count("label=parity%3Deven&label=n%3D4").await, 1);
     assert_eq!(count("label=n").await, 12);
+    assert_eq!(count("label=n&label=n%3D4").await, 1);
+    assert_eq!(count("label=n%3D5&label=n%3D4").await, 0);
+    let filter = json!({"label": ["n=5", "n=4"]});
+    let bulk = json!({"filter": filter, "action": "delete", "dry_run": true});
+    assert_eq!(node.post("/v1/runs/bulk", bulk).await.expect_status(200)["matched"], 0);
     assert_eq!(count("state=failed").await, 1);
     assert_eq!(count("state=failed,succeeded").await, 13);
     assert_eq!(count("trigger=manual").await, 13);

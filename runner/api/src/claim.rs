@@ -2,7 +2,7 @@
 
 use heddle_domain::Span;
 use schemars::JsonSchema;
-use serde::{Deserialize, Serialize};
+use serde::{Deserialize, Deserializer, Serialize};
 use serde_json::{Map, Value};
 use uuid::Uuid;
 
@@ -83,8 +83,18 @@ pub struct Items<T> {
     pub items: Vec<T>,
 }
 
+/// null means what a missing field means.
+fn or_default<'de, T, D>(deserializer: D) -> Result<T, D::Error>
+where
+    T: Deserialize<'de> + Default,
+    D: Deserializer<'de>,
+{
+    Ok(Option::<T>::deserialize(deserializer)?.unwrap_or_default())
+}
+
 /// A heartbeat: the worker continues to work on the claim.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
 pub struct Heartbeat {
     /// The token of the claim.
     pub token: String,
@@ -99,7 +109,7 @@ pub struct Heartbeat {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub note: Option<String>,
     /// Lines for the log of the attempt, at most 1,000 per call.
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[serde(default, deserialize_with = "or_default", skip_serializing_if = "Vec::is_empty")]
     pub log: Vec<ReportLine>,
 }
 
@@ -139,6 +149,7 @@ pub enum LogLevel {
 
 /// The report that a task run succeeded.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
 pub struct ClaimOutput {
     /// The token of the claim.
     pub token: String,
@@ -149,15 +160,18 @@ pub struct ClaimOutput {
 
 /// The report that a task run failed.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
 #[schemars(rename = "ClaimError")]
 pub struct ClaimFailure {
     /// The token of the claim.
     pub token: String,
-    /// A message, or an object with a `message`. It is truncated after 16,384 characters.
+    /// A message, or an object with a `message`. It is truncated after 16,384 characters. Default: the worker gave no
+    /// reason.
+    #[serde(default)]
     #[schemars(extend("type" = ["string", "object", "null"]))]
     pub error: Value,
     /// Do not retry the task run. Default: false.
-    #[serde(default)]
+    #[serde(default, deserialize_with = "or_default")]
     pub fatal: bool,
     /// The minimum duration before the next attempt. Default: the retry policy decides.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -166,6 +180,7 @@ pub struct ClaimFailure {
 
 /// The request to release a claim.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
 pub struct ClaimToken {
     /// The token of the claim.
     pub token: String,

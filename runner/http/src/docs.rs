@@ -1,6 +1,7 @@
 //! The description of the API as a page: one HTML document that needs nothing else, with the same content as the
 //! OpenAPI description.
 
+use std::collections::BTreeSet;
 use std::fmt::Write;
 
 use serde_json::{Map, Value};
@@ -94,7 +95,8 @@ fn operation(html: &mut String, route: &Route, described: &Value) {
         html.push_str("</td></tr>");
     }
     bodies(html, "body", &described["requestBody"]);
-    for (status, media, _) in &route.answers {
+    let mut shown = BTreeSet::new();
+    for (status, media, _) in route.answers.iter().filter(|(status, ..)| shown.insert(*status)) {
         match media {
             Some(_) => bodies(html, status, &described["responses"][status.to_string()]),
             None => {

@@ -28,6 +28,7 @@ mod timer_task;
 mod unread;
 
 use axum::Router;
+use axum::extract::MatchedPath;
 use axum::response::{IntoResponse, Response};
 
 pub use adapter::shown_runs;
@@ -116,7 +117,9 @@ where
             return tell(problem);
         }
     }
-    let is_change = is_change(&request);
+    // Pages change things only through the API, whose routes follow their own changes.
+    let route = request.extensions().get::<MatchedPath>().map(MatchedPath::as_str);
+    let is_change = route.is_some_and(|route| is_change(request.method(), route));
     app.counts.began();
     let under_way = UnderWay(app);
     let traced = app.tracer.as_ref().and_then(|tracer| Traced::of(tracer, &request));
@@ -147,7 +150,7 @@ struct Traced {
 impl Traced {
     /// All except those that machines repeat every few seconds, and those without a route.
     fn of(tracer: &app::RequestTracer, request: &axum::extract::Request) -> Option<Self> {
-        let route = request.extensions().get::<axum::extract::MatchedPath>()?.as_str();
+        let route = request.extensions().get::<MatchedPath>()?.as_str();
         if matches!(route, "/healthz" | "/readyz" | "/metrics" | "/checkstatus") {
             return None;
         }
@@ -193,13 +196,34 @@ impl Drop for UnderWay<'_> {
     }
 }
 
-/// Whether a request may change what nodes cache: everything that writes, but for the data plane.
-fn is_change(request: &axum::extract::Request) -> bool {
-    let path = request.uri().path();
+/// Whether a request may change what nodes cache: everything that writes, but for the data plane. The route is that of
+/// the table, not the path of the request: names in a path may be any words.
+fn is_change(method: &axum::http::Method, route: &str) -> bool {
     // Some of the compatibility calls change things by GET.
-    (!request.method().is_safe() || path.starts_with("/task-scheduler/"))
-        && !path.contains("/runs")
-        && !path.starts_with("/v1/dispatch/")
-        && !path.starts_with("/v1/claims")
-        && !path.ends_with("/messages")
+    (!method.is_safe() || route.starts_with("/task-scheduler/"))
+        && !route.contains("/runs")
+        && !route.starts_with("/v1/dispatch/")
+        && !route.starts_with("/v1/claims")
+        && !route.ends_with("/messages")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_change_is_told_by_its_route() {
+        let mut changes = 0;
+        for route in routes::table().routes() {
+            let method = route.method.as_str().parse().unwrap();
+            let is_change = is_change(&method, route.path);
+            let data_plane = ["/v1/runs", "/v1/groups/{name}/runs", "/v1/dispatch/", "/v1/claims"]
+                .iter()
+                .any(|prefix| route.path.starts_with(prefix))
+                || route.path == "/v1/topics/{topic}/messages";
+            assert_eq!(is_change, route.acts && !data_plane, "{method} {}", route.path);
+            changes += usize::from(is_change);
+        }
+        assert!(changes > 30, "{changes}");
+    }
 }

@@ -8,7 +8,7 @@ use crate::describe::{Schemas, of, rename};
 use crate::examples::Examples;
 use crate::problem::PROBLEM_JSON;
 use crate::schemas;
-use crate::table::{Route, Table};
+use crate::table::{QueryParam, Route, Table};
 
 pub fn document(table: &Table) -> Value {
     let mut bodies = Schemas::new();
@@ -68,7 +68,8 @@ fn operation(route: &Route, bodies: &mut Schemas) -> Value {
         .map(|name| json!({"name": name, "in": "path", "required": true, "schema": {"type": "string"}}))
         .collect();
     parameters.extend(route.query.iter().map(|param| {
-        json!({"name": param.name, "in": "query", "description": param.detail, "schema": query_schema(param.name)})
+        let QueryParam { name, schema, detail } = param;
+        json!({"name": name, "in": "query", "description": detail, "schema": schema})
     }));
     if route.problems.iter().any(|(status, _)| *status == 412) {
         parameters.push(json!({
@@ -110,23 +111,12 @@ fn operation(route: &Route, bodies: &mut Schemas) -> Value {
             .iter()
             .map(|media| (media.media_type, json!({"schema": bodies.accepted(media.shape)})))
             .collect();
-        operation["requestBody"] = json!({"content": content});
+        operation["requestBody"] = json!({"content": content, "required": !route.body_optional});
     }
     if route.access == crate::access::Access::Open {
         operation["security"] = json!([]);
     }
     operation
-}
-
-fn query_schema(name: &str) -> Value {
-    match name {
-        "limit" => json!({"type": "integer", "minimum": 1, "maximum": 500, "default": 50}),
-        "count" => json!({"type": "integer", "minimum": 1, "maximum": 1000, "default": 5}),
-        "item" | "attempt" => json!({"type": "integer", "minimum": 0}),
-        "from" | "to" | "logical_from" | "logical_to" => json!({"type": "string", "format": "date-time"}),
-        "force" | "follow" | "activate" => json!({"type": "boolean"}),
-        _ => json!({"type": "string"}),
-    }
 }
 
 fn problem(when: &str, bodies: &mut Schemas) -> Value {
@@ -210,6 +200,67 @@ mod tests {
         }
         assert!(silent.is_empty(), "nothing is said of {silent:?}");
         assert!(all.len() > 80, "only {} schemas", all.len());
+    }
+
+    #[test]
+    fn params_have_their_types() {
+        let document = document(&crate::routes::table());
+        let check = |path: &str, name: &str, expect: Value| {
+            let params = document["paths"][path]["get"]["parameters"].as_array().unwrap();
+            let found = params.iter().find(|param| param["name"] == name).unwrap();
+            assert_eq!(found["schema"], expect, "{path} {name}");
+        };
+        let number = |minimum: i64, maximum: i64| json!({"type": "integer", "minimum": minimum, "maximum": maximum});
+        let paged = |maximum: i64, default: i64| {
+            let mut schema = number(1, maximum);
+            schema["default"] = default.into();
+            schema
+        };
+        check("/v1/runs", "limit", paged(500, 50));
+        check("/v1/audiences/{audience}/members", "limit", paged(10_000, 10_000));
+        check("/v1/events", "limit", number(1, 1_000_000));
+        check("/v1/topics/{topic}/messages", "bucket", number(0, 9_999));
+        check("/v1/groups", "enabled", json!({"type": "boolean"}));
+        check("/v1/runs", "history", json!({"type": "boolean"}));
+        check("/v1/runs", "from", json!({"type": "string", "format": "date-time"}));
+        check("/v1/runs", "state", json!({"type": "string"}));
+        let logs = &document["paths"]["/v1/runs/{id}/logs"]["get"]["responses"]["200"]["content"];
+        let media: Vec<&String> = logs.as_object().unwrap().keys().collect();
+        assert_eq!(media, ["application/json", "text/event-stream"]);
+    }
+
+    #[test]
+    fn a_body_that_may_be_left_out_has_no_required_field() {
+        let document = document(&crate::routes::table());
+        let mut optional = Vec::new();
+        for (path, methods) in document["paths"].as_object().unwrap() {
+            for (method, operation) in methods.as_object().unwrap() {
+                let Some(body) = operation.get("requestBody") else {
+                    continue;
+                };
+                if body["required"] == true {
+                    continue;
+                }
+                assert_eq!(body["required"], false, "{method} {path}");
+                // Their number may be in the query instead.
+                if path.starts_with("/task-scheduler/") {
+                    continue;
+                }
+                let schema = &body["content"]["application/json"]["schema"];
+                let target = schema["$ref"].as_str().and_then(|target| target.strip_prefix('#'));
+                let schema = target.map_or(schema, |target| document.pointer(target).unwrap());
+                assert_eq!(schema["required"], Value::Null, "{method} {path}");
+                optional.push(format!("{method} {path}"));
+            }
+        }
+        for known in ["post /v1/groups/{name}/runs", "put /v1/categories/{name}"] {
+            assert!(
+                optional.iter().any(|found| found == known),
+                "{known} is not in {optional:?}"
+            );
+        }
+        let required = &document["paths"]["/v1/groups/{name}"]["put"]["requestBody"]["required"];
+        assert_eq!(*required, true);
     }
 
     #[test]

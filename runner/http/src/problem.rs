@@ -260,6 +260,7 @@ impl From<Refusal> for Problem {
                 existing,
                 ..Self::conflict(detail)
             },
+            Refusal::Malformed(detail) => Self::malformed(detail),
             Refusal::Invalid(faults) => Self::invalid(faults),
             Refusal::Source(fault) => {
                 let mut problem = Self::invalid_at("", format!("the script has an error: {fault}"));

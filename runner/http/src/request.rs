@@ -13,13 +13,14 @@ use axum::response::{IntoResponse, Response};
 use bytes::Bytes;
 use heddle_api::List;
 use heddle_api::moment::parse_moment;
+use heddle_domain::chance::fraction;
 use heddle_domain::{Faults, Name, Span, Time};
 use heddle_store::change::{By, Page};
 use heddle_store::group::IfMatch;
 use parking_lot::Mutex;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
-use serde_json::Value;
+use serde_json::{Map, Value};
 
 use crate::access::{Caller, Peer, TokenWatch, refused};
 use crate::app::App;
@@ -32,6 +33,13 @@ pub const LIMIT_DEFAULT: i64 = 50;
 
 /// How many things a page of a list may have.
 pub const LIMIT_MAX: i64 = 500;
+
+/// How often a change is made anew because others were faster. Who loses a round has lost it to a change that was made, so
+/// this many callers at the same time all succeed.
+const ROUNDS_MAX: u32 = 50;
+
+/// The longest pause before the next round.
+const ROUND_PAUSE_MAX: Duration = Duration::from_millis(20);
 
 /// How many parameters a query may have.
 const QUERY_PARAMS_MAX: usize = 100;
@@ -54,6 +62,8 @@ pub struct Request {
     /// The values of the path's `{parts}`, decoded.
     pub(crate) path: Option<RawPathParams>,
     pub(crate) query: Vec<(String, String)>,
+    /// Whether an empty body means `{}`.
+    pub(crate) body_optional: bool,
     /// Behind a mutex only because a body must not be used from two threads, which nobody does.
     pub(crate) body: Mutex<Body>,
 }
@@ -249,6 +259,18 @@ impl Request {
         }
     }
 
+    /// Pauses before a change of what was read is made anew, because somebody else changed that in between; after too
+    /// many lost rounds, 503. The pauses differ, so that not all who lost meet again.
+    pub(crate) async fn once_more(&self, lost: &mut u32) -> Result<(), Problem> {
+        *lost += 1;
+        if *lost >= ROUNDS_MAX {
+            let detail = "others are changing this at the same time; try again";
+            return Err(Problem::unavailable(detail, 1));
+        }
+        tokio::time::sleep(ROUND_PAUSE_MAX.mul_f64(fraction(self.app.chance.bits()))).await;
+        Ok(())
+    }
+
     /// Whether the caller would rather have server-sent events.
     pub fn wants_events(&self) -> Result<bool, Problem> {
         let accepts = self
@@ -330,7 +352,13 @@ impl Request {
     /// The body as JSON of up to so many bytes.
     pub async fn json_up_to(&mut self, bytes_max: usize) -> Result<Value, Problem> {
         self.is_json()?;
-        json::parse(&self.bytes(bytes_max).await?)
+        let bytes = self.bytes(bytes_max).await?;
+        self.left_out(&bytes).map_or_else(|| json::parse(&bytes), Ok)
+    }
+
+    /// What an empty body means, if it may be left out.
+    fn left_out(&self, bytes: &[u8]) -> Option<Value> {
+        (self.body_optional && bytes.trim_ascii().is_empty()).then(|| Value::Object(Map::new()))
     }
 
     /// The body as a spec, in JSON or YAML.
@@ -338,6 +366,9 @@ impl Request {
         let media_type = self.media_type()?;
         let bytes_max = self.app.config.body_bytes_max;
         let bytes = self.bytes(bytes_max).await?;
+        if let Some(value) = self.left_out(&bytes) {
+            return Ok(value);
+        }
         match media_type {
             MediaType::Json => json::parse(&bytes),
             MediaType::Yaml => {
@@ -350,20 +381,15 @@ impl Request {
     /// The body of a call that takes nothing: none, or an empty object. Anything else would have no effect, so it is
     /// refused.
     pub async fn nothing(&mut self) -> Result<(), Problem> {
-        self.body::<Nothing>(true).await.map(drop)
+        self.body::<Nothing>().await.map(drop)
     }
 
-    /// The body as something typed; `{}` if there is none and `optional`.
-    pub async fn body<T: DeserializeOwned>(&mut self, optional: bool) -> Result<T, Problem> {
+    /// The body as something typed.
+    pub async fn body<T: DeserializeOwned>(&mut self) -> Result<T, Problem> {
         let bytes_max = self.app.config.body_bytes_max;
         self.media_type()?;
         let bytes = self.bytes(bytes_max).await?;
-        let value = if optional && bytes.trim_ascii().is_empty() {
-            Value::Object(serde_json::Map::new())
-        } else {
-            json::parse(&bytes)?
-        };
-        typed(value, "")
+        typed(self.left_out(&bytes).map_or_else(|| json::parse(&bytes), Ok)?, "")
     }
 }
 

@@ -4,6 +4,7 @@
 
 use std::collections::BTreeMap;
 use std::future::Future;
+use std::ops::RangeInclusive;
 use std::sync::Arc;
 
 use axum::Router;
@@ -17,13 +18,14 @@ use heddle_domain::Faults;
 use heddle_domain::fault::pointer_token;
 use heddle_engine::heddle_sandbox::FairSlot;
 use parking_lot::Mutex;
+use serde_json::{Value, json};
 
 use crate::access::{Access, TokenWatch, authenticate, refused};
 use crate::app::{App, UPLOADS_WAITING_MAX};
 use crate::describe::Shape;
 use crate::guard;
 use crate::problem::Problem;
-use crate::request::{Outcome, Request, parse_query};
+use crate::request::{LIMIT_DEFAULT, LIMIT_MAX, Outcome, Request, parse_query};
 
 /// The methods that routes have.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -82,9 +84,11 @@ pub struct Media {
     pub shape: Shape,
 }
 
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub struct QueryParam {
     pub name: &'static str,
+    /// The JSON Schema of its values.
+    pub schema: Value,
     /// One sentence of the API's description: meaning, bounds, default.
     pub detail: &'static str,
 }
@@ -105,6 +109,8 @@ pub struct Route {
     pub query: Vec<QueryParam>,
     /// The bodies that it accepts, by media type.
     pub takes: Vec<Media>,
+    /// Whether its body may be left out, which means `{}`.
+    pub body_optional: bool,
     /// Its successful answers: the status, and the body (`None`: there is none).
     pub answers: Vec<(u16, Option<Media>, &'static str)>,
     /// Its possible problems, in addition to those of all routes.
@@ -135,6 +141,7 @@ impl Route {
             detail: "",
             query: Vec::new(),
             takes: Vec::new(),
+            body_optional: false,
             answers: Vec::new(),
             problems: Vec::new(),
             pace: Pace::Quick,
@@ -150,21 +157,63 @@ impl Route {
         self
     }
 
-    pub fn query(mut self, name: &'static str, detail: &'static str) -> Self {
-        self.query.push(QueryParam { name, detail });
+    fn param(mut self, name: &'static str, schema: Value, detail: &'static str) -> Self {
+        self.query.push(QueryParam { name, schema, detail });
         self
+    }
+
+    /// A query parameter that is a text, or a list of words.
+    pub fn query(self, name: &'static str, detail: &'static str) -> Self {
+        self.param(name, json!({"type": "string"}), detail)
+    }
+
+    /// A query parameter that is a text in one of JSON Schema's formats.
+    pub fn formatted(self, name: &'static str, format: &'static str, detail: &'static str) -> Self {
+        self.param(name, json!({"type": "string", "format": format}), detail)
+    }
+
+    /// A query parameter that is an instant.
+    pub fn time(self, name: &'static str, detail: &'static str) -> Self {
+        self.formatted(name, "date-time", detail)
+    }
+
+    /// A query parameter that is `true` or `false`.
+    pub fn flag(self, name: &'static str, detail: &'static str) -> Self {
+        self.param(name, json!({"type": "boolean"}), detail)
+    }
+
+    /// A query parameter that is a whole number.
+    pub fn number(
+        self,
+        name: &'static str,
+        bounds: RangeInclusive<i64>,
+        default: Option<i64>,
+        detail: &'static str,
+    ) -> Self {
+        let mut schema = json!({"type": "integer", "minimum": bounds.start(), "maximum": bounds.end()});
+        if let Some(default) = default {
+            schema["default"] = default.into();
+        }
+        self.param(name, schema, detail)
+    }
+
+    /// Where a page of a list begins.
+    pub fn cursor(self) -> Self {
+        self.query(
+            "cursor",
+            "The `next_cursor` of the previous page. Default: the first page.",
+        )
     }
 
     /// The query parameters of a list.
     pub fn list(self) -> Self {
-        self.query(
+        self.number(
             "limit",
+            1..=LIMIT_MAX,
+            Some(LIMIT_DEFAULT),
             "The maximum number of items in the answer, 1 to 500. Default: 50.",
         )
-        .query(
-            "cursor",
-            "The `next_cursor` of the previous page. Default: the first page.",
-        )
+        .cursor()
     }
 
     pub fn takes(self, shape: impl Into<Shape>) -> Self {
@@ -176,6 +225,12 @@ impl Route {
         let shape = shape.into();
         self.takes_as("application/json", shape)
             .takes_as("application/yaml", shape)
+    }
+
+    /// Its body may be left out.
+    pub fn optional(mut self) -> Self {
+        self.body_optional = true;
+        self
     }
 
     /// A body of another media type.
@@ -434,6 +489,7 @@ async fn handle(app: App, route: Arc<Route>, path: Option<RawPathParams>, reques
         headers: parts.headers,
         path,
         query,
+        body_optional: route.body_optional || route.takes.is_empty(),
         body: Mutex::new(body),
     };
     let handled = (route.handler)(request);

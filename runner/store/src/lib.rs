@@ -13,6 +13,7 @@ pub mod dispatch;
 mod error;
 pub mod event;
 pub mod group;
+mod labels;
 pub mod message;
 pub mod node;
 pub mod notify;

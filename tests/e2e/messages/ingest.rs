@@ -75,7 +75,13 @@ async fn what_comes_in_is_found_again() {
     let senders: Vec<u64> = pages.iter().map(|found| found["sender"].as_u64().unwrap()).collect();
     assert_eq!(senders, [0, 123, 10_123, 9_223_372_036_854_775_807, 4_294_967_295]);
     node.get(&format!("{path}?day=tomorrow")).await.expect_problem(400, &[]);
-    node.get(&format!("{path}?sender=-1")).await.expect_problem(400, &[]);
+    node.get(&format!("{path}?sender=one")).await.expect_problem(400, &[]);
+    node.get(&format!("{path}?sender=-1"))
+        .await
+        .expect_problem(422, &["/sender"]);
+    node.get(&format!("{path}?bucket=10000"))
+        .await
+        .expect_problem(422, &["/bucket"]);
     node.get(&format!("{path}/{}", uuid::Uuid::nil()))
         .await
         .expect_problem(404, &[]);

@@ -5,8 +5,6 @@
 //! further back. Params are compared here, not in the database: they are stored as text, and a number must equal the
 //! same number in another spelling.
 
-use std::collections::BTreeMap;
-
 use heddle_domain::id::RunId;
 use heddle_engine::Engine;
 use heddle_store::run::{RunFilter, RunRow};
@@ -20,7 +18,7 @@ pub(crate) const READ_MAX: usize = 2_000;
 const PIECE: usize = 250;
 
 /// The wanted value of a param; `None`: any, but it has to be given.
-pub(crate) type Wanted = BTreeMap<String, Option<String>>;
+pub(crate) type Wanted = Vec<(String, Option<String>)>;
 
 /// Runs with these params, newest first, up to `limit`, and where to continue.
 pub(crate) async fn runs(
@@ -124,6 +122,7 @@ mod tests {
             &["window={\"from\":1}"],
             &["window={\"to\":[2]}"],
             &["region=eu", "days=5"],
+            &["window={\"to\":[1]}", "window={\"to\":[2]}"],
             &["nul=\u{0}"],
         ] {
             assert!(fits(texts), "{texts:?}");
@@ -137,6 +136,8 @@ mod tests {
             &["window={\"from\":2}"],
             &["window={\"to\":[3]}"],
             &["region=eu", "days=6"],
+            &["region=eu", "region=us"],
+            &["region=us", "region=eu"],
         ] {
             assert!(!fits(texts), "{texts:?}");
         }

@@ -66,16 +66,7 @@ pub(crate) async fn tasks(
 ) -> Result<List<QueueTask>, Refusal> {
     let position = match cursor {
         None => Position::Start,
-        Some(cursor) => parse(cursor).ok_or_else(|| {
-            Refusal::Invalid(
-                heddle_domain::Fault::at(
-                    "/cursor",
-                    "`cursor` must be the `next_cursor` of an earlier \
-                answer",
-                )
-                .into(),
-            )
-        })?,
+        Some(cursor) => super::cursor::read(cursor, parse)?,
     };
     let store = engine.store();
     let mut found = match position {

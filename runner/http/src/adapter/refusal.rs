@@ -19,6 +19,8 @@ pub enum Refusal {
         /// The id of what is there already.
         existing: Option<String>,
     },
+    /// 400: what was sent cannot be read.
+    Malformed(String),
     /// 422, with a place for each.
     Invalid(Faults),
     /// 422: a script that is text has a fault.

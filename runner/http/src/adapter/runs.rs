@@ -1,6 +1,5 @@
 //! Runs: submitting, reading, controlling.
 
-use std::collections::BTreeMap;
 use std::time::Duration;
 
 use futures::{StreamExt, stream};
@@ -65,7 +64,7 @@ pub(crate) struct RunFilter {
     /// Made for these reasons.
     pub(crate) triggers: Vec<Trigger>,
     /// With all of these labels; a value of `None` means any.
-    pub(crate) labels: BTreeMap<String, Option<String>>,
+    pub(crate) labels: Vec<(String, Option<String>)>,
     pub(crate) key: Option<String>,
     /// Created at or after.
     pub(crate) from: Option<Time>,
@@ -157,7 +156,7 @@ pub(crate) fn store_filter(filter: RunFilter, cursor: Option<&str>) -> Result<St
         groups: filter.groups,
         states: filter.states,
         triggers: filter.triggers,
-        labels: filter.labels.into_iter().collect(),
+        labels: filter.labels,
         from: filter.from,
         to: filter.to,
         logical_from: filter.logical_from,

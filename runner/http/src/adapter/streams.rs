@@ -12,14 +12,14 @@ use heddle_domain::id::RunId;
 use heddle_domain::plan::TaskIndex;
 use heddle_domain::run::TaskKey;
 use heddle_domain::state::{RunState, TaskState};
-use heddle_domain::{Clock, Fault, Name, Time};
+use heddle_domain::{Clock, Name, Time};
 use heddle_engine::Engine;
 use heddle_store::live::LogRow;
-use heddle_store::log::{LogFilter, LogsSeen};
+use heddle_store::log::{LogFilter, LogPosition, LogsSeen};
 use serde_json::{Value, json};
 
 use super::Refusal;
-use super::{not_found, views};
+use super::{cursor, not_found, views};
 
 /// Which lines of a log are wanted.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -57,26 +57,19 @@ fn cursor_of(row: &LogRow) -> String {
     )
 }
 
-fn parse_cursor(text: &str) -> Result<heddle_store::log::LogPosition, Refusal> {
-    let wrong =
-        || Refusal::Invalid(Fault::at("/cursor", "`cursor` must be the `next_cursor` of an earlier answer").into());
+fn parse_cursor(text: &str) -> Option<LogPosition> {
     // The item may be -1: its sign is not a separator.
     let text = text.replace("--1-", "-_-");
     let parts: Vec<&str> = text.split('-').collect();
     let [at, task, item, attempt, line] = parts.as_slice() else {
-        return Err(wrong());
+        return None;
     };
-    let item = if *item == "_" {
-        -1
-    } else {
-        item.parse().map_err(|_| wrong())?
-    };
-    Ok(heddle_store::log::LogPosition {
-        at_micros: at.parse().map_err(|_| wrong())?,
-        task: task.parse().map_err(|_| wrong())?,
-        item,
-        attempt: attempt.parse().map_err(|_| wrong())?,
-        line: line.parse().map_err(|_| wrong())?,
+    Some(LogPosition {
+        at_micros: at.parse().ok()?,
+        task: task.parse().ok()?,
+        item: if *item == "_" { -1 } else { item.parse().ok()? },
+        attempt: attempt.parse().ok()?,
+        line: line.parse().ok()?,
     })
 }
 
@@ -106,7 +99,10 @@ impl LogReader {
             task: task.map(|task: TaskIndex| task as i16),
             item: query.item.map(|item| item as i32),
             attempt: query.attempt.map(|attempt| attempt as i32),
-            after: query.cursor.as_deref().map(parse_cursor).transpose()?,
+            after: match &query.cursor {
+                Some(text) => Some(cursor::read(text, parse_cursor)?),
+                None => None,
+            },
             last: query.last,
         };
         Ok(Self {
@@ -234,16 +230,13 @@ impl std::fmt::Display for Shown {
     }
 }
 
-impl std::str::FromStr for Shown {
-    type Err = Refusal;
-
-    fn from_str(text: &str) -> Result<Self, Refusal> {
-        let wrong = || Refusal::Invalid(Fault::at("/cursor", "`cursor` must be the id of an earlier event").into());
+impl Shown {
+    fn parse(text: &str) -> Option<Self> {
         // Older nodes gave numbers alone.
         let (count, digest) = text.split_once('-').unwrap_or((text, "0"));
-        Ok(Self {
-            count: count.parse().map_err(|_| wrong())?,
-            digest: u64::from_str_radix(digest, 16).map_err(|_| wrong())?,
+        Some(Self {
+            count: count.parse().ok()?,
+            digest: u64::from_str_radix(digest, 16).ok()?,
         })
     }
 }
@@ -332,7 +325,10 @@ pub(crate) async fn events(
     run: RunId,
     cursor: Option<String>,
 ) -> Result<BoxStream<'static, RunEvent>, Refusal> {
-    let resumed: Option<Shown> = cursor.map(|cursor| cursor.parse()).transpose()?;
+    let resumed = match &cursor {
+        Some(text) => Some(cursor::read(text, Shown::parse)?),
+        None => None,
+    };
     if engine.store().run_ended(run).await?.is_none() {
         return Err(not_found("run", run));
     }
@@ -385,7 +381,7 @@ mod tests {
     use super::*;
 
     fn check(text: &str, expect: Option<(u64, u64)>) {
-        let read = text.parse::<Shown>().ok().map(|shown| (shown.count, shown.digest));
+        let read = Shown::parse(text).map(|shown| (shown.count, shown.digest));
         assert_eq!(read, expect, "{text}");
     }
 

@@ -60,8 +60,8 @@ pub(crate) fn routes() -> Vec<Route> {
             "action",
             "Only entries about this action: `create`, `update`, `delete`, ...",
         )
-        .query("from", "Only entries at or after this time.")
-        .query("to", "Only entries at or before this time.")
+        .time("from", "Only entries at or after this time.")
+        .time("to", "Only entries at or before this time.")
         .answers(200, of::<List<AuditEntry>>()),
         Route::new(
             Method::Get,
@@ -82,7 +82,7 @@ pub(crate) fn routes() -> Vec<Route> {
             "A field that is omitted gets its default. With `dry_run`, nothing changes, and the answer says what \
             would be removed now.",
         )
-        .query(
+        .flag(
             "dry_run",
             "`true`: change nothing, and answer what would be removed (`Pruned`). Default: `false`.",
         )
@@ -100,6 +100,7 @@ pub(crate) fn routes() -> Vec<Route> {
             `more` is true, call it again.",
         )
         .takes(of::<Prune>())
+        .optional()
         .answers(200, of::<Pruned>()),
     ]
 }
@@ -202,7 +203,7 @@ fn pruned_of(pruned: heddle_engine::Pruned) -> Pruned {
 }
 
 async fn prune(mut request: Request) -> Outcome {
-    let body: Prune = request.body(true).await?;
+    let body: Prune = request.body().await?;
     if !body.dry_run {
         request.app.store.audit_prune(request.by()).await?;
     }

@@ -33,11 +33,11 @@ pub(crate) fn routes() -> Vec<Route> {
                 "Only assignments in these states: `assigned`, `completed`, `failed`, `revoked`, `expired`. For \
                 several, repeat the parameter or use commas.",
             )
-            .query(
+            .time(
                 "from",
                 "Only assignments that began at or after this time. Default: seven days ago.",
             )
-            .query("to", "Only assignments that began before this time.")
+            .time("to", "Only assignments that began before this time.")
             .answers(200, of::<List<Assignment>>()),
         Route::new(
             Method::Get,

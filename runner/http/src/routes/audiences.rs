@@ -30,8 +30,14 @@ pub(crate) fn routes() -> Vec<Route> {
             "List an audience's members",
             get,
         )
-        .detail("A user group that nobody has created has no members. `limit` is 1 to 10,000.")
-        .list()
+        .detail("A user group that nobody has created has no members.")
+        .number(
+            "limit",
+            1..=MEMBERS_MAX,
+            Some(MEMBERS_MAX),
+            "The maximum number of members in the answer, 1 to 10,000. Default: 10,000.",
+        )
+        .cursor()
         .answers(200, of::<heddle_api::Members>()),
         Route::new(
             Method::Put,
@@ -51,6 +57,7 @@ pub(crate) fn routes() -> Vec<Route> {
             change,
         )
         .takes(of::<MembersPatch>())
+        .optional()
         .answers(200, of::<heddle_api::Members>()),
     ]
 }

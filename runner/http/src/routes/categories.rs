@@ -33,6 +33,7 @@ pub(crate) fn routes() -> Vec<Route> {
         )
         .detail("A category is also created when a group names it.")
         .takes_spec(of::<CategorySpec>())
+        .optional()
         .answers_put(of::<Category>()),
         Route::new(
             Method::Get,

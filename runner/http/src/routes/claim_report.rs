@@ -62,7 +62,7 @@ fn read_line(given: heddle_api::ReportLine, pointer: &str, now: Time, faults: &m
 pub(super) fn read(
     progress: Option<f64>,
     note: Option<String>,
-    log: Option<Vec<heddle_api::ReportLine>>,
+    log: Vec<heddle_api::ReportLine>,
     now: Time,
     faults: &mut Faults,
 ) -> ClaimReport {
@@ -72,7 +72,6 @@ pub(super) fn read(
     if note.as_ref().is_some_and(|note| note.chars().count() > NOTE_CHARS_MAX) {
         faults.add("/note", format!("must have at most {NOTE_CHARS_MAX} characters"));
     }
-    let log = log.unwrap_or_default();
     if log.len() > LINES_MAX {
         faults.add("/log", format!("must have at most {LINES_MAX} lines"));
         return ClaimReport::default();
@@ -104,7 +103,7 @@ mod tests {
             {"message": "a"},
             {"message": "b", "level": "warn", "fields": {"n": 1}, "at": "2026-11-20T09:00:00Z"},
         ]));
-        let report = read(Some(0.5), Some("half".into()), Some(lines), now, &mut faults);
+        let report = read(Some(0.5), Some("half".into()), lines, now, &mut faults);
         assert!(faults.is_empty());
         assert_eq!((report.lines[0].level, report.lines[0].at), (2, now));
         assert_eq!(
@@ -112,7 +111,7 @@ mod tests {
             (3, Some(r#"{"n":1}"#))
         );
         let wrong = log(json!([{"message": "a", "level": "loud"}, {"message": "b", "at": "now"}]));
-        read(Some(1.5), Some("n".repeat(2_000)), Some(wrong), now, &mut faults);
+        read(Some(1.5), Some("n".repeat(2_000)), wrong, now, &mut faults);
         let pointers: Vec<&str> = faults.0.iter().map(|fault| fault.pointer.as_str()).collect();
         assert_eq!(pointers, ["/progress", "/note", "/log/0/level", "/log/1/at"]);
     }

@@ -8,8 +8,8 @@ use axum::http::{HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use heddle_api::{CompatibilityAnswer, Submission, TimerTaskId, TimerTaskSubmission};
 use heddle_domain::spec::parse_group;
-use heddle_engine::put_group::put_group;
-use heddle_store::group::GroupDelete;
+use heddle_engine::put_group::{GroupRefused, put_group};
+use heddle_store::group::{GroupDelete, IfMatch};
 use heddle_store::timer_task::{TimerTaskRow, TimerTree};
 use serde_json::{Value, json};
 
@@ -63,15 +63,16 @@ pub(crate) fn routes() -> Vec<Route> {
         [
             call(Method::Post, path, summary, handler.clone())
                 .detail("Give `taskId` as JSON, as a form field, as the whole body, or in the query.")
-                .query("taskId", TASK_ID)
+                .number("taskId", 1..=i64::MAX, None, TASK_ID)
                 .takes(of::<TimerTaskId>())
-                .takes_as("application/x-www-form-urlencoded", of::<TimerTaskId>()),
+                .takes_as("application/x-www-form-urlencoded", of::<TimerTaskId>())
+                .optional(),
             call(Method::Get, path, summary, handler)
                 .detail(
                     "The same call with GET, for existing clients. It needs a token; a session cookie is not \
                     accepted.",
                 )
-                .query("taskId", TASK_ID)
+                .number("taskId", 1..=i64::MAX, None, TASK_ID)
                 .acts(),
         ]
     }
@@ -247,49 +248,59 @@ async fn submit(mut request: Request) -> Result<Well, Problem> {
     let tree = tokio::task::spawn_blocking(move || timer_task::read_tree(&text))
         .await
         .map_err(|error| Problem::internal(&error))??;
-    let known: HashSet<i64> = match tree.first().and_then(|root| root.task_id) {
-        Some(id) => {
-            let (root, rows) = tree_of(&request, id).await?;
-            if root != id {
-                return Err(Problem::conflict(format!(
-                    "task {id} is part of the tree of task {root}; submit the whole tree"
-                )));
+    let mut lost = 0;
+    loop {
+        let before = match tree.first().and_then(|root| root.task_id) {
+            Some(id) => {
+                let (root, rows) = tree_of(&request, id).await?;
+                if root != id {
+                    return Err(Problem::conflict(format!(
+                        "task {id} is part of the tree of task {root}; submit the whole tree"
+                    )));
+                }
+                rows
             }
-            rows.into_iter().map(|row| row.task_id).collect()
+            None => Vec::new(),
+        };
+        let known: HashSet<i64> = before.iter().map(|row| row.task_id).collect();
+        if let Some(id) = tree
+            .iter()
+            .filter_map(|task| task.task_id)
+            .find(|id| !known.contains(id))
+        {
+            return Err(no_task(id));
         }
-        None => HashSet::new(),
-    };
-    if let Some(id) = tree
-        .iter()
-        .filter_map(|task| task.task_id)
-        .find(|id| !known.contains(id))
-    {
-        return Err(no_task(id));
+        let fresh = tree.iter().filter(|task| task.task_id.is_none()).count();
+        let mut fresh = request.app.store.new_timer_task_ids(fresh).await?.into_iter();
+        let ids: Vec<i64> = tree
+            .iter()
+            .map(|task| task.task_id.or_else(|| fresh.next()).unwrap_or_default())
+            .collect();
+        let rows: Vec<TimerTaskRow> = tree
+            .iter()
+            .zip(&ids)
+            .map(|(task, id)| TimerTaskRow {
+                task_id: *id,
+                parent: task.parent.map(|parent| ids[parent]),
+                definition: Value::Object(task.fields.clone()),
+            })
+            .collect();
+        if let Some(notes) = save(&request, ids[0], &before, &rows).await? {
+            let data = timer_task::shown(&rows);
+            return Ok(Well { data, notes });
+        }
+        request.once_more(&mut lost).await?;
     }
-    let fresh = tree.iter().filter(|task| task.task_id.is_none()).count();
-    let mut fresh = request.app.store.new_timer_task_ids(fresh).await?.into_iter();
-    let ids: Vec<i64> = tree
-        .iter()
-        .map(|task| task.task_id.or_else(|| fresh.next()).unwrap_or_default())
-        .collect();
-    let rows: Vec<TimerTaskRow> = tree
-        .into_iter()
-        .zip(&ids)
-        .map(|(task, id)| TimerTaskRow {
-            task_id: *id,
-            parent: task.parent.map(|parent| ids[parent]),
-            definition: Value::Object(task.fields),
-        })
-        .collect();
-    let notes = save(&request, ids[0], &rows).await?;
-    Ok(Well {
-        data: timer_task::shown(&rows),
-        notes,
-    })
 }
 
-/// Makes a tree's group what the tree says; answers what its sender should know.
-async fn save(request: &Request, root: i64, rows: &[TimerTaskRow]) -> Result<Vec<String>, Problem> {
+/// Makes a tree's group what the tree says; answers what its sender should know. `None`: the tree is not what it was
+/// `before` any more, or is gone, and nothing has changed.
+async fn save(
+    request: &Request,
+    root: i64,
+    before: &[TimerTaskRow],
+    rows: &[TimerTaskRow],
+) -> Result<Option<Vec<String>>, Problem> {
     let name = timer_task::group_name(root)?;
     let enabled = match rows.first().and_then(|row| row.definition.as_object()) {
         Some(fields) => timer_task::is_enabled(fields)?,
@@ -298,18 +309,15 @@ async fn save(request: &Request, root: i64, rows: &[TimerTaskRow]) -> Result<Vec
     let zone = request.app.config.compat_zone;
     let Meant { spec, notes } = timer_task::group_spec(rows, zone, request.now)?;
     let spec = parse_group(&spec)?;
-    let tree = TimerTree { root, rows };
-    put_group(
-        &request.app.store,
-        request.by(),
-        &name,
-        spec,
-        Some(enabled),
-        None,
-        Some(tree),
-    )
-    .await?;
-    Ok(notes)
+    // Its group may have been deleted by itself.
+    let if_match = (!before.is_empty()).then_some(IfMatch::Exists);
+    let tree = TimerTree { root, rows, before };
+    let store = &request.app.store;
+    match put_group(store, request.by(), &name, spec, Some(enabled), if_match, Some(tree)).await {
+        Ok(_) => Ok(Some(notes)),
+        Err(GroupRefused::Missing(_) | GroupRefused::Stale { .. }) => Ok(None),
+        Err(refused) => Err(refused.into()),
+    }
 }
 
 async fn delete(mut request: Request) -> Result<Well, Problem> {
@@ -338,17 +346,21 @@ fn only_root(id: i64, root: i64, what: &str) -> Result<(), Problem> {
 
 async fn set_status(mut request: Request, enabled: bool) -> Result<Well, Problem> {
     let id = task_id(&mut request).await?;
-    let (root, mut rows) = tree_of(&request, id).await?;
-    let row = rows
-        .iter_mut()
-        .find(|row| row.task_id == id)
-        .ok_or_else(|| no_task(id))?;
-    row.definition["status"] = json!(if enabled { 1 } else { DISABLED });
-    let notes = save(&request, root, &rows).await?;
-    Ok(Well {
-        data: json!({"taskId": id}),
-        notes,
-    })
+    let mut lost = 0;
+    loop {
+        let (root, before) = tree_of(&request, id).await?;
+        let mut rows = before.clone();
+        let row = rows
+            .iter_mut()
+            .find(|row| row.task_id == id)
+            .ok_or_else(|| no_task(id))?;
+        row.definition["status"] = json!(if enabled { 1 } else { DISABLED });
+        if let Some(notes) = save(&request, root, &before, &rows).await? {
+            let data = json!({"taskId": id});
+            return Ok(Well { data, notes });
+        }
+        request.once_more(&mut lost).await?;
+    }
 }
 
 async fn execute(mut request: Request) -> Result<Well, Problem> {

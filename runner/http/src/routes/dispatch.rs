@@ -42,6 +42,7 @@ pub(crate) fn routes() -> Vec<Route> {
             "The same as `wait` in the body. If both are given, the body counts.",
         )
         .takes(of::<Poll>())
+        .optional()
         .answers(200, of::<Assignment>())
         .answers_empty(204)
         .problem(403, "The token is for other users.")
@@ -120,7 +121,7 @@ async fn next(mut request: Request) -> Outcome {
         .is_none_or(|length| length == "0")
         && !request.headers.contains_key(header::TRANSFER_ENCODING);
     if !empty {
-        let poll: Poll = request.body(true).await?;
+        let poll: Poll = request.body().await?;
         if poll.wait.is_some() {
             wait = request.bounded_wait(poll.wait)?;
         }
@@ -173,7 +174,7 @@ async fn peek(request: Request) -> Outcome {
 
 async fn complete(mut request: Request) -> Outcome {
     let uid = user(&request)?.to_owned();
-    let body: Completion = request.body(false).await?;
+    let body: Completion = request.body().await?;
     let result = if body.result.is_null() {
         None
     } else {

@@ -57,13 +57,18 @@ pub(crate) fn routes() -> Vec<Route> {
             late. The answer ends with the newest event, unless `follow=true`.",
         )
         .query("after", "The `cursor` of the last event that you have processed. Default: from the oldest event.")
-        .query("limit", "The maximum number of lines. Default: no limit.")
+        .number(
+            "limit",
+            1..=LIMIT_MAX as i64,
+            None,
+            "The maximum number of lines, 1 to 1,000,000. Default: no limit.",
+        )
         .query(
             "kinds",
             "Only these kinds, for example `run.failed,assignment.completed`. `run.*` means all kinds that begin with \
             `run.`.",
         )
-        .query("follow", "`true`: keep the connection open and continue with new events. Default: `false`.")
+        .flag("follow", "`true`: keep the connection open and continue with new events. Default: `false`.")
         .answers_as(200, "application/x-ndjson", of::<Event>())
         .pace(Pace::Waits),
     ]

@@ -1,6 +1,7 @@
 //! Changes of a part of a group: a merge patch of its spec, enabling or disabling a schedule. Each is a change of the
 //! spec like a PUT of the whole, with a new revision unless nothing changes.
 
+use axum::http::StatusCode;
 use heddle_api::{Group, GroupPatch};
 use heddle_domain::fault::pointer_token;
 use heddle_domain::merge::merge_patch;
@@ -13,9 +14,6 @@ use crate::describe::of;
 use crate::problem::Problem;
 use crate::request::{Outcome, Request};
 use crate::table::{Method, Route};
-
-/// How often a patch is applied again after somebody else's change.
-const TRIES_MAX: u32 = 5;
 
 pub(crate) fn routes() -> Vec<Route> {
     let switch = |path, summary, enabled| {
@@ -45,6 +43,7 @@ pub(crate) fn routes() -> Vec<Route> {
                 applied to the current spec.",
         )
         .takes_spec(of::<GroupPatch>())
+        .optional()
         .answers(200, of::<Group>())
         .problem(412, "`If-Match` names another revision.")
         .problem(422, "The result is not valid; `errors` has each error with its place."),
@@ -62,11 +61,11 @@ pub(crate) fn routes() -> Vec<Route> {
     ]
 }
 
-/// Puts the result of `change` on the group's spec. Without an `If-Match` of the caller, the change is repeated if
-/// somebody else was faster.
+/// Puts the result of `change` on the group's spec. The change is repeated if somebody else was faster, unless the caller
+/// has named the revision by `If-Match`.
 async fn change(request: &Request, change: impl Fn(&GroupRow, &mut Value) -> Result<(), Problem>) -> Outcome {
     let if_match = request.if_match()?;
-    let mut tries = 0;
+    let mut lost = 0;
     loop {
         let row = find(request).await?;
         let mut spec = row.spec.clone();
@@ -78,13 +77,10 @@ async fn change(request: &Request, change: impl Fn(&GroupRow, &mut Value) -> Res
             _ => IfMatch::Revisions(vec![row.revision]),
         };
         let name = request.name("name", "group")?;
-        let answer = put_spec(request, &name, spec, Some(guard)).await;
-        tries += 1;
-        match answer {
-            Err(problem)
-                if problem.status == axum::http::StatusCode::PRECONDITION_FAILED && current && tries < TRIES_MAX =>
-            {
-                // If the caller named this revision, the next check reports it.
+        match put_spec(request, &name, spec, Some(guard)).await {
+            // If the caller named this revision, the next check reports it.
+            Err(problem) if problem.status == StatusCode::PRECONDITION_FAILED && current => {
+                request.once_more(&mut lost).await?;
             }
             answer => return answer,
         }

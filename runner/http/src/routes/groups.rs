@@ -20,7 +20,7 @@ use crate::adapter;
 use crate::adapter::next::NextInstants;
 use crate::describe::of;
 use crate::problem::Problem;
-use crate::request::{Outcome, Request, answer, ok};
+use crate::request::{Outcome, Request, ok};
 use crate::table::{Method, Route};
 
 /// How many next instants may be asked for.
@@ -50,7 +50,7 @@ pub(crate) fn routes() -> Vec<Route> {
                 run. One answer examines 250 groups. So a page may have fewer groups than `limit`, or none, although \
                 `next_cursor` continues.",
             )
-            .query(
+            .flag(
                 "enabled",
                 "`true`: only enabled groups. `false`: only disabled groups. Default: all.",
             )
@@ -81,7 +81,7 @@ pub(crate) fn routes() -> Vec<Route> {
             delete,
         )
         .detail("Groups that depend on this group are detached: they get a new revision without this dependency.")
-        .query(
+        .flag(
             "force",
             "`true`: delete the group even if runs are active, and cancel these runs. Default: \
                 `false`.",
@@ -148,6 +148,7 @@ pub(crate) fn routes() -> Vec<Route> {
         )
         .detail("`mode`: `drain` (default) lets active runs end, `stop` cancels them.")
         .takes(of::<DisableRequest>())
+        .optional()
         .answers(200, of::<Group>()),
         Route::new(
             Method::Get,
@@ -157,7 +158,12 @@ pub(crate) fn routes() -> Vec<Route> {
             schedules",
             next,
         )
-        .query("count", "The number of instants, 1 to 1000. Default: 5.")
+        .number(
+            "count",
+            1..=NEXT_MAX as i64,
+            Some(NEXT_DEFAULT as i64),
+            "The number of instants, 1 to 1000. Default: 5.",
+        )
         .answers(200, of::<heddle_api::NextInstants>()),
     ]
 }
@@ -510,16 +516,16 @@ async fn set_enabled(request: &Request, enabled: bool) -> Result<GroupRow, Probl
 async fn enable(mut request: Request) -> Outcome {
     request.nothing().await?;
     let row = set_enabled(&request, true).await?;
-    answer(axum::http::StatusCode::OK, &shown(&request, &row).await?)
+    Ok(with_etag(ok(&shown(&request, &row).await?)?, row.revision))
 }
 
 async fn disable(mut request: Request) -> Outcome {
-    let body: DisableRequest = request.body(true).await?;
+    let body: DisableRequest = request.body().await?;
     let row = set_enabled(&request, false).await?;
     if body.mode == DisableMode::Stop {
         adapter::runs::cancel_group(&request.app.engine, row.id, request.caller.actor.clone()).await?;
     }
-    ok(&shown(&request, &row).await?)
+    Ok(with_etag(ok(&shown(&request, &row).await?)?, row.revision))
 }
 
 async fn next(request: Request) -> Outcome {

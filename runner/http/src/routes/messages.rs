@@ -73,10 +73,10 @@ pub(crate) fn routes() -> Vec<Route> {
             `receiver` alone reads all messages of the days.",
         )
         .list()
-        .query("day", "Only messages that are due on this day, for example 2026-11-21.")
-        .query("bucket", "Only messages in this bucket, 0 to 9999.")
-        .query("sender", "Only messages from this sender.")
-        .query("receiver", "Only messages to this receiver.")
+        .formatted("day", "date", "Only messages that are due on this day, for example 2026-11-21.")
+        .number("bucket", 0..=BUCKETS - 1, None, "Only messages in this bucket, 0 to 9999.")
+        .number("sender", 0..=i64::MAX, None, "Only messages from this sender.")
+        .number("receiver", 0..=i64::MAX, None, "Only messages to this receiver.")
         .answers(200, of::<List<MessageView>>())
         .problem(422, "The search takes too long; add `day` or `sender`."),
         Route::new(
@@ -469,31 +469,16 @@ fn shown(row: MessageRow) -> Result<MessageView, StoreError> {
 
 async fn list(request: Request) -> Outcome {
     let topic = find(&request).await?;
-    let number = |key: &str| -> Result<Option<i64>, Problem> {
-        let given = request.query_as::<i64>(key, "a number from 0 to 9223372036854775807")?;
-        match given {
-            Some(id) if id < 0 => Err(Problem::malformed(format!("`{key}` must not be negative"))),
-            given => Ok(given),
-        }
-    };
-    let bucket = match request.query_as::<i64>("bucket", "a number")? {
-        Some(bucket) if !(0..BUCKETS).contains(&bucket) => {
-            return Err(Problem::malformed(format!(
-                "`bucket` must be from 0 to {}",
-                BUCKETS - 1
-            )));
-        }
-        bucket => bucket.map(|bucket| bucket as i16),
-    };
+    let bucket = request.query_number("bucket", 0..=BUCKETS - 1)?;
     let day = match request.query("day") {
         Some(text) => Some(parse_day(text).map_err(|fault| Problem::malformed(format!("`day`: {}", fault.detail)))?),
         None => None,
     };
     let filter = MessageSearch {
         day,
-        bucket,
-        sender: number("sender")?,
-        receiver: number("receiver")?,
+        bucket: bucket.map(|bucket| bucket as i16),
+        sender: request.query_number("sender", 0..=i64::MAX)?,
+        receiver: request.query_number("receiver", 0..=i64::MAX)?,
     };
     let after = request.cursor_as::<Uuid>()?;
     if after.is_some_and(|after| address_of(after).is_none()) {

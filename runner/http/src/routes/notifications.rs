@@ -69,9 +69,9 @@ pub(crate) fn routes() -> Vec<Route> {
             "Only notifications in these states: `pending`, `sent`, `failed`. For several, use commas.",
         )
         .query("group", "Only notifications about this group.")
-        .query("run", "Only notifications about this run.")
-        .query("from", "Only notifications created at or after this time.")
-        .query("to", "Only notifications created before this time.")
+        .formatted("run", "uuid", "Only notifications about this run.")
+        .time("from", "Only notifications created at or after this time.")
+        .time("to", "Only notifications created before this time.")
         .answers(200, of::<List<Notification>>()),
         Route::new(
             Method::Get,
@@ -114,7 +114,7 @@ async fn list(request: Request) -> Outcome {
         channel: request.query_name("channel"),
         events,
         states,
-        group: request.query("group").map(str::to_owned),
+        group: request.query_name("group"),
         run,
         from: request.query_time("from")?,
         to: request.query_time("to")?,

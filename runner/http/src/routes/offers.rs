@@ -59,11 +59,11 @@ pub(crate) fn routes() -> Vec<Route> {
         .list()
         .query("audience", "Only occurrences of offers to this audience.")
         .query("offer", "Only occurrences of this offer.")
-        .query(
+        .time(
             "from",
             "Only occurrences at or after this time. Default: seven days ago.",
         )
-        .query("to", "Only occurrences at or before this time. Default: now.")
+        .time("to", "Only occurrences at or before this time. Default: now.")
         .answers(200, of::<List<Occurrence>>()),
         Route::new(
             Method::Put,

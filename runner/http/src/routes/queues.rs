@@ -4,12 +4,11 @@ use std::time::Duration;
 
 use heddle_api::{
     ClaimAnswer, ClaimAnswers, ClaimFailure, ClaimOutput, ClaimRequest, ClaimToken, Claims, Heartbeat, Items, List,
-    OfClaim, Queue, QueueMinute, QueueSpec, QueueTask, Rate, ReportLine, Worker,
+    OfClaim, Queue, QueueMinute, QueueSpec, QueueTask, Rate, Worker,
 };
-use heddle_domain::spec::{TAG_CHARS_MAX, TAGS_MAX, is_tag};
+use heddle_domain::spec::{TAG_CHARS_MAX, TAGS_MAX, is_tag, read};
 use heddle_domain::{Fault, Faults, Span, Time};
 use heddle_store::queue::{QueueChange, QueueView, WorkerView};
-use serde::Deserialize;
 use serde_json::Value;
 use uuid::Uuid;
 
@@ -87,7 +86,7 @@ pub(crate) fn routes() -> Vec<Route> {
             "Oldest first. A minute can be missing if no task run waited, was claimed or ended in it. The statistics \
             are kept for three hours. They are meant for charts: the numbers of ended task runs are approximate.",
         )
-        .query("from", "Only minutes from this time. Default: an hour ago.")
+        .time("from", "Only minutes from this time. Default: an hour ago.")
         .answers(200, of::<List<QueueMinute>>()),
         Route::new(
             Method::Put,
@@ -101,6 +100,7 @@ pub(crate) fn routes() -> Vec<Route> {
             removes the limit. Omitted fields do not change.",
         )
         .takes_spec(of::<QueueSpec>())
+        .optional()
         .answers_put(of::<Queue>()),
         Route::new(
             Method::Post,
@@ -373,7 +373,7 @@ async fn claim(mut request: Request) -> Outcome {
     if !request.caller.may_claim(queue.as_str()) {
         return Err(Problem::forbidden(format!("this token is not for the queue `{queue}`")));
     }
-    let body: ClaimRequest = request.body(false).await?;
+    let body: ClaimRequest = request.body().await?;
     let mut faults = Faults::default();
     let name = &body.worker;
     if name.is_empty() || name.chars().count() > WORKER_CHARS_MAX || name.chars().any(char::is_control) {
@@ -435,62 +435,35 @@ enum Verb {
     Release,
 }
 
-/// Everything that may be said of a claim; a verb takes what is its own.
-#[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
-struct WordBody {
-    id: Option<Uuid>,
-    token: String,
-    lease: Option<Span>,
-    output: Option<Value>,
-    error: Option<Value>,
-    fatal: Option<bool>,
-    retry_after: Option<Span>,
-    progress: Option<f64>,
-    note: Option<String>,
-    log: Option<Vec<ReportLine>>,
-}
-
-#[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
-struct WordsBody {
-    items: Vec<WordBody>,
-}
-
 impl Verb {
-    fn word(self, id: Uuid, body: WordBody, now: Time) -> Result<ClaimWord, Faults> {
+    /// Reads what a worker says of a claim.
+    fn word(self, id: Uuid, body: &Value, now: Time) -> Result<ClaimWord, Faults> {
         let mut faults = Faults::default();
-        let foreign = [
-            ("lease", body.lease.is_some(), matches!(self, Self::Heartbeat)),
-            ("output", body.output.is_some(), matches!(self, Self::Complete)),
-            ("error", body.error.is_some(), matches!(self, Self::Fail)),
-            ("fatal", body.fatal.is_some(), matches!(self, Self::Fail)),
-            ("retry_after", body.retry_after.is_some(), matches!(self, Self::Fail)),
-            ("progress", body.progress.is_some(), matches!(self, Self::Heartbeat)),
-            ("note", body.note.is_some(), matches!(self, Self::Heartbeat)),
-            ("log", body.log.is_some(), matches!(self, Self::Heartbeat)),
-        ];
-        for (field, _, _) in foreign.iter().filter(|(_, there, own)| *there && !own) {
-            faults.add(format!("/{field}"), "this call does not accept this field");
-        }
-        let action = match self {
-            Self::Heartbeat => ClaimAction::Heartbeat {
-                lease: checked_lease(body.lease, "/lease", &mut faults),
-                report: claim_report::read(body.progress, body.note, body.log, now, &mut faults),
-            },
-            Self::Complete => ClaimAction::Complete(body.output.unwrap_or(Value::Null)),
-            Self::Release => ClaimAction::Release,
-            Self::Fail => ClaimAction::Fail {
-                message: message_of(body.error, &mut faults),
-                fatal: body.fatal.unwrap_or(false),
-                retry_after: body.retry_after.map(Span::std),
-            },
+        let (token, action) = match self {
+            Self::Heartbeat => {
+                let body: Heartbeat = read(body)?;
+                let action = ClaimAction::Heartbeat {
+                    lease: checked_lease(body.lease, "/lease", &mut faults),
+                    report: claim_report::read(body.progress, body.note, body.log, now, &mut faults),
+                };
+                (body.token, action)
+            }
+            Self::Complete => {
+                let body: ClaimOutput = read(body)?;
+                (body.token, ClaimAction::Complete(body.output))
+            }
+            Self::Release => (read::<ClaimToken>(body)?.token, ClaimAction::Release),
+            Self::Fail => {
+                let body: ClaimFailure = read(body)?;
+                let action = ClaimAction::Fail {
+                    message: message_of(body.error, &mut faults),
+                    fatal: body.fatal,
+                    retry_after: body.retry_after.map(Span::std),
+                };
+                (body.token, action)
+            }
         };
-        faults.or(ClaimWord {
-            id,
-            token: body.token,
-            action,
-        })
+        faults.or(ClaimWord { id, token, action })
     }
 
     /// What has become of the attempt.
@@ -505,15 +478,15 @@ impl Verb {
 }
 
 /// A message, or an object with one.
-fn message_of(error: Option<Value>, faults: &mut Faults) -> String {
+fn message_of(error: Value, faults: &mut Faults) -> String {
     let text = match error {
-        None | Some(Value::Null) => "the worker gave no reason".to_owned(),
-        Some(Value::String(text)) => text,
-        Some(Value::Object(object)) => match object.get("message") {
+        Value::Null => "the worker gave no reason".to_owned(),
+        Value::String(text) => text,
+        Value::Object(object) => match object.get("message") {
             Some(Value::String(text)) => text.clone(),
             _ => Value::Object(object).to_string(),
         },
-        Some(_) => {
+        _ => {
             faults.push(Fault::at(
                 "/error",
                 "`error` must be a message, or an object with a `message`",
@@ -532,16 +505,23 @@ fn bound(caller: &Caller) -> Result<Vec<String>, Problem> {
     Ok(caller.queues.clone())
 }
 
+/// Takes the id of the claim out of what is said of it.
+fn take_id(body: &mut Value) -> Result<Option<Uuid>, Faults> {
+    let given = body.as_object_mut().and_then(|fields| fields.remove("id"));
+    serde_json::from_value(given.unwrap_or_default()).map_err(|error| Fault::at("/id", error.to_string()).into())
+}
+
 async fn on_one(mut request: Request, verb: Verb) -> Outcome {
     let id: Uuid = request.id("id", "claim")?;
-    let body: WordBody = request.body(false).await?;
-    if body.id.is_some_and(|given| given != id) {
+    let mut body = request.json().await?;
+    let given = take_id(&mut body).map_err(Problem::invalid)?;
+    if given.is_some_and(|given| given != id) {
         return Err(Problem::invalid_at(
             "/id",
             "`id` must be the id of the claim in the path",
         ));
     }
-    let word = verb.word(id, body, request.now).map_err(Problem::invalid)?;
+    let word = verb.word(id, &body, request.now).map_err(Problem::invalid)?;
     let mut answers = adapter::claims::on_claims(&request.app.engine, vec![word], bound(&request.caller)?).await?;
     let until = match answers.pop() {
         Some(answer) => answer?,
@@ -558,7 +538,7 @@ async fn on_one(mut request: Request, verb: Verb) -> Outcome {
 
 async fn on_many(mut request: Request, verb: Verb) -> Outcome {
     let bytes_max = request.app.config.batch_bytes_max;
-    let body: WordsBody = typed(request.json_up_to(bytes_max).await?, "")?;
+    let body: Items<Value> = typed(request.json_up_to(bytes_max).await?, "")?;
     if body.items.len() > CLAIMS_MAX {
         return Err(Problem::invalid_at(
             "/items",
@@ -567,12 +547,12 @@ async fn on_many(mut request: Request, verb: Verb) -> Outcome {
     }
     let mut faults = Faults::default();
     let mut words = Vec::with_capacity(body.items.len());
-    for (index, item) in body.items.into_iter().enumerate() {
-        let Some(id) = item.id else {
-            faults.add(format!("/items/{index}/id"), "`id` is missing: the id of the claim");
-            continue;
-        };
-        match verb.word(id, item, request.now) {
+    for (index, mut item) in body.items.into_iter().enumerate() {
+        let word = take_id(&mut item).and_then(|id| {
+            let id = id.ok_or_else(|| Fault::at("/id", "`id` is missing: the id of the claim"))?;
+            verb.word(id, &item, request.now)
+        });
+        match word {
             Ok(word) => words.push(word),
             Err(wrong) => wrong
                 .0

@@ -1,6 +1,5 @@
 //! What people do to runs: one at a time, or many by a filter, to stop the bleeding.
 
-use std::collections::BTreeMap;
 use std::fmt;
 
 use axum::http::StatusCode;
@@ -12,7 +11,7 @@ use heddle_domain::id::RunId;
 use heddle_domain::state::{RunState, Trigger};
 use heddle_engine::Clear;
 
-use super::runs::{located, parse_label};
+use super::runs::{located, parse_label, script_sought};
 use crate::access::Access;
 use crate::adapter;
 use crate::adapter::runs::{Control, RunFilter};
@@ -56,6 +55,7 @@ pub(crate) fn routes() -> Vec<Route> {
                 (default: the script versions recorded on the run) or `active`.",
         )
         .takes(of::<ScriptsChoice>())
+        .optional()
         .answers(200, of::<Run>())
         .problem(409, "The run is not failed or cancelled."),
         Route::new(
@@ -66,6 +66,7 @@ pub(crate) fn routes() -> Vec<Route> {
             rerun,
         )
         .takes(of::<ScriptsChoice>())
+        .optional()
         .answers(202, of::<Run>()),
         Route::new(
             Method::Put,
@@ -116,12 +117,12 @@ async fn simple(mut request: Request, what: Control) -> Outcome {
 }
 
 async fn restart(mut request: Request) -> Outcome {
-    let body: ScriptsChoice = request.body(true).await?;
+    let body: ScriptsChoice = request.body().await?;
     ok(&control(&request, Control::Restart(body.scripts)).await?)
 }
 
 async fn rerun(mut request: Request) -> Outcome {
-    let body: ScriptsChoice = request.body(true).await?;
+    let body: ScriptsChoice = request.body().await?;
     located(
         StatusCode::ACCEPTED,
         &control(&request, Control::Rerun(body.scripts)).await?,
@@ -165,7 +166,7 @@ pub(crate) fn bounded_reason(reason: &str) -> Result<String, Problem> {
 }
 
 async fn set_state(mut request: Request) -> Outcome {
-    let body: StateOverride = request.body(false).await?;
+    let body: StateOverride = request.body().await?;
     ok(&control(&request, override_to(body.state, &body.reason)?).await?)
 }
 
@@ -193,7 +194,7 @@ fn time(given: Option<&str>, key: &str) -> Result<Option<heddle_domain::Time>, P
 }
 
 fn checked(given: heddle_api::RunFilter) -> Result<RunFilter, Problem> {
-    let mut labels: BTreeMap<String, Option<String>> = given.label.0.iter().map(|label| parse_label(label)).collect();
+    let mut labels: Vec<_> = given.label.0.iter().map(|label| parse_label(label)).collect();
     labels.extend(given.labels.into_iter().map(|(name, value)| (name, Some(value))));
     let filter = RunFilter {
         groups: words::<Name>(&given.group, "group")?
@@ -219,11 +220,11 @@ fn checked(given: heddle_api::RunFilter) -> Result<RunFilter, Problem> {
             .0
             .iter()
             .flat_map(|words| words.split(','))
-            .map(|word| word.trim().to_owned())
+            .map(|word| script_sought(word.trim()))
             .collect(),
         backfill: given.backfill,
         // They are looked for among some runs at a time only: no filter for what is done to all of them.
-        params: BTreeMap::new(),
+        params: Vec::new(),
         hot: false,
     };
     if filter == RunFilter::default() {
@@ -236,7 +237,7 @@ fn checked(given: heddle_api::RunFilter) -> Result<RunFilter, Problem> {
 }
 
 async fn bulk(mut request: Request) -> Outcome {
-    let body: Bulk = request.body(false).await?;
+    let body: Bulk = request.body().await?;
     let filter = checked(body.filter)?;
     let of_clear = [
         ("/task", body.task.is_some()),
@@ -299,10 +300,12 @@ mod tests {
         let filter = read(json!({"group": "g", "state": ["running", "paused"], "label": "a=b"})).unwrap();
         assert_eq!(filter.groups, ["g"]);
         assert_eq!(filter.states, [RunState::Running, RunState::Paused]);
-        assert_eq!(filter.labels["a"].as_deref(), Some("b"));
+        assert_eq!(filter.labels, [("a".to_owned(), Some("b".to_owned()))]);
         let filter = read(json!({"group": ["g, e\u{301}", "h"], "state": "running,failed"})).unwrap();
         assert_eq!(filter.groups, ["g", "\u{e9}", "h"]);
         assert_eq!(filter.states, [RunState::Running, RunState::Failed]);
+        let filter = read(json!({"script": ["e\u{301}@1, b"]})).unwrap();
+        assert_eq!(filter.scripts, ["\u{e9}@1", "b"]);
         for nobody in ["", ",", "g,", "a b", "a/b"] {
             let problem = read(json!({"group": nobody, "state": "running"})).unwrap_err();
             assert_eq!(problem.errors[0].pointer, "/filter/group", "{nobody}");

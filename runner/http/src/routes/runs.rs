@@ -1,6 +1,5 @@
 //! Runs: submitting, finding, watching. What people do to them is in `run_controls`.
 
-use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use axum::http::{HeaderValue, StatusCode, header};
@@ -43,11 +42,12 @@ pub(crate) fn routes() -> Vec<Route> {
             "The answer comes after the commit. `key` is unique in the group for as long as the run is kept. \
                 `dedupe` refuses runs with the same params.",
         )
-        .query(
+        .flag(
             "force",
             "`true`: submit even if the group is disabled. Default: `false`.",
         )
         .takes(of::<Submission>())
+        .optional()
         .answers(202, of::<Run>())
         .problem(
             409,
@@ -65,7 +65,7 @@ pub(crate) fn routes() -> Vec<Route> {
             "The answer has one result for each run, in order: `{status: 202, id}`, or another status with a \
                 problem and, if the run exists, its id.",
         )
-        .query(
+        .flag(
             "force",
             "`true`: submit even if the group is disabled. Default: `false`.",
         )
@@ -86,7 +86,7 @@ pub(crate) fn routes() -> Vec<Route> {
                 fewer runs than `limit`, or none, although `next_cursor` continues. The list ends when `next_cursor` \
                 is null.",
         )
-        .query(
+        .flag(
             "history",
             "`true`: include runs that ended longer ago than the retention's `hot` period. Default: \
                 `false`.",
@@ -139,7 +139,7 @@ pub(crate) fn routes() -> Vec<Route> {
             "The id of an event, the same as the header `Last-Event-ID`. If both are given, the \
                 header counts.",
         )
-        .query("follow", "Accepted but has no effect: this call always follows.")
+        .flag("follow", "Accepted but has no effect: this call always follows.")
         .answers_as(200, "text/event-stream", "Text")
         .pace(Pace::Waits),
     ]
@@ -179,15 +179,16 @@ fn filters(route: Route) -> Route {
             "Only runs of groups with a task for one of these scripts: `name`, or `name@version` for runs that \
             resolved the script to this version.",
         )
-        .query(
+        .formatted(
             "backfill",
+            "uuid",
             "Only runs that this backfill created, those of dependent groups included: the id of the backfill.",
         )
         .query("id", "Only runs whose id begins with these characters. At least 8.")
-        .query("from", "Only runs created at or after this time.")
-        .query("to", "Only runs created at or before this time.")
-        .query("logical_from", "Only runs with a logical time at or after this time.")
-        .query("logical_to", "Only runs with a logical time at or before this time.")
+        .time("from", "Only runs created at or after this time.")
+        .time("to", "Only runs created at or before this time.")
+        .time("logical_from", "Only runs with a logical time at or after this time.")
+        .time("logical_to", "Only runs with a logical time at or before this time.")
 }
 
 /// `name=value`, `name:value` or `name`.
@@ -216,7 +217,7 @@ fn filter(request: &Request) -> Result<RunFilter, Problem> {
             .iter()
             .filter(|(name, value)| name == "label" && !value.is_empty())
             .map(|(_, value)| parse_label(value))
-            .collect::<BTreeMap<_, _>>(),
+            .collect(),
         key: request.query("key").map(str::to_owned),
         params: request
             .query
@@ -266,7 +267,7 @@ fn is_hot(request: &Request, filter: &RunFilter) -> Result<bool, Problem> {
 }
 
 /// `name` or `name@version`, with the name in its stored form.
-fn script_sought(text: &str) -> String {
+pub(crate) fn script_sought(text: &str) -> String {
     match text.split_once('@') {
         Some((name, version)) => format!("{}@{version}", Name::sought(name)),
         None => Name::sought(text),
@@ -276,7 +277,7 @@ fn script_sought(text: &str) -> String {
 async fn list(request: Request) -> Outcome {
     let mut filter = filter(&request)?;
     filter.hot = is_hot(&request, &filter)?;
-    let cursor = request.cursor_as::<Uuid>()?.map(|cursor| cursor.to_string());
+    let cursor = request.cursor().map(str::to_owned);
     ok(&adapter::runs::list(&request.app.engine, filter, cursor, request.limit()?).await?)
 }
 

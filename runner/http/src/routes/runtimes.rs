@@ -75,7 +75,7 @@ pub(crate) fn routes() -> Vec<Route> {
                 versions that groups and topics name, versions that active runs resolved) are checked with the \
                 current runtime.",
         )
-        .query(
+        .flag(
             "force",
             "`true`: retire it even if scripts would change or would no longer be accepted. Default: \
                 `false`.",

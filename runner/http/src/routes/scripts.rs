@@ -76,7 +76,7 @@ pub(crate) fn routes() -> Vec<Route> {
                 `column` and the line as `source`. If the body is the same as the newest version, no new version is \
                 created, unless that version was checked with another runtime.",
         )
-        .query("activate", "`false`: do not activate the new version. Default: `true`.")
+        .flag("activate", "`false`: do not activate the new version. Default: `true`.")
         .takes_as("application/wasm", "Wasm")
         .takes_as("text/javascript", "Source")
         .takes_as("text/typescript", "Source")
@@ -152,6 +152,7 @@ pub(crate) fn routes() -> Vec<Route> {
             invoke,
         )
         .takes(of::<InvokeRequest>())
+        .optional()
         .answers(200, of::<Invocation>())
         .problem(422, "The params do not match the script's schema.")
         .pace(Pace::Waits),
@@ -172,7 +173,7 @@ pub(crate) fn routes() -> Vec<Route> {
             fetch,
         )
         .detail("The node downloads the URL itself, if its outbound policy allows it.")
-        .query("activate", "`false`: do not activate the new version. Default: `true`.")
+        .flag("activate", "`false`: do not activate the new version. Default: `true`.")
         .takes(of::<FetchRequest>())
         .answers(201, of::<ScriptVersion>())
         .answers(200, of::<ScriptVersion>())
@@ -390,7 +391,7 @@ fn check_params(schema: &Value, params: &Value) -> Result<Faults, Problem> {
 
 async fn invoke(mut request: Request) -> Outcome {
     let script = find(&request).await?;
-    let body: InvokeRequest = request.body(true).await?;
+    let body: InvokeRequest = request.body().await?;
     let timeout = body.timeout.map_or(INVOKE_TIMEOUT_DEFAULT, |timeout| timeout.std());
     if timeout.is_zero() || timeout > INVOKE_TIMEOUT_MAX {
         let detail = format!(
@@ -433,7 +434,7 @@ async fn invoke(mut request: Request) -> Outcome {
 
 async fn activate(mut request: Request) -> Outcome {
     let name = request.name("name", "script")?;
-    let body: ActivateRequest = request.body(false).await?;
+    let body: ActivateRequest = request.body().await?;
     match request
         .app
         .store
@@ -455,7 +456,7 @@ async fn activate(mut request: Request) -> Outcome {
 async fn fetch(mut request: Request) -> Outcome {
     let name = request.new_name("name")?;
     let activate = request.flag("activate", true)?;
-    let body: FetchRequest = request.body(false).await?;
+    let body: FetchRequest = request.body().await?;
     let sha256 = body.sha256.trim().trim_start_matches("sha256:").to_ascii_lowercase();
     if sha256.len() != 64 || !sha256.bytes().all(|byte| byte.is_ascii_hexdigit()) {
         return Err(Problem::invalid_at(

@@ -108,7 +108,7 @@ fn from_a_page(request: &Request) -> bool {
 }
 
 async fn sign_in(mut request: Request) -> Outcome {
-    let body: SignIn = request.body(false).await?;
+    let body: SignIn = request.body().await?;
     if request.app.config.dev {
         return answer(StatusCode::CREATED, &shown(&Caller::dev()));
     }

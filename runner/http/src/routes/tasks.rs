@@ -21,26 +21,40 @@ use crate::table::{Method, Pace, Route};
 
 /// A long function, since it is a list: what each route is called, takes and answers.
 pub(crate) fn routes() -> Vec<Route> {
-    let item = |route: Route| route.query("item", "The item of a mapped task, counted from 0.");
-    let logs =
-        |route: Route| {
-            route
+    let item = |route: Route| {
+        route.number(
+            "item",
+            0..=u32::MAX.into(),
+            None,
+            "The item of a mapped task, counted from 0.",
+        )
+    };
+    let logs = |route: Route| {
+        item(route)
             .detail(
                 "With `Accept: text/event-stream` or `?follow=true`, the answer is a stream of server-sent events \
                 that ends with an event `end`.",
             )
-            .query("item", "The item of a mapped task, counted from 0.")
-            .query("attempt", "Only this attempt, counted from 1. Default: all attempts.")
-            .query("follow", "`true`: keep the connection open and continue with new lines. Default: `false`.")
-            .query(
+            .number(
+                "attempt",
+                0..=u32::MAX.into(),
+                None,
+                "Only this attempt, counted from 1. Default: all attempts.",
+            )
+            .flag(
+                "follow",
+                "`true`: keep the connection open and continue with new lines. Default: `false`.",
+            )
+            .flag(
                 "last",
                 "`true`: the last `limit` lines instead of the first ones, in the order of their time. The next page \
                 has the lines before them. Not allowed with `follow`.",
             )
             .list()
             .answers(200, of::<List<LogLine>>())
+            .answers_as(200, "text/event-stream", "Text")
             .pace(Pace::Waits)
-        };
+    };
     vec![
         item(Route::new(
             Method::Get,
@@ -102,6 +116,7 @@ pub(crate) fn routes() -> Vec<Route> {
                 continue. The run is reopened.",
         )
         .takes(of::<ClearTask>())
+        .optional()
         .answers(200, of::<TaskDetail>())
         .problem(409, "The run has not ended."),
     ]
@@ -111,7 +126,7 @@ fn task_ref(request: &Request) -> Result<TaskRef, Problem> {
     Ok(TaskRef {
         run: request.id("id", "run")?,
         task: request.name("task", "task")?,
-        item: request.query_as("item", "a number from 0")?,
+        item: request.query_number("item", 0..=u32::MAX)?,
     })
 }
 
@@ -146,8 +161,8 @@ fn log_query(request: &Request) -> Result<LogQuery, Problem> {
         .map(str::to_owned);
     Ok(LogQuery {
         task,
-        item: request.query_as("item", "a number from 0")?,
-        attempt: request.query_as("attempt", "a number from 1")?,
+        item: request.query_number("item", 0..=u32::MAX)?,
+        attempt: request.query_number("attempt", 0..=u32::MAX)?,
         cursor: resumed.or_else(|| request.cursor().map(str::to_owned)),
         last: request.flag("last", false)?,
         limit: request.limit()?,
@@ -173,7 +188,7 @@ async fn logs(request: Request, query: LogQuery) -> Outcome {
 
 async fn set_state(mut request: Request) -> Outcome {
     let task = task_ref(&request)?;
-    let body: TaskOverride = request.body(false).await?;
+    let body: TaskOverride = request.body().await?;
     if !TaskState::OVERRIDES.contains(&body.state) {
         let states = one_of(&TaskState::OVERRIDES.map(TaskState::as_str));
         return Err(Problem::invalid_at(
@@ -194,7 +209,7 @@ async fn set_state(mut request: Request) -> Outcome {
 
 async fn clear(mut request: Request) -> Outcome {
     let task = task_ref(&request)?;
-    let body: ClearTask = request.body(true).await?;
+    let body: ClearTask = request.body().await?;
     let actor = request.caller.actor.clone();
     let clear = Clear {
         task: task.task,

@@ -283,7 +283,7 @@ async fn delete(request: Request) -> Outcome {
 
 async fn cancel(mut request: Request) -> Outcome {
     let row = find(&request).await?;
-    let body: MessageFilter = request.body(false).await?;
+    let body: MessageFilter = request.body().await?;
     let mut faults = Faults::default();
     let mut filter = CancelFilter::default();
     if let Some(text) = &body.day {

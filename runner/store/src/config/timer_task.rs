@@ -6,6 +6,7 @@
 use serde_json::Value;
 
 use crate::change::By;
+use crate::database::PgSession;
 use crate::group::{GroupDelete, GroupPut, GroupWrite, delete_in, put_in};
 use crate::transaction::transaction;
 use crate::{Store, StoreError};
@@ -27,6 +28,28 @@ pub struct TimerTree<'a> {
     pub root: i64,
     /// Parents come before their children, so the root is first.
     pub rows: &'a [TimerTaskRow],
+    /// The rows that it replaces, as they were read; none: it is a new tree.
+    pub before: &'a [TimerTaskRow],
+}
+
+async fn tree_of(connection: &mut PgSession, task_id: i64) -> Result<(i64, Vec<TimerTaskRow>), StoreError> {
+    let rows = sqlx::query!(
+        "SELECT t.task_id, t.parent, t.definition, t.root FROM heddle.timer_tasks t
+              WHERE t.root = (SELECT root FROM heddle.timer_tasks WHERE task_id = $1) ORDER BY t.place",
+        task_id
+    )
+    .fetch_all(connection)
+    .await?;
+    let root = rows.first().map_or(task_id, |row| row.root);
+    let rows = rows
+        .into_iter()
+        .map(|row| TimerTaskRow {
+            task_id: row.task_id,
+            parent: row.parent,
+            definition: row.definition,
+        })
+        .collect();
+    Ok((root, rows))
 }
 
 impl Store {
@@ -40,14 +63,15 @@ impl Store {
         .await?)
     }
 
-    /// Replaces a tree and puts its group. All changes of groups wait for each other, and so do changes of one tree.
+    /// Replaces a tree and puts its group. All changes of groups wait for each other, and so do changes of one tree. If
+    /// another change of the tree has come first, nothing is written, and the answer is [`GroupPut::Stale`].
     pub async fn put_timer_tree(
         &self,
         by: By<'_>,
         tree: TimerTree<'_>,
         group: GroupWrite<'_>,
     ) -> Result<GroupPut, StoreError> {
-        let TimerTree { root, rows } = tree;
+        let TimerTree { root, rows, before } = tree;
         let ids: Vec<i64> = rows.iter().map(|row| row.task_id).collect();
         let parents: Vec<Option<i64>> = rows.iter().map(|row| row.parent).collect();
         let definitions: Vec<Value> = rows.iter().map(|row| row.definition.clone()).collect();
@@ -55,6 +79,9 @@ impl Store {
             let put = put_in(&mut tx, by, &group).await?;
             if !matches!(put, GroupPut::Done(_)) {
                 return Ok(put);
+            }
+            if tree_of(&mut tx, root).await?.1 != before {
+                return Ok(GroupPut::Stale(None));
             }
             sqlx::query!("DELETE FROM heddle.timer_tasks WHERE root = $1", root)
                 .execute(&mut *tx)
@@ -78,23 +105,8 @@ impl Store {
 
     /// The tree of a node, with the number of its root; empty: there is no such node.
     pub async fn timer_tree_of(&self, task_id: i64) -> Result<(i64, Vec<TimerTaskRow>), StoreError> {
-        let rows = sqlx::query!(
-            "SELECT t.task_id, t.parent, t.definition, t.root FROM heddle.timer_tasks t
-              WHERE t.root = (SELECT root FROM heddle.timer_tasks WHERE task_id = $1) ORDER BY t.place",
-            task_id
-        )
-        .fetch_all(&self.pool)
-        .await?;
-        let root = rows.first().map_or(task_id, |row| row.root);
-        let rows = rows
-            .into_iter()
-            .map(|row| TimerTaskRow {
-                task_id: row.task_id,
-                parent: row.parent,
-                definition: row.definition,
-            })
-            .collect();
-        Ok((root, rows))
+        let mut connection = self.pool.acquire().await?;
+        tree_of(&mut connection, task_id).await
     }
 
     /// Deletes a tree with its group; the caller then cancels the active runs. If the group cannot be deleted, the tree

@@ -7,11 +7,12 @@
 use std::collections::BTreeMap;
 
 use heddle_domain::state::RunState;
-use serde_json::{Map, Value};
+use serde_json::Value;
 
 use super::row::GroupRow;
 use crate::change::Page;
 use crate::database::PgSession;
+use crate::labels::Labels;
 use crate::pages::overview::last_ends;
 use crate::span::{self, BEGIN_BY_SPANS};
 use crate::transaction::transaction;
@@ -45,20 +46,14 @@ struct Asked {
 }
 
 impl Asked {
-    fn of(filter: &GroupFilter) -> Self {
-        let labels = filter.labels.iter();
-        let valued: Map<String, Value> = labels
-            .clone()
-            .filter_map(|(name, value)| Some((name.clone(), Value::from(value.clone()?))))
-            .collect();
-        Self {
+    /// `None`: nothing can match.
+    fn of(filter: &GroupFilter) -> Option<Self> {
+        let Labels { valued, named } = Labels::wanted(&filter.labels)?;
+        Some(Self {
             text: filter.text.as_deref().map(|text| contains(&text.to_lowercase())),
             valued: Value::Object(valued),
-            named: labels
-                .filter(|(_, value)| value.is_none())
-                .map(|(name, _)| name.clone())
-                .collect(),
-        }
+            named,
+        })
     }
 }
 
@@ -84,7 +79,9 @@ impl Store {
         cursor: Option<&str>,
         limit: i64,
     ) -> Result<Page<GroupRow>, StoreError> {
-        let asked = Asked::of(filter);
+        let Some(asked) = Asked::of(filter) else {
+            return Ok(Page::of(Vec::new(), limit, |row: &GroupRow| row.name.clone()));
+        };
         if !filter.last_states.is_empty() {
             return self.groups_by_last_state(filter, &asked, cursor, limit).await;
         }

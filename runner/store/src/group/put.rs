@@ -27,7 +27,8 @@ pub struct GroupWrite<'a> {
 #[derive(Clone, Debug, PartialEq)]
 pub enum GroupPut {
     Done(Put<GroupRow>),
-    /// `If-Match` does not hold: the group has this revision, or does not exist.
+    /// `If-Match` does not hold: the group has this revision, or does not exist, at least not with the tree of timer
+    /// tasks that is to be replaced.
     Stale(Option<i32>),
     /// These upstream groups do not exist.
     UnknownGroups(Vec<String>),

@@ -180,7 +180,7 @@ async fn few_labelled(
         query.push(format!(
             "(SELECT {COLUMNS}, l.state, l.created_at FROM heddle.{table} l WHERE true"
         ));
-        push_labels(&mut query, sought.filter);
+        push_labels(&mut query, sought);
         query.push(" LIMIT ").push_bind(LABELLED_MAX + 1).push(")");
     }
     query

@@ -6,6 +6,7 @@ use uuid::Uuid;
 
 use super::filter::RunFilter;
 use crate::database::PgSession;
+use crate::labels::Labels;
 use crate::span::{self, Span};
 use crate::{Store, StoreError};
 
@@ -27,6 +28,7 @@ pub(super) const CLOCKS_DIFFER: TimeDelta = TimeDelta::hours(1);
 /// A filter with what its names mean.
 pub(super) struct Sought<'f> {
     pub(super) filter: &'f RunFilter,
+    pub(super) labels: Labels,
     /// The groups that it names, or that use its queues and scripts; their runs are read one group after the other.
     pub(super) groups: Option<Vec<i64>>,
     /// The same, but too many groups for that.
@@ -121,6 +123,9 @@ pub(super) fn spans(sought: &Sought<'_>, now: Time) -> Vec<Span> {
 impl Store {
     /// Looks up the names of a filter; `None`: nothing can match.
     pub(super) async fn sought<'f>(&self, filter: &'f RunFilter) -> Result<Option<Sought<'f>>, StoreError> {
+        let Some(labels) = Labels::wanted(&filter.labels) else {
+            return Ok(None);
+        };
         let mut groups = None;
         if !filter.groups.is_empty() {
             // A group that was deleted and created again has one name and several ids.
@@ -157,6 +162,7 @@ impl Store {
         };
         Ok(Some(Sought {
             filter,
+            labels,
             groups,
             many_groups,
             users,

@@ -10,6 +10,7 @@ use uuid::Uuid;
 use super::filter::RunFilter;
 use super::sought::{CLOCKS_DIFFER, Sought, Users};
 use crate::database::column;
+use crate::labels::Labels;
 use crate::span::{self, Span};
 
 /// Which of the ended runs of the hot view.
@@ -255,7 +256,7 @@ pub(super) fn push_checks(query: &mut QueryBuilder<Postgres>, sought: &Sought<'_
             .push_bind(column(&filter.triggers, |trigger| trigger.number()))
             .push(")");
     }
-    push_labels(query, filter);
+    push_labels(query, sought);
     if let Some(from) = filter.logical_from {
         query.push(" AND l.logical_time >= ").push_bind(from);
     }
@@ -273,21 +274,17 @@ pub(super) fn push_states(query: &mut QueryBuilder<Postgres>, sought: &Sought<'_
     }
 }
 
-pub(super) fn push_labels(query: &mut QueryBuilder<Postgres>, filter: &RunFilter) {
-    let valued = filter
-        .labels
-        .iter()
-        .filter_map(|(key, value)| Some((key.clone(), Value::from(value.clone()?))));
-    let valued: serde_json::Map<String, Value> = valued.collect();
+pub(super) fn push_labels(query: &mut QueryBuilder<Postgres>, sought: &Sought<'_>) {
+    let Labels { valued, named } = &sought.labels;
     if !valued.is_empty() {
         query
             .push(" AND l.labels IS NOT NULL AND l.labels @> ")
-            .push_bind(Value::Object(valued));
+            .push_bind(Value::Object(valued.clone()));
     }
-    for (key, _) in filter.labels.iter().filter(|(_, value)| value.is_none()) {
+    for name in named {
         query
             .push(" AND l.labels IS NOT NULL AND l.labels ? ")
-            .push_bind(key.clone());
+            .push_bind(name.clone());
     }
 }
 
