@@ -63,6 +63,7 @@ mod scripts;
 mod senders;
 mod shares;
 mod sources;
+mod sql_starts;
 mod stock;
 mod submissions;
 mod together;

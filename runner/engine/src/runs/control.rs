@@ -15,6 +15,7 @@ use serde_json::{Value, json};
 
 use crate::node::signals::Signal;
 use crate::runs::apply::After;
+use crate::runs::starts::complete;
 use crate::runs::submit::Layout;
 use crate::runs::transition::{Transition, progress_of, standing};
 use crate::{Engine, EngineError, RunContext, Runs, SubmitError, UseCase};
@@ -301,12 +302,25 @@ impl Runs {
         }
     }
 
-    /// A run's context, from the row that its lock has read.
-    pub(crate) async fn context_of_live(&self, run: RunId, live: &LiveRun) -> Result<Arc<RunContext>, EngineError> {
-        if let Some(context) = self.contexts_of(&[run]).await?.remove(&run) {
-            return Ok(context);
+    /// The context of a run that is locked for a control, which completes it if nobody has (`starts.rs`).
+    async fn context_of_live(
+        &self,
+        completion: &mut Completion,
+        run: RunId,
+        live: &mut LiveRun,
+    ) -> Result<Arc<RunContext>, EngineError> {
+        let mut contexts = self.contexts_of(&[run]).await?;
+        if !contexts.contains_key(&run) {
+            contexts.insert(run, self.context_of_ended(run, live).await?);
         }
-        // The run had ended, and is live again only within this transaction: its facts are read from there.
+        let at_gate = complete(completion, &mut contexts, |_| live.state).await?;
+        live.waits |= at_gate.contains(&run);
+        self.known(&contexts, run).await
+    }
+
+    /// The context of a run that had ended, and is live again only within the caller's transaction: its facts are read
+    /// from where it was.
+    async fn context_of_ended(&self, run: RunId, live: &LiveRun) -> Result<Arc<RunContext>, EngineError> {
         let row = self
             .node
             .store
@@ -329,11 +343,11 @@ impl Runs {
     async fn control_once(self: &Arc<Self>, run: RunId, action: &BulkAction, actor: &str) -> Result<(), ControlError> {
         let reopen = matches!(action, BulkAction::Restart(_));
         let mut completion = self.node.completion("control").await?;
-        let live = completion
+        let mut live = completion
             .lock_one(run, reopen)
             .await?
             .ok_or(ControlError::NotFound("run"))?;
-        let context = self.context_of_live(run, &live).await?;
+        let context = self.context_of_live(&mut completion, run, &mut live).await?;
         action.check(live.state)?;
         match action {
             BulkAction::Restart(true) => {
@@ -457,11 +471,11 @@ impl Runs {
         actor: &str,
     ) -> Result<(), ControlError> {
         let mut completion = self.node.completion("control_task").await?;
-        let live = completion
+        let mut live = completion
             .lock_one(run, true)
             .await?
             .ok_or(ControlError::NotFound("run"))?;
-        let context = self.context_of_live(run, &live).await?;
+        let context = self.context_of_live(&mut completion, run, &mut live).await?;
         let progress = progress_of(run, &live.progress)?;
         let Some(stood) = progress.state(key) else {
             return Err(ControlError::NotFound("task run"));
@@ -483,14 +497,14 @@ impl Runs {
 
     async fn clear_once(self: &Arc<Self>, run: RunId, clear: &Clear, actor: &str) -> Result<(), ControlError> {
         let mut completion = self.node.completion("clear").await?;
-        let live = completion
+        let mut live = completion
             .lock_one(run, true)
             .await?
             .ok_or(ControlError::NotFound("run"))?;
         if !Control::Clear.is_allowed(live.state) {
             return Err(ControlError::Refused(not_cleared(live.state)));
         }
-        let context = self.context_of_live(run, &live).await?;
+        let context = self.context_of_live(&mut completion, run, &mut live).await?;
         let plan = &context.revision.plan;
         let task = plan.index(clear.task.as_str()).ok_or(ControlError::NotFound("task"))?;
         let key = TaskKey { task, item: clear.item };

@@ -160,8 +160,8 @@ impl Completion {
         Ok(rows.into_iter().map(RunId).collect())
     }
 
-    /// Completes runs that were submitted in SQL with what only the engine knows, and sets the timers of their
-    /// deadlines.
+    /// Completes runs that were submitted in SQL, and that are locked, with what only the engine knows, and sets the timers
+    /// of their deadlines. Runs that are complete already stay as they are: those that pin their scripts.
     pub async fn complete_starts(&mut self, starts: &[SqlStart]) -> Result<(), StoreError> {
         if starts.is_empty() {
             return Ok(());
@@ -177,14 +177,15 @@ impl Completion {
                  SELECT * FROM UNNEST($1::uuid[], $2::bigint[], $3::timestamptz[], $4::timestamptz[], $5::jsonb[],
                                       $6::timestamptz[])
                      AS g (run, resolution_id, interval_start, interval_end, labels, deadline_at)
-             ), timed AS (
-                 INSERT INTO heddle.timers (run, task, item, kind, attempt, due_at)
-                 SELECT run, -1, -1, 1, 0, deadline_at FROM given WHERE deadline_at IS NOT NULL
+             ), completed AS (
+                 UPDATE heddle.runs_live l
+                    SET resolution_id = g.resolution_id, interval_start = g.interval_start,
+                        interval_end = g.interval_end, labels = g.labels, deadline_at = g.deadline_at
+                   FROM given g WHERE l.id = ANY (ARRAY[g.run]) AND l.resolution_id IS NULL
+                 RETURNING l.id, l.deadline_at
              )
-             UPDATE heddle.runs_live l
-                SET resolution_id = g.resolution_id, interval_start = g.interval_start, interval_end = g.interval_end,
-                    labels = g.labels, deadline_at = g.deadline_at
-               FROM given g WHERE l.id = ANY (ARRAY[g.run])",
+             INSERT INTO heddle.timers (run, task, item, kind, attempt, due_at)
+             SELECT id, -1, -1, 1, 0, deadline_at FROM completed WHERE deadline_at IS NOT NULL",
             &runs,
             &resolutions,
             &from,
