@@ -217,8 +217,21 @@ impl Engine {
         Box::pin(self.runs.retried(move || self.runs.clear_once(run, clear, actor)))
     }
 
-    /// Creates a run like an ended or live one; the audit entry is in the same commit.
-    pub async fn rerun(&self, row: &RunRow, active_scripts: bool, actor: &str) -> Result<RunId, SubmitError> {
+    /// Whether runs of a group can be repeated: it has not been deleted, and is enabled unless `force` is given.
+    pub async fn check_rerun(&self, group_id: i64, name: &str, force: bool) -> Result<(), SubmitError> {
+        self.runs.open_group(name, Some(group_id), force).await.map(drop)
+    }
+
+    /// Creates a run like an ended or live one; the audit entry is in the same commit. `force`: also while its group is
+    /// disabled.
+    pub async fn rerun(
+        &self,
+        row: &RunRow,
+        active_scripts: bool,
+        force: bool,
+        actor: &str,
+    ) -> Result<RunId, SubmitError> {
+        self.check_rerun(row.group_id, &row.group_name, force).await?;
         let revision = self.runs.node.catalog.revision(row.revision_id).await?;
         let resolution = match row.resolution_id {
             Some(id) if !active_scripts => self.runs.node.catalog.resolution(id, &revision).await?,

@@ -191,6 +191,7 @@ fn judge(schema: &str) -> Option<Judge> {
         "Prune" => taken::<api::Prune>,
         "QueueSpec" => taken::<api::QueueSpec>,
         "RetentionInput" => taken::<api::Retention>,
+        "RerunOptions" => taken::<api::RerunOptions>,
         "ScriptsChoice" => taken::<api::ScriptsChoice>,
         "SecretSpec" => taken::<api::SecretSpec>,
         "SignIn" => taken::<api::SignIn>,
