@@ -574,3 +574,23 @@ async fn a_line_of_a_log_has_an_address() {
     );
     assert!(!shown.contains(">line 500<"), "it begins a little before the line");
 }
+
+/// The page that repeats a run asks whether to do so although the group is disabled; both of its forms then do.
+#[tokio::test]
+async fn a_run_of_a_disabled_group_is_repeated_by_force() {
+    let (_world, node) = World::with_node().await;
+    node.put_group("g", json!({"tasks": {"a": {"script": "echo"}}})).await;
+    let run = heddle_tests::id(&node.run("g", json!({})).await);
+    let visitor = Visitor::signed_in(node.base(), TOKEN).await;
+    let form = format!("/runs/{run}/rerun");
+    assert!(!visitor.get(&form).await.fine().contains("name=\"force\""));
+    node.post("/v1/groups/g/disable", json!({})).await.expect_status(200);
+    let page = visitor.get(&form).await.fine();
+    assert_eq!(page.matches("name=\"force\"").count(), 2, "{page}");
+    for fields in [("scripts", "pinned"), ("params", "{\"n\": 1}")] {
+        let refused = visitor.post(&form, &[fields]).await;
+        assert_eq!(refused.status, StatusCode::CONFLICT, "{}", refused.text);
+        let done = visitor.post(&form, &[fields, ("force", "true")]).await;
+        assert_eq!(done.status, StatusCode::SEE_OTHER, "{}", done.text);
+    }
+}

@@ -257,6 +257,30 @@ async fn in_bulk() {
             "{report:#}"
         );
     }
+    // And so do runs without such an item.
+    node.put_group("m", json!({"tasks": {"a": {"script": "hello", "shards": 2}}}))
+        .await;
+    let mapped = id(&node.run("m", json!({})).await);
+    for (group, item) in [("g", 0), ("m", 2)] {
+        for dry_run in [true, false] {
+            let body =
+                json!({"filter": {"group": group}, "action": "clear", "task": "a", "item": item, "dry_run": dry_run});
+            let report = node.post("/v1/runs/bulk", body).await.expect_status(200);
+            assert_eq!(report["changed"], 0, "{report:#}");
+            assert_eq!(
+                report["refused"].as_array().map(Vec::len),
+                report["matched"].as_u64().map(|n| n as usize)
+            );
+            let words = format!("`a item {item}`");
+            assert!(
+                report["refused"][0]["detail"].as_str().unwrap().contains(&words),
+                "{report:#}"
+            );
+        }
+    }
+    let body = json!({"filter": {"group": "m"}, "action": "clear", "task": "a", "item": 1});
+    assert_eq!(node.post("/v1/runs/bulk", body).await.expect_status(200)["changed"], 1);
+    assert_eq!(node.ended(&mapped).await["state"], "succeeded");
     let filter = json!({"group": "g"});
     for (body, pointer) in [
         (json!({"filter": filter, "action": "clear"}), "/task"),

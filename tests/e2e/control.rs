@@ -3,6 +3,7 @@
 use heddle_tests::{Answer, Node, Receiver, World, eventually, id, seconds, states, task};
 use serde_json::{Value, json};
 
+use crate::cli::{REFUSED, ends, json_of};
 use crate::{calls, fails, one, sleeps, with};
 
 async fn control(node: &Node, run: &str, action: &str) -> Value {
@@ -223,6 +224,42 @@ async fn rerun_repeats_what_was_asked() {
     }
     assert_eq!((&again["key"], &again["trigger"]), (&Value::Null, &json!("rerun")));
     assert_eq!(task(&again, "t")["output"]["params"], json!({"a": 1, "b": 2}));
+}
+
+/// A rerun is a new run: its group must be there, and be enabled unless somebody forces it.
+#[tokio::test]
+async fn rerun_asks_the_group() {
+    let (_world, node) = World::with_node().await;
+    node.put_group("g", one(json!({"script": "echo"}))).await;
+    let run = id(&node.run("g", json!({})).await);
+    let rerun = async |body: Value| node.post(&format!("/v1/runs/{run}/rerun"), body).await;
+    let bulk_says = async |words: &str| {
+        for dry_run in [true, false] {
+            let body = json!({"filter": {"ids": [run]}, "action": "rerun", "dry_run": dry_run});
+            let report = node.post("/v1/runs/bulk", body).await.expect_status(200);
+            assert_eq!(report["changed"], 0, "{report:#}");
+            let detail = report["refused"][0]["detail"].as_str().unwrap_or_default();
+            assert!(detail.contains(words), "{report:#}");
+        }
+    };
+    node.post("/v1/groups/g/disable", json!({})).await.expect_status(200);
+    rerun(json!({})).await.expect_said(409, "disabled");
+    bulk_says("disabled").await;
+    ends(&node, REFUSED, &["run", "rerun", &run]);
+    let forced = rerun(json!({"force": true})).await.expect_status(202);
+    assert_eq!(node.ended(&id(&forced)).await["state"], "succeeded");
+    let forced = json_of(&node, &["run", "rerun", &run, "--force"]);
+    assert_eq!(node.ended(&id(&forced)).await["state"], "succeeded");
+
+    // Another group of the name of a deleted one is another group.
+    node.delete("/v1/groups/g").await.expect_status(200);
+    for _ in 0..2 {
+        rerun(json!({"force": true})).await.expect_said(404, "no group `g`");
+        bulk_says("no group `g`").await;
+        assert_eq!(node.run_now(&run).await["state"], "succeeded");
+        node.put_group("g", one(json!({"script": "echo"}))).await;
+    }
+    assert!(node.all("/v1/runs?state=running").await.is_empty());
 }
 
 /// All runs of a filter at once, to stop the bleeding.

@@ -65,6 +65,7 @@ mod scripts;
 mod senders;
 mod shares;
 mod sources;
+mod sql_starts;
 mod stock;
 mod submissions;
 mod together;

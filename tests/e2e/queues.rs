@@ -266,7 +266,7 @@ async fn failures_and_releases() {
     assert_eq!(node.attempts(&run, "t").await.len(), 1);
 }
 
-/// A cancelled run's worker hears of it by its next heartbeat, and so does a paused one's, whose work goes back.
+/// A cancelled run's worker hears of it by its next heartbeat. A paused one's goes on: only what is new waits.
 #[tokio::test]
 async fn controls_reach_workers() {
     let (_world, node) = World::with_node().await;
@@ -287,20 +287,38 @@ async fn controls_reach_workers() {
     node.post(&format!("/v1/runs/{run}/pause"), json!({}))
         .await
         .expect_status(200);
-    say(&node, &held, "heartbeat", json!({}))
-        .await
-        .expect_said(409, "paused");
-    assert!(claims(&node, "q", 1, json!({"wait": "0s"})).await.is_empty());
-    node.post(&format!("/v1/runs/{run}/resume"), json!({}))
-        .await
-        .expect_status(200);
-    let held = claim(&node, "q").await;
-    assert_eq!(held["attempt"], 2);
-    // What ends without a heartbeat is not touched by a pause.
-    node.post(&format!("/v1/runs/{run}/pause"), json!({}))
-        .await
-        .expect_status(200);
+    for report in [json!({}), json!({"lease": "5m", "progress": 0.5})] {
+        let beat = say(&node, &held, "heartbeat", report).await.expect_status(200);
+        assert!(beat["lease_expires_at"].is_string(), "{beat:#}");
+    }
+    assert_eq!(task(&node.run_now(&run).await, "t")["state"], "running");
     say(&node, &held, "complete", json!({"output": 1}))
+        .await
+        .expect_status(200);
+    assert_eq!(node.ended(&run).await["state"], "succeeded");
+
+    // What is lost or given back while the run is paused waits for it to go on.
+    let run = node.start("g", json!({})).await;
+    for (attempt, lease) in [(1, "300ms"), (2, "5m")] {
+        let held = claims(&node, "q", 1, json!({"lease": lease})).await.remove(0);
+        assert_eq!(held["attempt"], attempt);
+        node.post(&format!("/v1/runs/{run}/pause"), json!({}))
+            .await
+            .expect_status(200);
+        if attempt == 2 {
+            say(&node, &held, "release", json!({})).await.expect_status(200);
+        }
+        node.task_becomes(&run, "t", "paused").await;
+        say(&node, &held, "heartbeat", json!({})).await.expect_status(409);
+        assert!(claims(&node, "q", 1, json!({"wait": "0s"})).await.is_empty());
+        node.post(&format!("/v1/runs/{run}/resume"), json!({}))
+            .await
+            .expect_status(200);
+    }
+    let ends: Vec<Value> = node.attempts(&run, "t").await;
+    let ends: Vec<&Value> = ends.iter().map(|attempt| &attempt["state"]).collect();
+    assert_eq!(ends, ["lost", "cancelled"]);
+    say(&node, &claim(&node, "q").await, "complete", json!({}))
         .await
         .expect_status(200);
     assert_eq!(node.ended(&run).await["state"], "succeeded");

@@ -247,3 +247,45 @@ async fn overlap_leaves_restarted_runs_alone() {
     assert_eq!(again["state"], "succeeded", "{again:#}");
     control(&node, &id(&second), "cancel").await;
 }
+
+/// A run that was cancelled while it waited begins when it is restarted and its turn comes, and not before. The gate does
+/// not skip what somebody has restarted.
+#[tokio::test]
+async fn one_that_never_began_is_restarted() {
+    let (world, node) = World::with_node().await;
+    let spec = json!({"max_active_runs": 1, "overlap": "skip"});
+    node.put_group("g", with(one(sleeps(3_600.0)), spec)).await;
+    let first = node.start("g", json!({})).await;
+    node.task_becomes(&first, "t", "running").await;
+    let run = node.start("g", json!({})).await;
+    control(&node, &run, "cancel").await;
+    assert_eq!(node.ended(&run).await["started_at"], Value::Null);
+
+    // Both as if a schedule had made them.
+    let sql = world.sql().await;
+    sql.batch_execute("UPDATE heddle.runs_live SET trigger = 1; UPDATE heddle.runs_done SET trigger = 1")
+        .await
+        .unwrap();
+    for action in ["restart", "pause", "resume"] {
+        control(&node, &run, action).await;
+        assert_eq!(node.run_now(&run).await["started_at"], Value::Null, "{action}");
+        eventually("a checked gate", async || {
+            let left = sql.query("SELECT FROM heddle.turnstiles", &[]).await.unwrap();
+            left.is_empty().then_some(())
+        })
+        .await;
+    }
+    assert_eq!(node.run_now(&run).await["state"], "waiting");
+
+    control(&node, &first, "cancel").await;
+    let begun = node.task_becomes(&run, "t", "running").await;
+    let told = node.get("/v1/events?kinds=run.started").await.expect_status(200);
+    let lines = told.as_str().expect("lines").lines();
+    let told: Vec<Value> = lines
+        .map(|line| serde_json::from_str::<Value>(line).expect("an event"))
+        .filter(|event| event["run"] == run)
+        .collect();
+    assert_eq!(told.len(), 1, "{told:#?}");
+    assert_eq!(told[0]["at"], begun["started_at"]);
+    control(&node, &run, "cancel").await;
+}

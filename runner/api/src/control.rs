@@ -22,12 +22,22 @@ pub enum Scripts {
     Active,
 }
 
-/// The options of a restart or a rerun.
+/// The options of a restart.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct ScriptsChoice {
     /// The script versions to use.
     pub scripts: Scripts,
+}
+
+/// The options of a rerun.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields, default)]
+pub struct RerunOptions {
+    /// The script versions to use.
+    pub scripts: Scripts,
+    /// Create the run even if the group is disabled.
+    pub force: bool,
 }
 
 /// An override: the state that an operator sets for a run.

@@ -37,8 +37,8 @@ pub use claim::{
     LogLevel, OfClaim, ReportLine,
 };
 pub use control::{
-    Bulk, BulkAction, BulkRefusal, BulkReport, ClearTask, RunFilter, Scripts, ScriptsChoice, StateOverride,
-    TaskOverride, Words,
+    Bulk, BulkAction, BulkRefusal, BulkReport, ClearTask, RerunOptions, RunFilter, Scripts, ScriptsChoice,
+    StateOverride, TaskOverride, Words,
 };
 pub use dispatch::{
     Assignment, Audience, Completion, CompletionStatus, Event, Given, Members, MembersPatch, MembersSpec, Occurrence,

@@ -58,7 +58,7 @@ def work(params, context, stopped, report):
     """What this worker does: waits `sleep_ms`, fails if it is told to, and answers `value` otherwise."""
     report(progress=0.0, note="begun", log=[{"message": "working", "fields": {"params": params}}])
     if stopped.wait(params.get("sleep_ms", 0) / 1000):
-        return None  # cancelled, paused, or given to somebody else
+        return None  # cancelled, or given to somebody else
     if "fail" in params:
         raise RuntimeError(params["fail"])
     return {"value": params.get("value"), "by": "python"}

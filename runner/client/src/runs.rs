@@ -3,8 +3,8 @@
 use std::time::Duration;
 
 use heddle_api::{
-    Attempt, BatchItem, BatchResults, Bulk, BulkReport, ClearTask, List, LogLine, Run, RunFilter, Scripts,
-    ScriptsChoice, Submission, TaskDetail, TaskOverride, TaskState,
+    Attempt, BatchItem, BatchResults, Bulk, BulkReport, ClearTask, List, LogLine, RerunOptions, Run, RunFilter,
+    Scripts, ScriptsChoice, Submission, TaskDetail, TaskOverride, TaskState,
 };
 use serde_json::json;
 use uuid::Uuid;
@@ -62,6 +62,12 @@ impl Client {
             .query_if("cursor", cursor)
             .send()
             .await
+    }
+
+    /// A new run like this one.
+    pub async fn rerun(&self, id: Uuid, options: &RerunOptions) -> Result<Run> {
+        let request = self.post(&["v1", "runs", &id.to_string(), "rerun"]);
+        request.json(options).send().await
     }
 
     /// `cancel`, `pause`, `resume`, `restart` or `rerun`; the last gives a new run. `scripts` is for the last two.

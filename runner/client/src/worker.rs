@@ -119,7 +119,7 @@ impl Worker {
     /// Works until `stop` is done. A server that cannot be reached, or is overloaded, is asked again; a refusal (an
     /// unknown queue's name, a token of others) ends the worker.
     ///
-    /// The future of a task run that was cancelled, paused or given to somebody else is dropped at the next heartbeat.
+    /// The future of a task run that was cancelled or given to somebody else is dropped at the next heartbeat.
     pub async fn run<F, Fut>(self, stop: impl Future<Output = ()>, work: F) -> Result<WorkerReport>
     where
         F: Fn(Claim) -> Fut,

@@ -113,6 +113,9 @@ pub enum RunCommand {
         /// The script versions: those recorded on the run, or the active ones [default: pinned]
         #[arg(long, value_parser = ["pinned", "active"])]
         scripts: Option<String>,
+        /// Create the run even if the group is disabled
+        #[arg(long)]
+        force: bool,
         /// Follow the run until it ends
         #[arg(short, long)]
         watch: bool,
@@ -249,11 +252,20 @@ pub(crate) async fn run(session: &Session, command: RunCommand) -> Result<ExitCo
         RunCommand::Resume { id } => control(session, id.find(session).await?, "resume").await,
         RunCommand::Restart { id, scripts, watch } => {
             let id = id.find(session).await?;
-            again(session, id, "restart", scripts, watch).await
+            again(session, id, "restart", repeated(scripts), watch).await
         }
-        RunCommand::Rerun { id, scripts, watch } => {
+        RunCommand::Rerun {
+            id,
+            scripts,
+            force,
+            watch,
+        } => {
             let id = id.find(session).await?;
-            again(session, id, "rerun", scripts, watch).await
+            let mut body = repeated(scripts);
+            if force {
+                body["force"] = json!(true);
+            }
+            again(session, id, "rerun", body, watch).await
         }
         RunCommand::Override {
             id,
@@ -353,11 +365,15 @@ async fn announce(session: &Session, answer: &Value, what: &str, follow: bool) -
     done()
 }
 
-async fn again(session: &Session, id: Uuid, action: &str, scripts: Option<String>, follow: bool) -> Result<ExitCode> {
-    let body = match scripts {
+/// What a run is repeated with.
+fn repeated(scripts: Option<String>) -> Value {
+    match scripts {
         Some(scripts) => json!({ "scripts": scripts }),
         None => json!({}),
-    };
+    }
+}
+
+async fn again(session: &Session, id: Uuid, action: &str, body: Value, follow: bool) -> Result<ExitCode> {
     let answer: Value = session
         .client
         .post(&["v1", "runs", &id.to_string(), action])

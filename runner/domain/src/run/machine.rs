@@ -86,9 +86,7 @@ impl<'a> Machine<'a> {
                     return Err(Refused::RunState(*self.state));
                 }
                 self.actions.started = *self.state == RunState::Waiting && !self.has_begun();
-                *self.state = RunState::Running;
-                self.touched.extend(0..self.plan.tasks.len() as TaskIndex);
-                self.release();
+                self.go();
                 Ok(())
             }
             Event::Expanded { at, count } => {
@@ -128,8 +126,9 @@ impl<'a> Machine<'a> {
                 if *waits {
                     *self.state = RunState::Waiting;
                 } else {
-                    *self.state = RunState::Running;
-                    self.release();
+                    // It begins if it was paused before it could.
+                    self.actions.started = self.is_untouched();
+                    self.go();
                 }
                 Ok(())
             }
@@ -161,8 +160,11 @@ impl<'a> Machine<'a> {
         }
     }
 
-    /// Makes ready what was held back while the run was paused, or waited for its turn again.
-    fn release(&mut self) {
+    /// The run begins, or goes on: makes ready what waits for nothing else, and what was held back while the run was
+    /// paused or waited for its turn again.
+    fn go(&mut self) {
+        *self.state = RunState::Running;
+        self.touched.extend(0..self.plan.tasks.len() as TaskIndex);
         for key in self.progress.in_state(TaskState::Paused) {
             self.make_ready(key);
         }
@@ -179,10 +181,18 @@ impl<'a> Machine<'a> {
 
     /// Whether anything of the run has ever been started or settled.
     fn has_begun(&self) -> bool {
-        let untouched = [TaskState::Pending, TaskState::Paused].map(|state| state.number() as u8);
-        !self.progress.details.is_empty()
-            || !self.progress.maps.is_empty()
-            || self.progress.states.iter().any(|state| !untouched.contains(state))
+        !self.is_only_in(&[TaskState::Pending, TaskState::Paused])
+    }
+
+    /// Whether nothing of the run has been asked for yet: of a run that has begun, some task is not pending.
+    fn is_untouched(&self) -> bool {
+        self.is_only_in(&[TaskState::Pending])
+    }
+
+    /// Whether all tasks are in these states, and nothing else is known of them.
+    fn is_only_in(&self, states: &[TaskState]) -> bool {
+        let is_in = |byte: &u8| states.iter().any(|state| state.number() as u8 == *byte);
+        self.progress.details.is_empty() && self.progress.maps.is_empty() && self.progress.states.iter().all(is_in)
     }
 
     /// Whether the run waits to begin, and not to continue.

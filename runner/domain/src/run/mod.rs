@@ -177,7 +177,7 @@ pub enum Event {
     Due(AttemptKey),
     /// Start nothing new. `withdrawn` was ready and has been taken back.
     Pause { withdrawn: Vec<TaskKey> },
-    /// Resume. `waits`: the run still waits for upstreams or its turn.
+    /// Resume. `waits`: the run still waits for upstreams or its turn. One that was paused before it began begins.
     Resume {
         /// As the store knows.
         waits: bool,
@@ -343,10 +343,10 @@ impl Progress {
         self.maps.get(&task).map(|map| map.states.len() as u32)
     }
 
-    /// A task run's state; `None` where there is no such item.
+    /// A task run's state; `None` where there is no such task or item. (Without any states, every task is pending.)
     pub fn state(&self, key: TaskKey) -> Option<TaskState> {
         match key.item {
-            None => ((key.task as usize) < self.states.len()).then(|| self.task(key.task)),
+            None => (self.states.is_empty() || (key.task as usize) < self.states.len()).then(|| self.task(key.task)),
             Some(item) => {
                 let byte = *self.maps.get(&key.task)?.states.get(item as usize)?;
                 TaskState::from_number(byte as i16)

@@ -412,6 +412,28 @@ fn begins_from_what_sql_writes() {
         assert!(world.state.is_final());
     }
     assert!(Progress::from_bytes(&[9]).is_err());
+    assert_eq!(progress.state(TaskKey::whole(1)), Some(TaskState::Pending));
+}
+
+/// A run that is paused before a node has begun it begins when it is resumed, and says so once.
+#[test]
+fn begins_when_it_is_resumed() {
+    let plan = plan(dag("a; b: a"));
+    let (mut state, mut progress) = (RunState::Waiting, Progress::default());
+    let now = "2026-11-20T10:00:00Z".parse().unwrap();
+    let a = TaskKey::whole(0);
+    let pause = |withdrawn| Event::Pause { withdrawn };
+    let resume = Event::Resume { waits: false };
+    for (event, ready, started) in [
+        (pause(vec![]), 0, false),
+        (resume.clone(), 1, true),
+        (pause(vec![a]), 0, false),
+        (resume, 1, false),
+    ] {
+        let actions = decide(&plan, &mut state, &mut progress, &[event], now, &mut || 0).unwrap();
+        assert_eq!((actions.ready.len(), actions.started), (ready, started));
+    }
+    assert_eq!(state, RunState::Running);
 }
 
 /// Delivers outcomes in batches of 200 and counts the batches.

@@ -228,14 +228,7 @@ impl Queues {
         for key in keys {
             answers.push(match extended.get(&key.id) {
                 Some(&until) => Ok(until),
-                None => {
-                    let status = self.status(&key).await?;
-                    if status.holds && status.run == Some(RunState::Paused) {
-                        // The worker is told to stop. The task run waits, without a loss, for the run to go on.
-                        self.end_claims(vec![(key, ClaimEnd::Released)]).await;
-                    }
-                    Err(ClaimRefused::Old(reason(&status)))
-                }
+                None => Err(ClaimRefused::Old(reason(&self.status(&key).await?))),
             });
         }
         Ok(answers)
@@ -269,12 +262,6 @@ fn output_max(context: &RunContext, at: AttemptKey) -> usize {
 fn reason(status: &ClaimStatus) -> String {
     match status {
         ClaimStatus { run: None, .. } => "the token is wrong, or its run has been deleted".to_owned(),
-        ClaimStatus {
-            holds: true,
-            run: Some(RunState::Paused),
-            ..
-        } => "the run is paused; the task run was taken back, and workers can claim it again when the run is resumed"
-            .to_owned(),
         ClaimStatus {
             expired_at: Some(at), ..
         } => {

@@ -19,6 +19,7 @@ use heddle_store::run::RunFilter;
 
 use crate::runs::apply::After;
 use crate::runs::control::{BulkAction, ControlError, shown};
+use crate::runs::starts::complete;
 use crate::runs::transition::snapshot_of;
 use crate::{Engine, EngineError, Runs, UseCase};
 
@@ -135,7 +136,8 @@ impl Runs {
         let mut completion = self.node.completion("control_together").await?;
         let locked = completion.lock_runs(&runs).await?;
         let live: Vec<RunId> = runs.iter().copied().filter(|run| locked.contains_key(run)).collect();
-        let contexts = self.contexts_of(&live).await?;
+        let mut contexts = self.contexts_of(&live).await?;
+        complete(&mut completion, &mut contexts, |run| locked[&run].state).await?;
         let takes = |run: &&RunId| action.check(locked[*run].state).is_ok();
         let concerned: Vec<RunId> = live.iter().filter(takes).copied().collect();
         let mut withdrawn: HashMap<RunId, Vec<TaskKey>> = HashMap::new();

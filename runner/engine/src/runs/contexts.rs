@@ -51,7 +51,10 @@ impl Runs {
                 resolution,
                 maps: Default::default(),
             });
-            self.contexts.insert(id, context.clone());
+            // One that is not complete yet (`starts.rs`) is not kept: another node may complete it.
+            if context.facts.resolution_id.is_some() {
+                self.contexts.insert(id, context.clone());
+            }
             contexts.insert(id, context);
         }
         Ok(contexts)

@@ -16,6 +16,7 @@ use serde_json::{Value, json};
 
 use crate::node::signals::Signal;
 use crate::runs::apply::After;
+use crate::runs::starts::complete;
 use crate::runs::submit::Layout;
 use crate::runs::transition::{Transition, progress_of, snapshot_of};
 use crate::{Engine, EngineError, RunContext, Runs, SubmitError, UseCase};
@@ -217,8 +218,21 @@ impl Engine {
         Box::pin(self.runs.retried(move || self.runs.clear_once(run, clear, actor)))
     }
 
-    /// Creates a run like an ended or live one; the audit entry is in the same commit.
-    pub async fn rerun(&self, row: &RunRow, active_scripts: bool, actor: &str) -> Result<RunId, SubmitError> {
+    /// Whether runs of a group can be repeated: it has not been deleted, and is enabled unless `force` is given.
+    pub async fn check_rerun(&self, group_id: i64, name: &str, force: bool) -> Result<(), SubmitError> {
+        self.runs.open_group(name, Some(group_id), force).await.map(drop)
+    }
+
+    /// Creates a run like an ended or live one; the audit entry is in the same commit. `force`: also while its group is
+    /// disabled.
+    pub async fn rerun(
+        &self,
+        row: &RunRow,
+        active_scripts: bool,
+        force: bool,
+        actor: &str,
+    ) -> Result<RunId, SubmitError> {
+        self.check_rerun(row.group_id, &row.group_name, force).await?;
         let revision = self.runs.node.catalog.revision(row.revision_id).await?;
         let resolution = match row.resolution_id {
             Some(id) if !active_scripts => self.runs.node.catalog.resolution(id, &revision).await?,
@@ -302,12 +316,25 @@ impl Runs {
         }
     }
 
-    /// A run's context, from the row that its lock has read.
-    pub(crate) async fn context_of_live(&self, run: RunId, live: &LiveRun) -> Result<Arc<RunContext>, EngineError> {
-        if let Some(context) = self.contexts_of(&[run]).await?.remove(&run) {
-            return Ok(context);
+    /// The context of a run that is locked for a control, which completes it if nobody has (`starts.rs`).
+    async fn context_of_live(
+        &self,
+        completion: &mut Completion,
+        run: RunId,
+        live: &mut LiveRun,
+    ) -> Result<Arc<RunContext>, EngineError> {
+        let mut contexts = self.contexts_of(&[run]).await?;
+        if !contexts.contains_key(&run) {
+            contexts.insert(run, self.context_of_ended(run, live).await?);
         }
-        // The run had ended, and is live again only within this transaction: its facts are read from there.
+        let at_gate = complete(completion, &mut contexts, |_| live.state).await?;
+        live.waits |= at_gate.contains(&run);
+        self.known(&contexts, run).await
+    }
+
+    /// The context of a run that had ended, and is live again only within the caller's transaction: its facts are read
+    /// from where it was.
+    async fn context_of_ended(&self, run: RunId, live: &LiveRun) -> Result<Arc<RunContext>, EngineError> {
         let row = self
             .node
             .store
@@ -330,11 +357,11 @@ impl Runs {
     async fn control_once(self: &Arc<Self>, run: RunId, action: &BulkAction, actor: &str) -> Result<(), ControlError> {
         let reopen = matches!(action, BulkAction::Restart(_));
         let mut completion = self.node.completion("control").await?;
-        let live = completion
+        let mut live = completion
             .lock_one(run, reopen)
             .await?
             .ok_or(ControlError::NotFound("run"))?;
-        let context = self.context_of_live(run, &live).await?;
+        let context = self.context_of_live(&mut completion, run, &mut live).await?;
         action.check(live.state)?;
         match action {
             BulkAction::Restart(true) => {
@@ -458,11 +485,11 @@ impl Runs {
         actor: &str,
     ) -> Result<(), ControlError> {
         let mut completion = self.node.completion("control_task").await?;
-        let live = completion
+        let mut live = completion
             .lock_one(run, true)
             .await?
             .ok_or(ControlError::NotFound("run"))?;
-        let context = self.context_of_live(run, &live).await?;
+        let context = self.context_of_live(&mut completion, run, &mut live).await?;
         let progress = progress_of(run, &live.progress)?;
         let Some(before) = progress.state(key) else {
             return Err(ControlError::NotFound("task run"));
@@ -487,14 +514,14 @@ impl Runs {
 
     async fn clear_once(self: &Arc<Self>, run: RunId, clear: &Clear, actor: &str) -> Result<(), ControlError> {
         let mut completion = self.node.completion("clear").await?;
-        let live = completion
+        let mut live = completion
             .lock_one(run, true)
             .await?
             .ok_or(ControlError::NotFound("run"))?;
         if !Control::Clear.is_allowed(live.state) {
             return Err(ControlError::Refused(not_cleared(live.state)));
         }
-        let context = self.context_of_live(run, &live).await?;
+        let context = self.context_of_live(&mut completion, run, &mut live).await?;
         let plan = &context.revision.plan;
         let task = plan.index(clear.task.as_str()).ok_or(ControlError::NotFound("task"))?;
         let key = TaskKey { task, item: clear.item };

@@ -13,10 +13,10 @@ use heddle_domain::Chain;
 use heddle_domain::Time;
 use heddle_domain::id::RunId;
 use heddle_domain::notify::rules::{Notice, Telling};
-use heddle_domain::run::{AttemptKey, Event, Progress};
+use heddle_domain::run::{AttemptKey, Event};
 use heddle_domain::spec::{DeadlineAction, NotifyEvent};
 use heddle_domain::state::{ErrorKind, RunState};
-use heddle_store::live::{Due, EndedAttempt, Grant, LostAttempt, RunWrite, Settlement, SqlStart, Take};
+use heddle_store::live::{Due, EndedAttempt, Grant, LostAttempt, Settlement, Take};
 use heddle_store::notice::NewNotices;
 use parking_lot::Mutex;
 use serde_json::json;
@@ -31,7 +31,6 @@ use crate::runs::contexts::Contexts;
 use crate::runs::control::BulkAction;
 use crate::runs::ending::{Applied, Done, End, Ending};
 use crate::runs::notices::new_notices;
-use crate::runs::submit::labels_of;
 use crate::runs::transition::snapshot_of;
 use crate::{EngineError, RunContext, Runs};
 
@@ -343,61 +342,6 @@ impl Runs {
         Ok(())
     }
 
-    /// Runs that were submitted in SQL: resolves their scripts and starts them.
-    pub(crate) async fn starts(
-        self: &Arc<Self>,
-        take: Take<'_>,
-        taken: &mut BTreeSet<RunId>,
-    ) -> Result<(), EngineError> {
-        let mut completion = self.node.completion("starts").await?;
-        let runs = completion.take_starts(take).await?;
-        if runs.is_empty() {
-            return Ok(());
-        }
-        taken.extend(&runs);
-        let contexts = self.contexts_of(&runs).await?;
-        let locked = completion.lock_runs(&runs).await?;
-        let mut after = After::default();
-        let mut writes: Vec<RunWrite> = Vec::new();
-        let mut grant = self.grant();
-        let mut gated = Vec::new();
-        let mut begin = Vec::new();
-        let mut starts = Vec::new();
-        for run in runs {
-            let Some(found) = locked.get(&run).filter(|found| found.state == RunState::Waiting) else {
-                continue;
-            };
-            let context = self.known(&contexts, run).await?;
-            let (start, context) = completed(&context);
-            starts.push(start);
-            self.contexts.insert(run, context.clone());
-            let facts = &context.facts;
-            if context.revision.is_gated(facts.trigger, facts.source.is_some()) {
-                gated.push((run, facts.group_id));
-            } else {
-                begin.push((found, context));
-            }
-        }
-        completion.complete_starts(&starts).await?;
-        for (found, context) in begin {
-            let fresh = (found.state, Progress::new(&context.revision.plan));
-            let now = completion.now();
-            let transition = self
-                .transition(&context, fresh, &[Event::Start], &mut completion, now)
-                .await?;
-            writes.push(self.write_of(&context, transition, &mut grant, &mut after)?);
-        }
-        for (run, group_id) in gated {
-            completion.wait_for_turn(run, group_id, &json!({"turn": true})).await?;
-            after.signals.add(Signal::Inbox);
-        }
-        self.write(&mut completion, &writes, &mut after).await?;
-        completion.commit().await?;
-        self.acted(after);
-        self.node.signals.raise(Signal::Inbox);
-        Ok(())
-    }
-
     /// Adopts attempts that are this node's in the database but not in its memory: the answer to a commit was lost with
     /// the connection. Only after some time: between a commit and its answer this is normal.
     fn adopt(
@@ -520,29 +464,6 @@ fn late(context: &RunContext) -> Option<String> {
         let deadline = plan.deadline.map(|span| span.to_string()).unwrap_or_default();
         format!("the run's deadline of {deadline} has passed")
     })
-}
-
-/// A run that was submitted in SQL, with what its group adds to every run.
-fn completed(context: &RunContext) -> (SqlStart, Arc<RunContext>) {
-    let (revision, resolution) = (&context.revision, &context.resolution);
-    let mut facts = context.facts.clone();
-    facts.resolution_id = Some(resolution.id);
-    facts.interval = revision.calendar.data_interval(facts.logical_time);
-    facts.deadline_at = revision.plan.deadline.map(|span| facts.created_at + span.chrono());
-    let start = SqlStart {
-        run: facts.id,
-        resolution_id: resolution.id,
-        interval: facts.interval,
-        labels: labels_of(revision, &Default::default()),
-        deadline_at: facts.deadline_at,
-    };
-    let context = RunContext {
-        facts,
-        revision: revision.clone(),
-        resolution: resolution.clone(),
-        maps: Default::default(),
-    };
-    (start, Arc::new(context))
 }
 
 /// What due timers do with a run.

@@ -37,6 +37,7 @@ pub(crate) mod room;
 pub(crate) mod runtimes;
 pub(crate) mod scripts;
 pub(crate) mod single_task;
+pub(crate) mod starts;
 pub(crate) mod submit;
 pub mod trace;
 pub(crate) mod transition;

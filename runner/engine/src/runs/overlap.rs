@@ -199,13 +199,13 @@ fn decide(
             .waiting
             .into_iter()
             .filter(|waiting| !passed_over.contains(&waiting.run))
-            .filter_map(|AtGate { run, begun }| {
+            .filter_map(|AtGate { run, reopened }| {
                 let context = contexts.get(&run)?;
                 let spec = &context.revision.plan.spec;
                 Some(Applicant {
                     run,
                     trigger: context.facts.trigger,
-                    timed: !begun && is_timed(context.facts.trigger, context.facts.source.is_some()),
+                    timed: !reopened && is_timed(context.facts.trigger, context.facts.source.is_some()),
                     overlap: spec.overlap,
                     max_active: bound.unwrap_or(spec.max_active_runs),
                 })

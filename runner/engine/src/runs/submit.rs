@@ -278,6 +278,19 @@ impl Runs {
         Ok(made.await?.0)
     }
 
+    /// The group of this name, if people may start runs of it: it is enabled, or they `force` it. With `id`, no other
+    /// group that has got the name of a deleted one.
+    pub(crate) async fn open_group(&self, name: &str, id: Option<i64>, force: bool) -> Result<Arc<Group>, SubmitError> {
+        let found = self.node.catalog.group(name).await?;
+        let group = found
+            .filter(|group| id.is_none_or(|id| id == group.id))
+            .ok_or_else(|| SubmitError::UnknownGroup(name.to_owned()))?;
+        match group.enabled || force {
+            true => Ok(group),
+            false => Err(SubmitError::Disabled(name.to_owned())),
+        }
+    }
+
     /// Checks a submission and lays its run out.
     pub(crate) async fn layout(&self, submission: Submission) -> Result<(NewRun, Arc<RunContext>), SubmitError> {
         let Submission {
@@ -289,15 +302,7 @@ impl Runs {
             by,
             parent,
         } = submission;
-        let group = self
-            .node
-            .catalog
-            .group(&name)
-            .await?
-            .ok_or_else(|| SubmitError::UnknownGroup(name.clone()))?;
-        if !group.enabled && !spec.force {
-            return Err(SubmitError::Disabled(name));
-        }
+        let group = self.open_group(&name, None, spec.force).await?;
         or_trouble(|| check(&group, &spec)).map_err(EngineError::from)??;
         let callback = match spec.callback.take() {
             Some(callback) => Some(self.check_callback(callback).await?),

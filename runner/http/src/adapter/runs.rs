@@ -3,14 +3,14 @@
 use std::time::Duration;
 
 use futures::{StreamExt, stream};
-use heddle_api::{BulkRefusal, BulkReport, List, Run, Scripts, Submission, TaskDetail};
+use heddle_api::{BulkRefusal, BulkReport, List, RerunOptions, Run, Scripts, Submission, TaskDetail};
 use heddle_domain::id::RunId;
-use heddle_domain::run::{self, TaskKey};
+use heddle_domain::run::{self, Progress, TaskKey};
 use heddle_domain::state::{RunState, TaskState, Trigger};
 use heddle_domain::{Clock, Name, Time};
-use heddle_engine::{BulkAction, Clear, Engine};
+use heddle_engine::{BulkAction, Clear, ControlError, Engine, EngineError};
 use heddle_store::change::By;
-use heddle_store::run::{RunDetail, RunFilter as StoreFilter};
+use heddle_store::run::{RunDetail, RunFilter as StoreFilter, RunRow};
 use serde_json::Value;
 use uuid::Uuid;
 
@@ -28,7 +28,7 @@ pub(crate) enum Control {
     /// Goes on where it failed.
     Restart(Scripts),
     /// Makes a new run like it.
-    Rerun(Scripts),
+    Rerun(RerunOptions),
     Override {
         /// The new state: `succeeded` or `failed`, no other.
         state: RunState,
@@ -230,8 +230,8 @@ pub(crate) async fn control(engine: &Engine, id: RunId, control: Control, actor:
     let at = engine.clock().now();
     let by = By { actor: &actor, at };
     let before = detail(engine, id).await?;
-    if let Control::Rerun(scripts) = control {
-        let new = engine.rerun(&before.run, scripts == Scripts::Active, &actor).await?;
+    if let Control::Rerun(options) = control {
+        let new = rerun(engine, &before.run, options, &actor).await?;
         return get(engine, new, Duration::ZERO).await;
     }
     let run = views::full(engine, before).await?;
@@ -284,51 +284,79 @@ pub(crate) async fn bulk(
         refused: Vec::new(),
         dry_run,
     };
-    if dry_run {
+    let tried: Vec<(RunId, Result<(), Refusal>)> = if dry_run {
+        let mut tried = Vec::with_capacity(found.len());
         for (id, state, revision_id) in found {
-            let detail = match (refusal(&control, state), &control) {
-                (None, Control::Clear(clear)) => {
-                    let revision = engine.catalog().revision(revision_id).await?;
-                    let known = revision.plan.index(clear.task.as_str()).is_some();
-                    (!known).then(|| no_task(&clear.task))
-                }
-                (refused, _) => refused,
-            };
-            if let Some(detail) = detail
-                && report.refused.len() < BulkReport::IDS_MAX
-            {
+            tried.push((id, try_control(engine, &control, id, state, revision_id).await));
+        }
+        tried
+    } else {
+        let runs: Vec<RunId> = found.into_iter().map(|(id, ..)| id).collect();
+        let own = engine.clone();
+        engine
+            .to_the_end(async move {
+                let done = control_all(&own, &runs, control, &actor).await?;
+                Ok::<_, Refusal>(runs.into_iter().zip(done).collect::<Vec<_>>())
+            })
+            .await??
+    };
+    for (id, controlled) in tried {
+        match controlled.map_err(left_out) {
+            Ok(()) => report.changed += u64::from(!dry_run),
+            Err(Ok(Some(detail))) if report.refused.len() < BulkReport::IDS_MAX => {
                 report.refused.push(BulkRefusal { id: id.0, detail });
             }
-        }
-        return Ok(report);
-    }
-    let runs: Vec<RunId> = found.into_iter().map(|(id, ..)| id).collect();
-    let own = engine.clone();
-    let done = engine
-        .to_the_end(async move {
-            let done = control_all(&own, &runs, control, &actor).await?;
-            Ok::<_, Refusal>(runs.into_iter().zip(done).collect::<Vec<_>>())
-        })
-        .await??;
-    for (id, controlled) in done {
-        match controlled {
-            Ok(()) => report.changed += 1,
-            Err(Refusal::Conflict { detail, .. }) => {
-                if report.refused.len() < BulkReport::IDS_MAX {
-                    report.refused.push(BulkRefusal { id: id.0, detail });
-                }
-            }
-            Err(Refusal::NotFound { what: "task", name }) => {
-                if report.refused.len() < BulkReport::IDS_MAX {
-                    let detail = no_task(&name);
-                    report.refused.push(BulkRefusal { id: id.0, detail });
-                }
-            }
-            Err(Refusal::NotFound { .. }) => {}
-            Err(other) => return Err(other),
+            Err(Ok(_)) => {}
+            Err(Err(other)) => return Err(other),
         }
     }
     Ok(report)
+}
+
+/// Why one of many runs is not changed; `None`: it is gone. `Err`: what stops the control of all.
+fn left_out(refusal: Refusal) -> Result<Option<String>, Refusal> {
+    Ok(match refusal {
+        Refusal::Conflict { detail, .. } => Some(detail),
+        Refusal::NotFound { what: "run", .. } => None,
+        Refusal::NotFound { what: "task", name } => Some(no_task(&name)),
+        Refusal::NotFound { what, name } => Some(format!("there is no {what} `{name}`")),
+        other => return Err(other),
+    })
+}
+
+/// Whether a control would change a run, as far as that is known before; changes nothing.
+async fn try_control(
+    engine: &Engine,
+    control: &Control,
+    id: RunId,
+    state: RunState,
+    revision_id: i64,
+) -> Result<(), Refusal> {
+    if let Some(detail) = refusal(control, state) {
+        return Err(Refusal::Conflict { detail, existing: None });
+    }
+    match control {
+        Control::Clear(clear) => {
+            let revision = engine.catalog().revision(revision_id).await?;
+            let task = revision.plan.index(clear.task.as_str());
+            let task = task.ok_or_else(|| not_found("task", &clear.task))?;
+            if clear.item.is_some() {
+                let row = engine.store().run(id).await?.ok_or_else(|| not_found("run", id))?;
+                let progress =
+                    Progress::from_bytes(&row.progress).map_err(|error| EngineError::Progress { run: id, error })?;
+                if progress.state(TaskKey { task, item: clear.item }).is_none() {
+                    return Err(named_task(ControlError::NotFound("task run"), &cleared(id, clear)));
+                }
+            }
+            Ok(())
+        }
+        Control::Rerun(options) => {
+            let revision = engine.catalog().revision(revision_id).await?;
+            let (group, name) = (revision.group_id, &revision.group_name);
+            Ok(engine.check_rerun(group, name, options.force).await?)
+        }
+        _ => Ok(()),
+    }
 }
 
 /// The result for each run; `Err` says what stopped it.
@@ -348,7 +376,10 @@ async fn control_all(
             let (engine, actor, control) = (engine.clone(), actor.to_owned(), control.clone());
             async move {
                 match control {
-                    Control::Rerun(scripts) => rerun(&engine, id, scripts, &actor).await.map(drop),
+                    Control::Rerun(options) => {
+                        let row = engine.store().run(id).await?.ok_or_else(|| not_found("run", id))?;
+                        rerun(&engine, &row, options, &actor).await.map(drop)
+                    }
                     Control::Clear(clear) => engine
                         .clear_task(id, &clear, &actor)
                         .await
@@ -368,9 +399,9 @@ async fn control_all(
     Ok(done)
 }
 
-async fn rerun(engine: &Engine, id: RunId, scripts: Scripts, actor: &str) -> Result<RunId, Refusal> {
-    let row = engine.store().run(id).await?.ok_or_else(|| not_found("run", id))?;
-    Ok(engine.rerun(&row, scripts == Scripts::Active, actor).await?)
+async fn rerun(engine: &Engine, row: &RunRow, options: RerunOptions, actor: &str) -> Result<RunId, Refusal> {
+    let RerunOptions { scripts, force } = options;
+    Ok(engine.rerun(row, scripts == Scripts::Active, force, actor).await?)
 }
 
 /// Removes an ended run.

@@ -191,6 +191,7 @@ fn judge(schema: &str) -> Option<Judge> {
         "Prune" => reads::<api::Prune>,
         "QueueSpec" => reads::<api::QueueSpec>,
         "RetentionInput" => reads::<api::Retention>,
+        "RerunOptions" => reads::<api::RerunOptions>,
         "ScriptsChoice" => reads::<api::ScriptsChoice>,
         "SecretSpec" => reads::<api::SecretSpec>,
         "SignIn" => reads::<api::SignIn>,

@@ -164,9 +164,9 @@ fn reports_on_one() -> Vec<Route> {
             Verb::Heartbeat,
         )
         .detail(
-            "If the run was cancelled or paused, the answer is 409 with the reason. A heartbeat can contain \
-            `progress` (0 to 1) and a `note`, which are shown on the task run, and `log`, at most 1,000 lines for the \
-            log of the attempt. The task's `max_log` limits the whole log.",
+            "If the run was cancelled, the answer is 409 with the reason. (A pause leaves claims as they are.) A \
+            heartbeat can contain `progress` (0 to 1) and a `note`, which are shown on the task run, and `log`, at \
+            most 1,000 lines for the log of the attempt. The task's `max_log` limits the whole log.",
         ),
         one(
             "/v1/claims/{id}/complete",

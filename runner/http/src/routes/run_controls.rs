@@ -4,7 +4,7 @@ use std::fmt;
 
 use axum::http::StatusCode;
 use heddle_api::moment::parse_moment;
-use heddle_api::{Bulk, BulkAction, BulkReport, Run, ScriptsChoice, StateOverride, Words};
+use heddle_api::{Bulk, BulkAction, BulkReport, RerunOptions, Run, ScriptsChoice, StateOverride, Words};
 use heddle_domain::Name;
 use heddle_domain::fault::one_of;
 use heddle_domain::id::RunId;
@@ -65,9 +65,14 @@ pub(crate) fn routes() -> Vec<Route> {
             "Create a new run with the same params and logical time",
             rerun,
         )
-        .takes(of::<ScriptsChoice>())
+        .detail(
+            "`scripts`: `pinned` (default: the script versions recorded on the run) or `active`. If the group has been \
+                deleted, the answer is 404.",
+        )
+        .takes(of::<RerunOptions>())
         .optional()
-        .answers(202, of::<Run>()),
+        .answers(202, of::<Run>())
+        .problem(409, "The group is disabled, and `force` is not `true`."),
         Route::new(
             Method::Put,
             "/v1/runs/{id}/state",
@@ -122,11 +127,8 @@ async fn restart(mut request: Request) -> Outcome {
 }
 
 async fn rerun(mut request: Request) -> Outcome {
-    let body: ScriptsChoice = request.body().await?;
-    located(
-        StatusCode::ACCEPTED,
-        &control(&request, Control::Rerun(body.scripts)).await?,
-    )
+    let options: RerunOptions = request.body().await?;
+    located(StatusCode::ACCEPTED, &control(&request, Control::Rerun(options)).await?)
 }
 
 fn override_to(state: RunState, reason: &str) -> Result<Control, Problem> {
@@ -258,7 +260,10 @@ async fn bulk(mut request: Request) -> Outcome {
         BulkAction::Pause => Control::Pause,
         BulkAction::Resume => Control::Resume,
         BulkAction::Restart => Control::Restart(body.scripts),
-        BulkAction::Rerun => Control::Rerun(body.scripts),
+        BulkAction::Rerun => Control::Rerun(RerunOptions {
+            scripts: body.scripts,
+            force: false,
+        }),
         BulkAction::Delete => Control::Delete,
         BulkAction::Clear => Control::Clear(Clear {
             task: body

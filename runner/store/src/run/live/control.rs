@@ -116,7 +116,8 @@ impl Completion {
     }
 
     /// Makes it live again. A deadline that has not passed is still valid, so its timer, which was deleted at the end,
-    /// is set again. A deadline that has passed has had its effect, and whoever reopens the run knows that.
+    /// is set again. A deadline that has passed has had its effect, and whoever reopens the run knows that. A run that never
+    /// began waits until the caller writes what becomes of it.
     async fn reopen(&mut self, run: RunId) -> Result<(), StoreError> {
         sqlx::query!(
             "WITH gone AS (DELETE FROM heddle.runs_done WHERE id = $1 RETURNING *),
@@ -125,9 +126,9 @@ impl Completion {
                  logical_time, interval_start, interval_end, params, task_params, labels, key, dedupe, callback,
                  created_at, started_at, deadline_at, parent_run, parent_task, parent_item, parent_attempt, source,
                  created_by, reopened_at, progress)
-             SELECT id, group_id, revision_id, resolution_id, 1, trigger, priority, logical_time, interval_start,
-                    interval_end, params, task_params, labels, key, dedupe, callback, created_at,
-                    coalesce(started_at, created_at), CASE WHEN deadline_at > now() THEN deadline_at END,
+             SELECT id, group_id, revision_id, resolution_id, CASE WHEN started_at IS NULL THEN 0 ELSE 1 END, trigger,
+                    priority, logical_time, interval_start, interval_end, params, task_params, labels, key, dedupe,
+                    callback, created_at, started_at, CASE WHEN deadline_at > now() THEN deadline_at END,
                     NULL, NULL, NULL, NULL, source, created_by, reopened_at, progress
                FROM gone
              RETURNING id, deadline_at)

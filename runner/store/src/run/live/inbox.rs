@@ -95,8 +95,8 @@ pub struct Gate {
 #[derive(Clone, Copy, Debug)]
 pub struct AtGate {
     pub run: RunId,
-    /// It was active before, and was reopened.
-    pub begun: bool,
+    /// It was reopened after its end: it has been decided about before.
+    pub reopened: bool,
 }
 
 /// How many gates one transaction holds: each is an entry in the server's table of locks.
@@ -160,8 +160,8 @@ impl Completion {
         Ok(rows.into_iter().map(RunId).collect())
     }
 
-    /// Completes runs that were submitted in SQL with what only the engine knows, and sets the timers of their
-    /// deadlines.
+    /// Completes runs that were submitted in SQL, and that are locked, with what only the engine knows, and sets the timers
+    /// of their deadlines. Runs that are complete already stay as they are: those that pin their scripts.
     pub async fn complete_starts(&mut self, starts: &[SqlStart]) -> Result<(), StoreError> {
         if starts.is_empty() {
             return Ok(());
@@ -177,14 +177,15 @@ impl Completion {
                  SELECT * FROM UNNEST($1::uuid[], $2::bigint[], $3::timestamptz[], $4::timestamptz[], $5::jsonb[],
                                       $6::timestamptz[])
                      AS g (run, resolution_id, interval_start, interval_end, labels, deadline_at)
-             ), timed AS (
-                 INSERT INTO heddle.timers (run, task, item, kind, attempt, due_at)
-                 SELECT run, -1, -1, 1, 0, deadline_at FROM given WHERE deadline_at IS NOT NULL
+             ), completed AS (
+                 UPDATE heddle.runs_live l
+                    SET resolution_id = g.resolution_id, interval_start = g.interval_start,
+                        interval_end = g.interval_end, labels = g.labels, deadline_at = g.deadline_at
+                   FROM given g WHERE l.id = ANY (ARRAY[g.run]) AND l.resolution_id IS NULL
+                 RETURNING l.id, l.deadline_at
              )
-             UPDATE heddle.runs_live l
-                SET resolution_id = g.resolution_id, interval_start = g.interval_start, interval_end = g.interval_end,
-                    labels = g.labels, deadline_at = g.deadline_at
-               FROM given g WHERE l.id = ANY (ARRAY[g.run])",
+             INSERT INTO heddle.timers (run, task, item, kind, attempt, due_at)
+             SELECT id, -1, -1, 1, 0, deadline_at FROM completed WHERE deadline_at IS NOT NULL",
             &runs,
             &resolutions,
             &from,
@@ -253,14 +254,15 @@ impl Completion {
                 })
                 .collect();
         let waiting = sqlx::query!(
-            r#"SELECT g.id AS "group_id!", w.run AS "run!", w.begun AS "begun!", w.timed_waiting AS "timed_waiting!"
+            r#"SELECT g.id AS "group_id!", w.run AS "run!", w.reopened AS "reopened!", w.timed_waiting AS "timed_waiting!"
                  FROM UNNEST($1::bigint[]) AS g (id)
                 CROSS JOIN LATERAL (
-                     SELECT l.id AS run, l.priority, l.logical_time, l.started_at IS NOT NULL AS begun,
-                            count(*) FILTER (WHERE l.started_at IS NULL AND (l.trigger = 1 OR l.trigger = 3 AND l.source IS NULL))
+                     SELECT l.id AS run, l.priority, l.logical_time, l.reopened,
+                            count(*) FILTER (WHERE NOT l.reopened AND (l.trigger = 1 OR l.trigger = 3 AND l.source IS NULL))
                                 OVER () AS timed_waiting
                        FROM heddle.waits w
-                      CROSS JOIN LATERAL (SELECT id, priority, logical_time, started_at, trigger, source
+                      CROSS JOIN LATERAL (SELECT id, priority, logical_time, trigger, source,
+                                                 started_at IS NOT NULL OR reopened_at IS NOT NULL AS reopened
                                             FROM heddle.runs_live WHERE id = w.run AND state = 0 OFFSET 0) AS l
                       WHERE w.group_id = g.id AND NOT w.upstreams
                       ORDER BY l.priority DESC, l.logical_time, l.id LIMIT $2) AS w
@@ -275,7 +277,7 @@ impl Completion {
                 gate.timed_waiting = usize::try_from(row.timed_waiting).unwrap_or_default();
                 gate.waiting.push(AtGate {
                     run: RunId(row.run),
-                    begun: row.begun,
+                    reopened: row.reopened,
                 });
             }
         }
@@ -315,9 +317,9 @@ impl Completion {
         Ok(sqlx::query_scalar!(
             r#"SELECT l.id AS "id!"
                  FROM heddle.waits w
-                CROSS JOIN LATERAL (SELECT id, logical_time, state, started_at, trigger, source
+                CROSS JOIN LATERAL (SELECT id, logical_time, state, started_at, reopened_at, trigger, source
                                       FROM heddle.runs_live WHERE id = w.run OFFSET 0) AS l
-                WHERE w.group_id = $1 AND NOT w.upstreams AND l.state = 0 AND l.started_at IS NULL
+                WHERE w.group_id = $1 AND NOT w.upstreams AND l.state = 0 AND l.started_at IS NULL AND l.reopened_at IS NULL
                   AND (l.trigger = 1 OR l.trigger = 3 AND l.source IS NULL) AND l.id <> ALL ($2)
                 ORDER BY l.logical_time, l.id LIMIT $3"#,
             group_id,

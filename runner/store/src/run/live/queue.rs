@@ -128,8 +128,6 @@ pub struct ClaimStatus {
     pub run: Option<RunState>,
     /// How the attempt ended, if it has.
     pub attempt: Option<AttemptState>,
-    /// The claim exists and its lease is valid.
-    pub holds: bool,
     /// The claim exists and its lease has expired.
     pub expired_at: Option<Time>,
 }
@@ -347,7 +345,6 @@ impl Store {
         Ok(ClaimStatus {
             run: row.run_state.and_then(RunState::from_number),
             attempt: row.attempt_state.and_then(AttemptState::from_number),
-            holds: row.lease_expires_at.is_some_and(|at| at > row.now),
             expired_at: row.lease_expires_at.filter(|&at| at <= row.now),
         })
     }

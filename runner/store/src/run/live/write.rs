@@ -91,13 +91,14 @@ impl Completion {
             let ids: Vec<Uuid> = going.iter().map(|write| write.run.0).collect();
             let states: Vec<i16> = going.iter().map(|write| write.state.number()).collect();
             let progress: Vec<Vec<u8>> = going.iter().map(|write| write.progress.clone()).collect();
-            // A waiting run, paused or not, keeps what it waits for, and has not begun yet, or not begun again.
+            // A waiting run, paused or not, keeps what it waits for, and has not begun yet, or not begun again. Nor does a
+            // run begin that is paused.
             sqlx::query!(
                 "WITH moved AS (
                      UPDATE heddle.runs_live l
                         SET state = w.state, progress = w.progress,
-                            started_at = CASE WHEN w.state = 0 OR (w.state = 2 AND l.waiting_for IS NOT NULL)
-                                THEN l.started_at ELSE coalesce(l.started_at, $4) END,
+                            started_at = CASE WHEN w.state IN (0, 2) THEN l.started_at
+                                              ELSE coalesce(l.started_at, $4) END,
                             reopened_at = CASE WHEN l.reopened_at IS NOT NULL AND l.waiting_for IS NOT NULL
                                                AND w.state NOT IN (0, 2) THEN $4 ELSE l.reopened_at END,
                             waiting_for = CASE WHEN w.state IN (0, 2) THEN l.waiting_for END

@@ -16,10 +16,11 @@ use crate::{Ctx, Trouble};
 /// A new run like this one; with other params it is a new submission of its group.
 pub(super) async fn rerun(ctx: &Ctx, id: Uuid) -> Result<Answer, Trouble> {
     let form = ctx.form();
+    let force = field(&form, "force").is_some();
     let made: Run = if field(&form, "params").is_some() {
         let run = view::read(ctx, id).await?;
         let params = object(&form, "params")?;
-        let body = json!({ "params": params, "task_params": run.task_params, "logical_time": run.logical_time, "labels": run.labels });
+        let body = json!({ "params": params, "task_params": run.task_params, "logical_time": run.logical_time, "labels": run.labels, "force": force });
         ctx.ask(Method::POST, &format!("/v1/groups/{}/runs", segment(&run.group)), &body)
             .await?
     } else {
@@ -27,7 +28,7 @@ pub(super) async fn rerun(ctx: &Ctx, id: Uuid) -> Result<Answer, Trouble> {
         ctx.ask(
             Method::POST,
             &format!("/v1/runs/{id}/rerun"),
-            &json!({ "scripts": scripts }),
+            &json!({ "scripts": scripts, "force": force }),
         )
         .await?
     };
@@ -37,8 +38,8 @@ pub(super) async fn rerun(ctx: &Ctx, id: Uuid) -> Result<Answer, Trouble> {
     })
 }
 
-/// The two ways to run it anew.
-pub(super) fn inside(ctx: &Ctx, run: &Run) -> Markup {
+/// The two ways to run it anew; `disabled`: its group is.
+pub(super) fn inside(ctx: &Ctx, run: &Run, disabled: bool) -> Markup {
     let id = run.id;
     if !ctx.viewer.operates() {
         return html! { section.panel { p.empty { (t!(ctx, "forbidden-text")) } } };
@@ -48,6 +49,12 @@ pub(super) fn inside(ctx: &Ctx, run: &Run) -> Markup {
         Some(written) => written.to_owned(),
         None => serde_json::to_string_pretty(&run.params).unwrap_or_default(),
     };
+    let forced = html! {
+        @if disabled {
+            p.why { (t!(ctx, "group-disabled")) }
+            label { input type="checkbox" name="force" value="true" required checked[field(&form, "force").is_some()]; (t!(ctx, "force-disabled")) }
+        }
+    };
     html! {
         div.two {
             section.panel {
@@ -55,6 +62,7 @@ pub(super) fn inside(ctx: &Ctx, run: &Run) -> Markup {
                 form.fields method="post" action={ "/runs/" (id) "/rerun" } {
                     label { input type="radio" name="scripts" value="pinned" checked; (t!(ctx, "scripts-pinned")) }
                     label { input type="radio" name="scripts" value="active"; (t!(ctx, "scripts-active")) }
+                    (forced)
                     div { button.primary type="submit" { (t!(ctx, "start-run")) } }
                 }
             }
@@ -62,6 +70,7 @@ pub(super) fn inside(ctx: &Ctx, run: &Run) -> Markup {
                 h2 { (t!(ctx, "rerun-changed")) }
                 form.fields method="post" action={ "/runs/" (id) "/rerun" } {
                     label.field { span { (t!(ctx, "params-json")) } textarea name="params" rows=(params.lines().count().clamp(3, 20)) spellcheck="false" { (params) } }
+                    (forced)
                     div { button type="submit" { (t!(ctx, "start-run")) } }
                 }
             }

@@ -84,7 +84,9 @@ pub(super) async fn page(ctx: &Ctx, id: &str, rest: &[&str]) -> Result<Answer, T
 /// A refused form is shown again with its values and its errors.
 async fn shown_if_wrong(ctx: &Ctx, id: Uuid, tab: &str, done: Result<Answer, Trouble>) -> Result<Answer, Trouble> {
     match done {
-        Err(trouble) if matches!(trouble.status, 400 | 409 | 422) => with_trouble(ctx, id, tab, Some(trouble)).await,
+        Err(trouble) if matches!(trouble.status, 400 | 404 | 409 | 422) => {
+            with_trouble(ctx, id, tab, Some(trouble)).await
+        }
         done => done,
     }
 }
@@ -103,7 +105,9 @@ async fn with_trouble(ctx: &Ctx, id: Uuid, tab: &str, wrong: Option<Trouble>) ->
     let whole = Whole::read(ctx, id).await?;
     let run = &whole.run;
     ctx.beats_with(Beat::Run(id));
-    let typical = match ctx.ui.engine.catalog().group(&run.group).await? {
+    let group = ctx.ui.engine.catalog().group(&run.group).await?;
+    let disabled = group.as_ref().is_some_and(|group| !group.enabled);
+    let typical = match group {
         Some(group) => {
             ctx.in_zone_of(group.revision.plan.zone);
             super::group::times::median(&ctx.store().page_group_runs(group.id, None, 30).await?)
@@ -117,7 +121,7 @@ async fn with_trouble(ctx: &Ctx, id: Uuid, tab: &str, wrong: Option<Trouble>) ->
         "data" => data::inside(ctx, run).await?,
         "attempts" => attempts::inside(ctx, &whole).await?,
         "events" => events::inside(ctx, &whole).await?,
-        "rerun" => again::inside(ctx, run),
+        "rerun" => again::inside(ctx, run, disabled),
         "override" => overrides::inside(ctx, run)?,
         _ => timeline::inside(ctx, &whole).await?,
     };
