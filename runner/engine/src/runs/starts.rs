@@ -25,7 +25,7 @@ use crate::node::signals::Signal;
 use crate::runs::apply::After;
 use crate::runs::contexts::Contexts;
 use crate::runs::submit::labels_of;
-use crate::runs::transition::standing;
+use crate::runs::transition::snapshot_of;
 use crate::{EngineError, RunContext, Runs};
 
 impl Runs {
@@ -55,10 +55,10 @@ impl Runs {
             if found.state != RunState::Waiting || is_gated(&context) {
                 continue;
             }
-            let standing = standing(run, found.state, &found.progress)?;
+            let snapshot = snapshot_of(run, found.state, &found.progress)?;
             let now = completion.now();
             let transition = self
-                .transition(&context, standing, &[Event::Start], &mut completion, now)
+                .transition(&context, snapshot, &[Event::Start], &mut completion, now)
                 .await?;
             writes.push(self.write_of(&context, transition, &mut grant, &mut after)?);
         }
