@@ -17,7 +17,7 @@ use heddle_domain::state::{AttemptState, RunState};
 use heddle_store::Store;
 use heddle_store::live::{AttemptRow, NewRun, ReadyRow, Room, SingleTaskEnd};
 use heddle_tests::TOKEN;
-use heddle_tests::bench::{Fixture, Program, now, once, percentile, program};
+use heddle_tests::bench::{Fixture, Program, now, once, percentile, program, until_python_is_ready};
 use serde_json::{Value, json};
 
 /// How many single-task runs are submitted, for the rate before and the rate after.
@@ -60,18 +60,6 @@ fn main() {
     tokio::runtime::Runtime::new().expect("a runtime").block_on(measure());
 }
 
-/// Whether the memory that scripts in Python begin with is among the artefacts.
-fn python_is_ready(artefacts: &Path) -> bool {
-    let names = |directory: &Path| -> Vec<std::path::PathBuf> {
-        std::fs::read_dir(directory).map_or_else(|_| Vec::new(), |all| all.flatten().map(|one| one.path()).collect())
-    };
-    let is_base = |path: &std::path::PathBuf| {
-        let name = path.file_name().map(|name| name.to_string_lossy().into_owned());
-        name.is_some_and(|name| !name.starts_with('.') && name.contains(".base-"))
-    };
-    names(artefacts).iter().any(|engine| names(engine).iter().any(is_base))
-}
-
 fn start_of_dev(directory: &Path) {
     let start = || {
         let mut command = Command::new(program());
@@ -80,10 +68,7 @@ fn start_of_dev(directory: &Path) {
     };
     let first = start();
     let cold = first.started_in();
-    // A node that is idle begins by compiling Python.
-    while !python_is_ready(&directory.join("artefacts")) {
-        std::thread::sleep(Duration::from_secs(1));
-    }
+    until_python_is_ready(directory);
     first.stop();
     let second = start();
     let warm = second.started_in();

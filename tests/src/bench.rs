@@ -172,9 +172,12 @@ impl Fixture {
         connect(&self.url).await
     }
 
-    /// A node of the database: `heddle serve`, with its data in the directory.
+    /// A node of the database: `heddle serve`, with its data in the directory. It has nothing left to compile.
     pub fn serve(&self) -> Program {
-        Program::serve(&self.url, &self.directory.path().join("node"), &[])
+        let data_dir = self.directory.path().join("node");
+        let program = Program::serve(&self.url, &data_dir, &[]);
+        until_python_is_ready(&data_dir);
+        program
     }
 
     /// Stops Postgres, whose last words are then on disk.
@@ -182,6 +185,25 @@ impl Fixture {
         if let Some(postgres) = self.postgres {
             postgres.stop().await.expect("stopped");
         }
+    }
+}
+
+/// Waits until the memory that scripts in Python begin with is among a node's artefacts: a node that is idle begins by
+/// compiling Python, in a process of its own, beside which nothing should be measured.
+pub fn until_python_is_ready(data_dir: &Path) {
+    let entries = |directory: &Path| -> Vec<PathBuf> {
+        std::fs::read_dir(directory).map_or_else(|_| Vec::new(), |all| all.flatten().map(|one| one.path()).collect())
+    };
+    let is_base = |path: &PathBuf| {
+        let name = path.file_name().map(|name| name.to_string_lossy().into_owned());
+        name.is_some_and(|name| !name.starts_with('.') && name.contains(".base-"))
+    };
+    let is_ready = || {
+        let engines = entries(&data_dir.join("artefacts"));
+        engines.iter().any(|engine| entries(engine).iter().any(is_base))
+    };
+    while !is_ready() {
+        std::thread::sleep(Duration::from_secs(1));
     }
 }
 
