@@ -1,5 +1,6 @@
 //! Controls of runs and task runs by operators. Each is one transaction over one run: lock, decide, write.
 
+use std::collections::hash_map::Entry;
 use std::sync::Arc;
 
 use heddle_domain::backfill::Urgency;
@@ -324,8 +325,8 @@ impl Runs {
         live: &mut LiveRun,
     ) -> Result<Arc<RunContext>, EngineError> {
         let mut contexts = self.contexts_of(&[run]).await?;
-        if !contexts.contains_key(&run) {
-            contexts.insert(run, self.context_of_ended(run, live).await?);
+        if let Entry::Vacant(missing) = contexts.entry(run) {
+            missing.insert(self.context_of_ended(run, live).await?);
         }
         let at_gate = complete(completion, &mut contexts, |_| live.state).await?;
         live.waits |= at_gate.contains(&run);

@@ -7,7 +7,6 @@ use serde_json::Value;
 use sqlx::{Postgres, QueryBuilder};
 use uuid::Uuid;
 
-use super::filter::RunFilter;
 use super::sought::{CLOCKS_DIFFER, Sought, Users};
 use crate::database::column;
 use crate::labels::Labels;
