@@ -11,7 +11,7 @@ use serde_json::{Value, json};
 use crate::one;
 
 /// The lines of one read of the feed.
-async fn lines(api: &Api, query: &str) -> Vec<Value> {
+pub(crate) async fn lines(api: &Api, query: &str) -> Vec<Value> {
     let reply = api.get(&format!("/v1/events?{query}")).await;
     assert_eq!(reply.status, 200, "{:#}", reply.body);
     match reply.body {

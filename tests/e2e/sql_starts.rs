@@ -4,6 +4,7 @@ use heddle_tests::{Node, World, eventually, states};
 use serde_json::{Value, json};
 use tokio_postgres::Client;
 
+use crate::events::lines;
 use crate::{one, sleeps, with};
 
 async fn control(node: &Node, run: &str, action: &str) -> Value {
@@ -36,10 +37,8 @@ async fn taken(sql: &Client, run: &str) {
 
 /// How often the feed says that a run has begun.
 async fn begins(node: &Node, run: &str) -> usize {
-    let told = node.get("/v1/events?kinds=run.started").await.expect_status(200);
-    let lines = told.as_str().unwrap_or_default().lines();
-    let told = lines.map(|line| serde_json::from_str::<Value>(line).expect("an event"));
-    told.filter(|event| event["run"] == run).count()
+    let events = lines(node, "kinds=run.started").await;
+    events.iter().filter(|event| event["run"] == run).count()
 }
 
 /// A run that is paused before a node begins it begins when it is resumed, whether a node finds it in between or never.

@@ -4,6 +4,7 @@
 use heddle_tests::{Answer, Node, Receiver, World, eventually, id, seconds, states, task};
 use serde_json::{Value, json};
 
+use crate::events::lines;
 use crate::{calls, one, sleeps, with};
 
 async fn control(node: &Node, run: &str, action: &str) -> Value {
@@ -279,12 +280,8 @@ async fn one_that_never_began_is_restarted() {
 
     control(&node, &first, "cancel").await;
     let begun = node.task_becomes(&run, "t", "running").await;
-    let told = node.get("/v1/events?kinds=run.started").await.expect_status(200);
-    let lines = told.as_str().expect("lines").lines();
-    let told: Vec<Value> = lines
-        .map(|line| serde_json::from_str::<Value>(line).expect("an event"))
-        .filter(|event| event["run"] == run)
-        .collect();
+    let mut told = lines(&node, "kinds=run.started").await;
+    told.retain(|event| event["run"] == run);
     assert_eq!(told.len(), 1, "{told:#?}");
     assert_eq!(told[0]["at"], begun["started_at"]);
     control(&node, &run, "cancel").await;
