@@ -173,6 +173,8 @@ fn main() {
     let python = fetch(&PYTHON, &out.join("cpython"));
     let id = format!("quickjs-ng {QUICKJS} ({} {})", JAVASCRIPT.name, JAVASCRIPT.version);
     let python_id = format!("cpython {CPYTHON} ({} {})", PYTHON.name, PYTHON.version);
+    let digests: String = PYTHON.files.iter().map(|(_, _, digest)| *digest).collect();
+    let python_digest = digest_of(digests.as_bytes());
     let (library, libraries) = python.split_last().expect("it has files");
     let libraries = libraries
         .iter()
@@ -183,6 +185,7 @@ fn main() {
     let code = format!(
         "const QUICKJS_ID: &str = {id:?};\nstatic QUICKJS_WASM: &[u8] = include_bytes!({interpreter:?});\n\
          static CHECKER_WASM: &[u8] = include_bytes!({checker:?});\nconst CPYTHON_ID: &str = {python_id:?};\n\
+         const CPYTHON_DIGEST: &str = {python_digest:?};\n\
          static CPYTHON_LIBRARIES: &[&[u8]] = &[{libraries}];\n\
          static CPYTHON_STANDARD_LIBRARY: &[u8] = include_bytes!({library:?});\n"
     );
@@ -200,20 +203,26 @@ fn pack(from: &Path, to: &Path) -> PathBuf {
     to.to_owned()
 }
 
+/// The SHA-256, in hexadecimal digits.
+fn digest_of(bytes: &[u8]) -> String {
+    Sha256::digest(bytes).iter().fold(String::new(), |mut text, byte| {
+        write!(text, "{byte:02x}").expect("a String takes it");
+        text
+    })
+}
+
 /// The files of a package, copied beside a project that was made to fetch it.
 fn fetch(package: &Package, project: &Path) -> Vec<PathBuf> {
     write_project(package, project);
     let directory = package_directory(package, project);
     let copy = |(name, path, expected): &(&str, &str, &str)| {
         let bytes = fs::read(directory.join(path)).expect("the package has the file");
-        let digest = Sha256::digest(&bytes).iter().fold(String::new(), |mut text, byte| {
-            write!(text, "{byte:02x}").expect("a String takes it");
-            text
-        });
         assert_eq!(
-            digest, *expected,
+            digest_of(&bytes),
+            *expected,
             "{} {} has another {path} than the one that was checked",
-            package.name, package.version
+            package.name,
+            package.version
         );
         let copy = project.join(name);
         fs::write(&copy, &bytes).expect("OUT_DIR is writable");

@@ -38,12 +38,15 @@ pub struct Python {
     pub libraries: &'static [&'static [u8]],
     /// The standard library: a tar file.
     pub standard_library: &'static [u8],
+    /// Another one for other libraries. With it, nobody has to read them to tell them apart.
+    pub digest: &'static str,
 }
 
 pub static PYTHON: Python = Python {
     id: CPYTHON_ID,
     libraries: CPYTHON_LIBRARIES,
     standard_library: CPYTHON_STANDARD_LIBRARY,
+    digest: CPYTHON_DIGEST,
 };
 
 /// Checks texts before they are evaluated: a WASI command (`typescript/src/main.rs` says what it takes and gives).

@@ -23,8 +23,6 @@ use crate::sandbox::{CompileError, LoadError, Sandbox, blocking};
 use crate::script::{Entry, Script};
 use crate::services::BoxFuture;
 use bytes::Bytes;
-use sha2::{Digest as _, Sha256};
-use std::fmt::Write as _;
 use std::sync::{Arc, LazyLock};
 use std::time::Duration;
 use wasmtime::Module;
@@ -33,16 +31,8 @@ use wasmtime::Module;
 const INTERPRETER_TIMEOUT: Duration = Duration::from_secs(300);
 /// Its file on the disk says that this program's Python is ready there, without unpacking it.
 static PYTHON_IS_THERE: LazyLock<String> = LazyLock::new(|| {
-    let python = &heddle_runtimes::PYTHON;
-    let packed = python.libraries.iter().copied().chain([python.standard_library]);
-    let mut digest = Sha256::new();
-    let texts = python::own_texts().map(str::as_bytes);
-    packed.chain(texts).for_each(|part| digest.update(part));
-    let mut name = String::from("sha256:");
-    for byte in digest.finalize() {
-        let _ = write!(name, "{byte:02x}");
-    }
-    format!("{name}.python-{}", *HOST)
+    let made_of = [heddle_runtimes::PYTHON.digest, env!("PYTHON_SOURCES")].concat();
+    format!("{}.python-{HOST}", digest_of(made_of.as_bytes()))
 });
 
 /// Why a bundle did not become an interpreter.
@@ -205,7 +195,7 @@ impl Sandbox {
 
     /// The memory with which scripts in Python begin: from the disk, or by setting Python up.
     async fn python_base(&self, python: &Arc<Python>) -> Result<Artefact, NotMade> {
-        let name = format!("{}.base-{}-{}", digest_of(python.tag.as_bytes()), python.tag, *HOST);
+        let name = format!("{}.base-{}-{HOST}", digest_of(python.tag.as_bytes()), python.tag);
         // If several callers need it, one makes it.
         let _alone = self.alone(&name).await;
         let (cache, wanted) = (Arc::clone(&self.inner.interpreters), name.clone());

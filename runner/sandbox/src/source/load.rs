@@ -22,8 +22,7 @@ use heddle_domain::bounded::or_trouble;
 use heddle_domain::state::ErrorKind;
 use serde::Deserialize;
 use serde_json::Value;
-use sha2::{Digest, Sha256};
-use std::sync::{Arc, LazyLock};
+use std::sync::Arc;
 use std::time::Duration;
 use wasmtime::Module;
 
@@ -54,33 +53,9 @@ pub(super) const BOOT_LIMITS: Limits = Limits {
     timeout: Some(BUSY_TIMEOUT),
     cpu: None,
 };
-/// How many hexadecimal digits of the host's digest are used.
-const HOST_DIGITS: usize = 8;
-
 /// What a snapshot depends on besides its text and its runtime: the parts of the host that affect it, or are stored in
-/// it.
-pub(super) static HOST: LazyLock<String> = LazyLock::new(|| {
-    let texts = [
-        include_str!("answer.rs"),
-        include_str!("attempt.rs"),
-        include_str!("calls.rs"),
-        include_str!("evaluate.rs"),
-        include_str!("image.rs"),
-        include_str!("load.rs"),
-        include_str!("pending.rs"),
-        include_str!("runtime.rs"),
-        include_str!("snapshot.rs"),
-        include_str!("wasi.rs"),
-        include_str!("python/change.rs"),
-        include_str!("python/mod.rs"),
-        include_str!("python/system.rs"),
-    ];
-    let mut digest = Sha256::new();
-    texts.iter().for_each(|text| digest.update(text));
-    let mut host: String = digest.finalize().iter().map(|byte| format!("{byte:02x}")).collect();
-    host.truncate(HOST_DIGITS);
-    host
-});
+/// it. `build.rs` has the list.
+pub(super) const HOST: &str = env!("HOST_SOURCES");
 
 /// The answer of the checker.
 #[derive(Deserialize)]
@@ -410,7 +385,7 @@ fn own(text: &str) -> &str {
 
 /// The name of a snapshot on disk; another runtime has another snapshot.
 fn on_disk(digest: &str, language: Language, tag: &str) -> String {
-    format!("{digest}.{}-{tag}-{}", language.as_str(), *HOST)
+    format!("{digest}.{}-{tag}-{HOST}", language.as_str())
 }
 
 /// The memory that snapshots for this interpreter change, if they are changes.

@@ -279,17 +279,3 @@ pub(super) async fn run(
     running.enter(store, python.begin).await?;
     Ok(store.data_mut().source.ended.take())
 }
-
-/// The texts from which this program's own Python is made, except for the libraries.
-pub(super) fn own_texts() -> impl Iterator<Item = &'static str> {
-    let linking = [
-        include_str!("mod.rs"),
-        include_str!("archive.rs"),
-        include_str!("change.rs"),
-        include_str!("link.rs"),
-        include_str!("merge.rs"),
-        include_str!("part.rs"),
-        include_str!("system.rs"),
-    ];
-    [RUNTIME, GLUE].into_iter().chain(linking)
-}
