@@ -144,6 +144,39 @@ async fn a_failed_upstream_keeps_its_followers_waiting() {
     }
 }
 
+/// A run that has succeeded, and fails after an override of its task, keeps followers waiting as one that failed at first.
+/// Its next success calls for no second run.
+#[tokio::test]
+async fn a_success_that_is_undone_does_not_count() {
+    let (world, node) = World::with_node().await;
+    let once = json!({"schedules": {"s": {"once": {"delay": "0s"}}}});
+    node.put_group("up", hello()).await;
+    node.put_group("called", follows(json!(["up"]))).await;
+    node.put_group("up", with(hello(), once.clone())).await;
+    let up = heddle_tests::id(&only_run(&node, "up", "succeeded").await);
+    only_run(&node, "called", "succeeded").await;
+    settled(&world).await;
+    let override_task = async |state: &str| {
+        let path = format!("/v1/runs/{up}/tasks/t/state");
+        let body = json!({"state": state, "reason": "by a test"});
+        node.put(&path, body).await.expect_status(200);
+        assert_eq!(node.ended(&up).await["state"], state);
+    };
+    override_task("failed").await;
+    node.put_group("timed", with(follows(json!(["up"])), once)).await;
+    let waiting = eventually("a run that says what it waits for", async || {
+        let run = runs(&node, "timed").await.pop();
+        run.filter(|run| run["waiting_for"][0]["group"] == "up")
+    })
+    .await;
+    assert_eq!(waiting["state"], "waiting", "{waiting:#}");
+    override_task("succeeded").await;
+    let ended = node.ended(&heddle_tests::id(&waiting)).await;
+    assert_eq!(ended["state"], "succeeded", "{ended:#}");
+    settled(&world).await;
+    assert_eq!(runs(&node, "called").await.len(), 1);
+}
+
 /// What the upstream's overlap left out, or was due while it was disabled, holds up nobody.
 #[tokio::test]
 async fn left_out_instants_hold_up_nobody() {

@@ -15,7 +15,8 @@
 //! instant) when that succeeds: the cost of a success depends on which runs wait for it, not on how many runs wait.
 //!
 //! *successes* stores for which logical times a followed group has succeeded: a repeated success calls for nothing.
-//! Successes from before the group was followed are in *run_instants* and in the runs' history.
+//! Successes from before the group was followed are in *run_instants* and in the runs' history. A row is deleted when its
+//! run is reopened, or overridden to another state: then the success does not count any more.
 //!
 //! # Retention
 //!
