@@ -306,6 +306,57 @@ async fn a_chain_of_groups() {
     );
 }
 
+/// The success of a run of a cancelled backfill, or of a run that it caused, calls for nothing any more.
+#[tokio::test]
+async fn a_cancelled_backfill_calls_for_nothing() {
+    let (world, node) = World::with_node().await;
+    let daily = json!({"history": true, "schedules": {"s": {"cron": "0 0 * * *", "ends_at": "2014-01-01"}}});
+    node.put_group("up", with(hello(), daily.clone())).await;
+    node.put_group("down", follows(json!(["up"]))).await;
+    let backfill = async |group: &str, asked: Value| {
+        let backfill = node.post(&format!("/v1/groups/{group}/backfills"), asked).await;
+        heddle_tests::id(&backfill.expect_status(202))
+    };
+    let becomes = async |backfill: &str, state: &str| {
+        eventually(state, async || {
+            let found = node.get(&format!("/v1/backfills/{backfill}")).await.expect_status(200);
+            (found["state"] == state).then_some(())
+        })
+        .await;
+    };
+    // Three successes that have called for nothing.
+    let alone = backfill("up", json!({"from": "2012-01-01", "to": "2012-01-03"})).await;
+    becomes(&alone, "succeeded").await;
+    settled(&world).await;
+    assert_eq!(runs(&node, "down").await, [] as [Value; 0]);
+    // Another backfill, whose events are written here as if its runs had just ended.
+    node.put_group("slow", with(one(sleeps(3_600.0)), daily)).await;
+    let source = backfill(
+        "slow",
+        json!({"from": "2012-01-01", "to": "2012-01-01", "include_downstream": true}),
+    )
+    .await;
+    let sql = world.sql().await;
+    let succeeds = async |day: &str, backfilled: bool| {
+        let event = "INSERT INTO heddle.link_events (kind, group_id, run, logical_time, source, backfilled)
+                     SELECT 0, d.group_id, d.id, d.logical_time, $1::text::uuid, $3::boolean
+                       FROM heddle.runs_done d JOIN heddle.groups g ON g.id = d.group_id
+                      WHERE g.name = 'up' AND d.logical_time = $2::text::timestamptz";
+        assert_eq!(sql.execute(event, &[&source, &day, &backfilled]).await.unwrap(), 1);
+        settled(&world).await;
+    };
+    succeeds("2012-01-01T00:00:00Z", true).await;
+    let down = only_run(&node, "down", "succeeded").await;
+    assert_eq!(down["logical_time"], "2012-01-01T00:00:00.000000Z");
+    let cancel = node.post(&format!("/v1/backfills/{source}/cancel"), json!({})).await;
+    cancel.expect_status(200);
+    becomes(&source, "cancelled").await;
+    succeeds("2012-01-02T00:00:00Z", true).await;
+    sql.execute("DELETE FROM heddle.successes", &[]).await.unwrap();
+    succeeds("2012-01-03T00:00:00Z", false).await;
+    assert_eq!(runs(&node, "down").await.len(), 1);
+}
+
 /// The demo's two groups: twelve months make a year.
 #[tokio::test]
 async fn an_interval_waits_for_all_of_its_instants() {
