@@ -134,6 +134,8 @@ async fn what_a_backfill_causes_is_as_urgent_as_its_runs() {
     for (day, given, expect) in [
         ("2012-01-01", json!({}), [-5, 40, -10, 30]),
         ("2012-01-02", json!({"priority": 700}), [700; 4]),
+        // The one that other runs of `up` have: it was given all the same.
+        ("2012-01-03", json!({"priority": 5}), [5; 4]),
     ] {
         let asked = json!({"from": day, "to": day, "include_downstream": true});
         let made = ask(&node, "up", with(asked, given)).await;

@@ -144,6 +144,39 @@ async fn a_failed_upstream_keeps_its_followers_waiting() {
     }
 }
 
+/// A run that has succeeded, and fails after an override of its task, keeps followers waiting as one that failed at first.
+/// Its next success calls for no second run.
+#[tokio::test]
+async fn a_success_that_is_undone_does_not_count() {
+    let (world, node) = World::with_node().await;
+    let once = json!({"schedules": {"s": {"once": {"delay": "0s"}}}});
+    node.put_group("up", hello()).await;
+    node.put_group("called", follows(json!(["up"]))).await;
+    node.put_group("up", with(hello(), once.clone())).await;
+    let up = heddle_tests::id(&only_run(&node, "up", "succeeded").await);
+    only_run(&node, "called", "succeeded").await;
+    settled(&world).await;
+    let override_task = async |state: &str| {
+        let path = format!("/v1/runs/{up}/tasks/t/state");
+        let body = json!({"state": state, "reason": "by a test"});
+        node.put(&path, body).await.expect_status(200);
+        assert_eq!(node.ended(&up).await["state"], state);
+    };
+    override_task("failed").await;
+    node.put_group("timed", with(follows(json!(["up"])), once)).await;
+    let waiting = eventually("a run that says what it waits for", async || {
+        let run = runs(&node, "timed").await.pop();
+        run.filter(|run| run["waiting_for"][0]["group"] == "up")
+    })
+    .await;
+    assert_eq!(waiting["state"], "waiting", "{waiting:#}");
+    override_task("succeeded").await;
+    let ended = node.ended(&heddle_tests::id(&waiting)).await;
+    assert_eq!(ended["state"], "succeeded", "{ended:#}");
+    settled(&world).await;
+    assert_eq!(runs(&node, "called").await.len(), 1);
+}
+
 /// What the upstream's overlap left out, or was due while it was disabled, holds up nobody.
 #[tokio::test]
 async fn left_out_instants_hold_up_nobody() {
@@ -271,6 +304,57 @@ async fn a_chain_of_groups() {
         (&last["logical_time"], &last["trigger"]),
         (&json!(T1), &json!("upstream"))
     );
+}
+
+/// The success of a run of a cancelled backfill, or of a run that it caused, calls for nothing any more.
+#[tokio::test]
+async fn a_cancelled_backfill_calls_for_nothing() {
+    let (world, node) = World::with_node().await;
+    let daily = json!({"history": true, "schedules": {"s": {"cron": "0 0 * * *", "ends_at": "2014-01-01"}}});
+    node.put_group("up", with(hello(), daily.clone())).await;
+    node.put_group("down", follows(json!(["up"]))).await;
+    let backfill = async |group: &str, asked: Value| {
+        let backfill = node.post(&format!("/v1/groups/{group}/backfills"), asked).await;
+        heddle_tests::id(&backfill.expect_status(202))
+    };
+    let becomes = async |backfill: &str, state: &str| {
+        eventually(state, async || {
+            let found = node.get(&format!("/v1/backfills/{backfill}")).await.expect_status(200);
+            (found["state"] == state).then_some(())
+        })
+        .await;
+    };
+    // Three successes that have called for nothing.
+    let alone = backfill("up", json!({"from": "2012-01-01", "to": "2012-01-03"})).await;
+    becomes(&alone, "succeeded").await;
+    settled(&world).await;
+    assert_eq!(runs(&node, "down").await, [] as [Value; 0]);
+    // Another backfill, whose events are written here as if its runs had just ended.
+    node.put_group("slow", with(one(sleeps(3_600.0)), daily)).await;
+    let source = backfill(
+        "slow",
+        json!({"from": "2012-01-01", "to": "2012-01-01", "include_downstream": true}),
+    )
+    .await;
+    let sql = world.sql().await;
+    let succeeds = async |day: &str, backfilled: bool| {
+        let event = "INSERT INTO heddle.link_events (kind, group_id, run, logical_time, source, backfilled)
+                     SELECT 0, d.group_id, d.id, d.logical_time, $1::text::uuid, $3::boolean
+                       FROM heddle.runs_done d JOIN heddle.groups g ON g.id = d.group_id
+                      WHERE g.name = 'up' AND d.logical_time = $2::text::timestamptz";
+        assert_eq!(sql.execute(event, &[&source, &day, &backfilled]).await.unwrap(), 1);
+        settled(&world).await;
+    };
+    succeeds("2012-01-01T00:00:00Z", true).await;
+    let down = only_run(&node, "down", "succeeded").await;
+    assert_eq!(down["logical_time"], "2012-01-01T00:00:00.000000Z");
+    let cancel = node.post(&format!("/v1/backfills/{source}/cancel"), json!({})).await;
+    cancel.expect_status(200);
+    becomes(&source, "cancelled").await;
+    succeeds("2012-01-02T00:00:00Z", true).await;
+    sql.execute("DELETE FROM heddle.successes", &[]).await.unwrap();
+    succeeds("2012-01-03T00:00:00Z", false).await;
+    assert_eq!(runs(&node, "down").await.len(), 1);
 }
 
 /// The demo's two groups: twelve months make a year.

@@ -158,6 +158,42 @@ async fn once_disables_itself() {
     assert_eq!(runs(node.api(), "g").await.len(), 1);
 }
 
+/// Another zone of the group makes up nothing of what is over, and starts nothing anew that has no local time.
+#[tokio::test]
+async fn another_zone_of_the_group() {
+    let (world, node) = World::with_node().await;
+    let spec = scheduled(json!({"s": {"every": "200ms", "misfire": "all"}, "o": {"once": {"delay": "0s"}}}));
+    let spec = with(spec, json!({"overlap": "allow"}));
+    node.put_group("g", spec.clone()).await;
+    let count = async || runs(node.api(), "g").await.len();
+    eventually("a schedule that has fired", async || {
+        let group = node.get("/v1/groups/g").await.expect_status(200);
+        (group["schedules"]["o"]["enabled"] == false && count().await > 2).then_some(())
+    })
+    .await;
+    node.post("/v1/groups/g/disable", json!({})).await.expect_status(200);
+    let disabled = world.now().await;
+    eventually("several instants of the disabled time", async || {
+        (world.now().await > disabled + TimeDelta::seconds(1)).then_some(())
+    })
+    .await;
+    let enabled = world.now().await;
+    node.post("/v1/groups/g/enable", json!({})).await.expect_status(200);
+    let before = count().await;
+    let group = node
+        .put_group("g", with(spec, json!({"timezone": "Asia/Shanghai"})))
+        .await;
+    assert_eq!(group["schedules"]["o"]["enabled"], false, "{group:#}");
+    eventually("runs again", async || (count().await > before + 3).then_some(())).await;
+    for run in runs(node.api(), "g").await {
+        let at = time(&run["logical_time"]);
+        assert!(
+            at <= disabled || at >= enabled,
+            "{at} lies between {disabled} and {enabled}"
+        );
+    }
+}
+
 /// What becomes of a run that comes while another one is active.
 #[tokio::test]
 async fn overlap() {

@@ -49,12 +49,22 @@ impl Urgency {
         }
     }
 
-    /// What gave this priority to a run whose group has that one, so that runs of other groups can be as urgent as it is.
+    /// What gave this priority to a sub-run whose group has that one, so that runs of other groups can be as urgent as it
+    /// is. The sub-run may belong to a backfill or not.
     pub fn of(priority: i16, group: Option<i16>) -> Self {
-        [Self::Usual, Self::Historic]
-            .into_iter()
-            .find(|urgency| urgency.priority(group) == priority)
-            .unwrap_or(Self::Given(priority))
+        match Self::Usual.priority(group) == priority {
+            true => Self::Usual,
+            false => Self::of_historic(priority, group),
+        }
+    }
+
+    /// The same for a run that a backfill has created, itself or in a dependant. It is as urgent as its group's other runs
+    /// only if it was given their priority.
+    pub fn of_historic(priority: i16, group: Option<i16>) -> Self {
+        match Self::Historic.priority(group) == priority {
+            true => Self::Historic,
+            false => Self::Given(priority),
+        }
     }
 }
 
@@ -448,6 +458,14 @@ mod tests {
         ] {
             assert_eq!(urgency.priority(group), priority, "{urgency:?} {group:?}");
             assert_eq!(Urgency::of(priority, group), urgency, "{priority} {group:?}");
+        }
+        for (urgency, priority, group) in [
+            (Urgency::Given(0), 0, None),
+            (Urgency::Given(7), 7, Some(7)),
+            (Urgency::Historic, -10, None),
+            (Urgency::Historic, -1000, Some(-1000)),
+        ] {
+            assert_eq!(Urgency::of_historic(priority, group), urgency, "{priority} {group:?}");
         }
     }
 

@@ -305,6 +305,22 @@ impl Schedule {
         Ok(schedule)
     }
 
+    /// Whether another zone of the group moves what a schedule means: all of cron and daily, and dates and local times of
+    /// the others. Durations and RFC 3339 times are the same in every zone.
+    pub fn is_moved(spec: &ScheduleSpec, from: Tz, to: Tz) -> bool {
+        let once = spec.once.as_ref().and_then(|once| once.at.as_ref());
+        let moments = [
+            spec.anchor.as_ref(),
+            spec.starts_at.as_ref(),
+            spec.ends_at.as_ref(),
+            once,
+        ];
+        let moves = |text: &String| parse_moment(text, from) != parse_moment(text, to);
+        spec.timezone.is_none()
+            && from != to
+            && (spec.cron.is_some() || spec.daily.is_some() || moments.into_iter().flatten().any(moves))
+    }
+
     pub fn kind(&self) -> Kind {
         match self.rule {
             Rule::Cron(_) => Kind::Cron,

@@ -89,14 +89,13 @@ impl Attempts {
 /// group says only if it belongs to a backfill.)
 fn urgency_of_sub_runs(context: &RunContext) -> Urgency {
     let facts = &context.facts;
-    let historic = match facts.trigger {
-        Trigger::Backfill => true,
-        Trigger::Upstream => facts.source.is_some(),
-        _ => facts.has_parent,
-    };
-    match historic {
-        true => Urgency::of(facts.priority, context.revision.plan.spec.priority),
-        false => Urgency::Usual,
+    let group = context.revision.plan.spec.priority;
+    match facts.trigger {
+        Trigger::Backfill => Urgency::of_historic(facts.priority, group),
+        Trigger::Upstream if facts.source.is_some() => Urgency::of_historic(facts.priority, group),
+        Trigger::Upstream => Urgency::Usual,
+        _ if facts.has_parent => Urgency::of(facts.priority, group),
+        _ => Urgency::Usual,
     }
 }
 

@@ -5,7 +5,7 @@ use serde_json::{Map, Value, json};
 
 use crate::change::{By, Noun};
 use crate::database::PgSession;
-use crate::{StoreError, audit};
+use crate::{StoreError, audit, schedule};
 
 /// Serialises all changes of groups.
 const GROUPS_LOCK: i64 = 0x6865_6464_6c65_0002;
@@ -81,23 +81,11 @@ pub(super) async fn current(connection: &mut PgSession, name: &str) -> Result<Op
 /// Every schedule of `spec` with the instant since which it has been unchanged.
 pub(super) fn anchors(before: Option<&GroupRow>, spec: &Value, at: Time) -> Value {
     let mut anchors = Map::new();
-    for (name, schedule) in spec.get("schedules").and_then(Value::as_object).into_iter().flatten() {
-        let kept = before.and_then(|before| {
-            // Disabling and enabling a schedule does not start it anew: `schedule::sync` leaves out the disabled time.
-            let rhythm = |schedule: &Value| {
-                let mut schedule = schedule.clone();
-                if let Value::Object(fields) = &mut schedule {
-                    fields.remove("enabled");
-                }
-                schedule
-            };
-            let schedule_before = before.spec.get("schedules").and_then(|all| all.get(name));
-            if schedule_before.is_some_and(|schedule_before| rhythm(schedule_before) == rhythm(schedule)) {
-                before.schedule_anchors.get(name).cloned()
-            } else {
-                None
-            }
-        });
+    let schedules = spec.get("schedules").and_then(Value::as_object);
+    for name in schedules.into_iter().flat_map(Map::keys) {
+        let kept = before
+            .filter(|before| schedule::is_unchanged(name, &before.spec, spec))
+            .and_then(|before| before.schedule_anchors.get(name).cloned());
         anchors.insert(name.clone(), kept.unwrap_or_else(|| json!(at)));
     }
     Value::Object(anchors)

@@ -98,7 +98,7 @@ pub struct Compiled {
 pub fn compile(revision: i64, spec: &Value, anchors: &Value, created_at: Time) -> Result<Compiled, StoreError> {
     let unreadable = |detail: String| StoreError::unreadable("revisions", "spec", revision, detail);
     let mut schedules = BTreeMap::new();
-    let zone = spec.get("timezone").and_then(Value::as_str).unwrap_or("UTC");
+    let zone = zone_of(spec);
     for (name, written) in spec.get("schedules").and_then(Value::as_object).into_iter().flatten() {
         let zone = local::parse_zone(zone).map_err(|error| unreadable(error.to_string()))?;
         let written: ScheduleSpec =
@@ -120,6 +120,41 @@ pub fn compile(revision: i64, spec: &Value, anchors: &Value, created_at: Time) -
     })
 }
 
+/// The zone of the schedules that name none.
+fn zone_of(spec: &Value) -> &str {
+    spec.get("timezone").and_then(Value::as_str).unwrap_or("UTC")
+}
+
+/// Whether a schedule of `after` goes on as it was in `before`: it has the same text, which means the same in the zones of
+/// both. Disabling and enabling it does not start it anew: `sync` leaves out the disabled time.
+pub(crate) fn is_unchanged(name: &str, before: &Value, after: &Value) -> bool {
+    let rhythm = |spec: &Value| {
+        let mut schedule = spec.get("schedules")?.get(name)?.clone();
+        if let Value::Object(fields) = &mut schedule {
+            fields.remove("enabled");
+        }
+        Some(schedule)
+    };
+    let Some(schedule) = rhythm(after) else {
+        return false;
+    };
+    if rhythm(before).as_ref() != Some(&schedule) {
+        return false;
+    }
+    let (from, to) = (zone_of(before), zone_of(after));
+    if from == to {
+        return true;
+    }
+    match (
+        serde_json::from_value::<ScheduleSpec>(schedule),
+        local::parse_zone(from),
+        local::parse_zone(to),
+    ) {
+        (Ok(schedule), Ok(from), Ok(to)) => !Schedule::is_moved(&schedule, from, to),
+        _ => false,
+    }
+}
+
 /// Since when a schedule has been as it is now; `None`: nothing is recorded about it.
 fn anchor_of(revision: i64, anchors: &Value, name: &str) -> Result<Option<Time>, StoreError> {
     let Some(anchor) = anchors.get(name) else {
@@ -136,7 +171,6 @@ fn anchor_of(revision: i64, anchors: &Value, name: &str) -> Result<Option<Time>,
 
 struct Known {
     anchor: Time,
-    zone: String,
     live: bool,
     cursor: Time,
     next_fire_at: Option<Time>,
@@ -151,7 +185,7 @@ struct Known {
 /// one of them. The caller holds the lock of all groups, and locks no run afterwards.
 async fn known_of(connection: &mut PgSession, group_id: i64) -> Result<BTreeMap<String, Known>, StoreError> {
     let rows = sqlx::query!(
-        r#"SELECT name, anchor, zone, live, cursor, next_fire_at, awaits, fired_at,
+        r#"SELECT name, anchor, live, cursor, next_fire_at, awaits, fired_at,
                   EXISTS (SELECT FROM heddle.runs_live l WHERE l.id = s.awaits) AS "awaited_lives!"
              FROM heddle.schedules s WHERE group_id = $1 ORDER BY name FOR UPDATE"#,
         group_id
@@ -161,7 +195,6 @@ async fn known_of(connection: &mut PgSession, group_id: i64) -> Result<BTreeMap<
     let known = rows.into_iter().map(|row| {
         let known = Known {
             anchor: row.anchor,
-            zone: row.zone,
             live: row.live,
             cursor: row.cursor,
             next_fire_at: row.next_fire_at,
@@ -188,15 +221,13 @@ pub(crate) async fn sync(connection: &mut PgSession, group: &GroupRow, at: Time)
     let (mut delays, mut starts, mut ends) = (Vec::new(), Vec::new(), Vec::new());
     for (name, schedule) in &compiled.schedules {
         let anchor = anchor_of(group.revision_id, &group.schedule_anchors, name)?.unwrap_or(group.created_at);
-        let zone = schedule.zone().name().to_owned();
         let live = group.enabled && schedule.enabled();
-        let before = known
-            .remove(name)
-            .filter(|before| before.anchor == anchor && before.zone == zone);
+        let before = known.remove(name).filter(|before| before.anchor == anchor);
         let (cursor, next, run, fired_at) = values_after(schedule, before, live, anchor, at);
         names.push(name.clone());
         anchors.push(anchor);
-        zones.push(zone);
+        // Nodes of older versions, which may be at work during an upgrade, compare it.
+        zones.push(schedule.zone().name().to_owned());
         lives.push(live);
         cursors.push(cursor);
         nexts.push(next);
@@ -428,6 +459,40 @@ mod tests {
     use serde_json::json;
 
     use super::*;
+
+    #[test]
+    fn a_zone_starts_anew_what_it_moves() {
+        let spec = |zone: &str, schedule: &Value| json!({"timezone": zone, "schedules": {"s": schedule}});
+        for (schedule, goes_on) in [
+            (json!({"every": "1h", "misfire": "all"}), true),
+            (json!({"every": "1h", "anchor": "2026-01-01T00:00:00Z"}), true),
+            (json!({"every": "1h", "anchor": "2026-01-01"}), false),
+            (json!({"after": "1h"}), true),
+            (json!({"after": "1h", "ends_at": "2027-01-01T00:00:00"}), false),
+            (json!({"once": {"delay": "1h"}}), true),
+            (json!({"once": {"at": "2026-01-01T00:00:00Z"}}), true),
+            (json!({"once": {"at": "2026-01-01T00:00:00"}}), false),
+            (json!({"cron": "0 * * * *"}), false),
+            (json!({"cron": "0 * * * *", "timezone": "UTC"}), true),
+            (json!({"daily": {"every_days": 1, "at": "08:00"}}), false),
+        ] {
+            let (before, after) = (spec("UTC", &schedule), spec("Asia/Shanghai", &schedule));
+            assert_eq!(is_unchanged("s", &before, &after), goes_on, "{schedule}");
+            // Without a zone it is UTC.
+            let unsaid = json!({"schedules": {"s": with_enabled(&schedule, false)}});
+            assert!(is_unchanged("s", &before, &unsaid), "{schedule}");
+            assert_eq!(is_unchanged("s", &unsaid, &after), goes_on, "{schedule}");
+        }
+        let (before, after) = (json!({"every": "1h"}), json!({"every": "2h"}));
+        assert!(!is_unchanged("s", &spec("UTC", &before), &spec("UTC", &after)));
+        assert!(!is_unchanged("s", &json!({}), &spec("UTC", &after)));
+    }
+
+    fn with_enabled(schedule: &Value, enabled: bool) -> Value {
+        let mut schedule = schedule.clone();
+        schedule["enabled"] = json!(enabled);
+        schedule
+    }
 
     #[test]
     fn an_anchor_that_cannot_be_read_is_not_taken_for_another_time() {

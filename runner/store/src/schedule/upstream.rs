@@ -15,7 +15,8 @@
 //! instant) when that succeeds: the cost of a success depends on which runs wait for it, not on how many runs wait.
 //!
 //! *successes* stores for which logical times a followed group has succeeded: a repeated success calls for nothing.
-//! Successes from before the group was followed are in *run_instants* and in the runs' history.
+//! Successes from before the group was followed are in *run_instants* and in the runs' history. A row is deleted when its
+//! run is reopened, or overridden to another state: then the success does not count any more.
 //!
 //! # Retention
 //!
@@ -79,7 +80,7 @@ pub struct LeftEvent {
     pub group_id: i64,
     /// The instant that succeeded, or was skipped.
     pub logical_time: Time,
-    /// For a success that includes dependants: the run, its source, and whether a backfill created it. A second check
+    /// For a success that includes dependants: the run, its source, and whether a backfill caused it. A second check
     /// of any other success would call for nothing: it is left as an instant that may call for runs, and followers that
     /// have their run do not get another.
     pub cascade: Option<(RunId, Uuid, bool)>,
@@ -93,9 +94,9 @@ pub struct Success {
     pub logical_time: Time,
     /// The backfill or run that created it.
     pub source: Option<Uuid>,
-    /// Whether a backfill created it.
+    /// Whether a backfill created it, or caused it in a dependant.
     pub backfilled: bool,
-    /// If its source includes dependants: how urgent their runs are.
+    /// If its source includes dependants and has not been cancelled: how urgent their runs are.
     pub cascades: Option<Urgency>,
 }
 
@@ -187,7 +188,8 @@ impl Store {
 }
 
 impl Completion {
-    /// Takes events, oldest first, except these; each with its number.
+    /// Takes events, oldest first, except these; each with its number. A backfill that has been cancelled calls for nothing
+    /// any more, neither by its own runs nor by those that they have called for.
     ///
     /// Locking: the events, skipping those that another node is taking: nobody waits for them.
     pub async fn take_link_events(&mut self, passed_over: &[i64]) -> Result<Vec<(i64, LinkEvent)>, StoreError> {
@@ -200,6 +202,8 @@ impl Completion {
                    RETURNING e.*)
                SELECT t.id, t.kind, t.group_id, t.run, t.logical_time, t.source, t.backfilled,
                       EXISTS (SELECT FROM heddle.cascades c WHERE c.source = t.source) AS "cascades!",
+                      EXISTS (SELECT FROM heddle.backfills b
+                               WHERE b.id = t.source AND b.state IN (5, 6) OFFSET 0) AS "cancelled!",
                       (SELECT c.priority FROM heddle.cascades c WHERE c.source = t.source) AS "priority?"
                  FROM removed t ORDER BY t.id"#,
             EVENTS_MAX,
@@ -216,9 +220,8 @@ impl Completion {
                         run: RunId(run),
                         logical_time,
                         source: row.source,
-                        backfilled: row.backfilled,
-                        cascades: row
-                            .cascades
+                        backfilled: row.backfilled || row.cascades,
+                        cascades: (row.cascades && !row.cancelled)
                             .then(|| row.priority.map_or(Urgency::Historic, Urgency::Given)),
                     }),
                     (1, Some(run), _) => LinkEvent::Arrived {

@@ -3,9 +3,9 @@
 //! A follower without schedules gets a run (trigger `upstream`) for the logical time if all of its upstreams have
 //! succeeded for it, if it is enabled, and if it has none yet. Upstreams that were disabled then, or whose overlap
 //! skipped that instant, do not count, as long as one has succeeded; so a skipped instant may call for runs that waited
-//! only for it. A backfilled success calls for runs only if its backfill includes dependants; then followers with
-//! schedules get runs as well, for those of their instants that need it (so the twelfth month of a year creates the
-//! yearly summary, which has waited since the first month).
+//! only for it. A backfilled success calls for runs only if its backfill includes dependants and has not been
+//! cancelled; then followers with schedules get runs as well, for those of their instants that need it (so the twelfth
+//! month of a year creates the yearly summary, which has waited since the first month).
 
 use std::collections::{BTreeSet, HashSet};
 use std::sync::Arc;

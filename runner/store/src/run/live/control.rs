@@ -118,9 +118,12 @@ impl Completion {
     /// Makes it live again. A deadline that has not passed is still valid, so its timer, which was deleted at the end,
     /// is set again. A deadline that has passed has had its effect, and whoever reopens the run knows that. A run that never
     /// began waits until the caller writes what becomes of it.
+    ///
+    /// A success of it is not noted any more: it may end otherwise now. If it succeeds again, that is noted again.
     async fn reopen(&mut self, run: RunId) -> Result<(), StoreError> {
         sqlx::query!(
             "WITH gone AS (DELETE FROM heddle.runs_done WHERE id = $1 RETURNING *),
+             unnoted AS (DELETE FROM heddle.successes WHERE run = $1),
              back AS (
              INSERT INTO heddle.runs_live (id, group_id, revision_id, resolution_id, state, trigger, priority,
                  logical_time, interval_start, interval_end, params, task_params, labels, key, dedupe, callback,
