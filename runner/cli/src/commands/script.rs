@@ -7,6 +7,7 @@ use std::process::ExitCode;
 use anyhow::{Context, Result};
 use clap::{Args, Subcommand};
 use heddle_client::{AttemptState, InvokeRequest, ScriptVersion};
+use heddle_domain::spec::validate::task::no_active_version;
 use heddle_sandbox::Language;
 use serde_json::{Value, json};
 
@@ -328,8 +329,12 @@ async fn download(session: &Session, name: &str, file: Option<PathBuf>, force: b
             let path = &["v1", "scripts", script, "versions", &version.to_string()];
             session.client.get(path).send().await?
         }
-        // The name alone means the active version.
-        None => session.client.script(script).await?.version,
+        // The name alone means the active version. The answer has the newest one if none is active.
+        None => {
+            let found = session.client.script(script).await?;
+            found.active_version.with_context(|| no_active_version(script))?;
+            found.version
+        }
     };
     let version = found.version;
     let language = Language::of_world(&found.world);

@@ -10,6 +10,7 @@ use heddle_api::{
 };
 use heddle_domain::bounded::or_trouble;
 use heddle_domain::schema::Schema;
+use heddle_domain::spec::validate::task::no_active_version;
 use heddle_domain::{Faults, Name};
 use heddle_engine::heddle_sandbox::{Language, MAX_SOURCE_BYTES};
 use heddle_store::script::{Activate, ScriptDelete, ScriptRow, ScriptVersionRow, ScriptWrite};
@@ -154,6 +155,7 @@ pub(crate) fn routes() -> Vec<Route> {
         .takes(of::<InvokeRequest>())
         .optional()
         .answers(200, of::<Invocation>())
+        .problem(409, "The body names no version, and none is active.")
         .problem(422, "The params do not match the script's schema.")
         .pace(Pace::Waits),
         Route::new(
@@ -400,20 +402,17 @@ async fn invoke(mut request: Request) -> Outcome {
         );
         return Err(Problem::invalid_at("/timeout", detail));
     }
-    if let Some(version) = body.version
-        && request
-            .app
-            .store
-            .script_version(&script.name, Some(version))
-            .await?
-            .is_none()
-    {
-        return Err(Problem::invalid_at(
+    let version = body
+        .version
+        .or(script.active_version)
+        .ok_or_else(|| Problem::conflict(no_active_version(&script.name)))?;
+    let found = request.app.store.script_version(&script.name, Some(version)).await?;
+    let row = found.ok_or_else(|| {
+        Problem::invalid_at(
             "/version",
             format!("there is no version {version} of `{}`", script.name),
-        ));
-    }
-    let row = find_version(&request, &script, body.version).await?;
+        )
+    })?;
     let mut params = row.defaults()?.clone();
     params.extend(body.params);
     let params = Value::Object(params);
