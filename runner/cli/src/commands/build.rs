@@ -158,7 +158,8 @@ fn detect(dir: &Path) -> Result<Language> {
     } else {
         Err(usage(format!(
             "{} contains none of Cargo.toml (Rust), package.json (JavaScript, AssemblyScript), app.py with the class \
-            `WitWorld` (Python), go.mod (Go), main.zig (Zig), *.c (C), nor a single source (.js, .ts, .py); `heddle script new` creates a project",
+            `WitWorld` (Python), go.mod (Go), main.zig (Zig), *.c (C), nor a single source (.js, .ts, .py); `heddle script \
+            new` creates a project",
             dir.display()
         )))
     }
