@@ -24,7 +24,8 @@ use crate::{Error, host};
 pub struct Entry<T> {
     /// The value as it was read, in the type that the caller asks for.
     pub value: T,
-    /// Grows with each write of the key.
+    /// Grows with each write of the key, also when it is deleted and written again. Where the attempt itself makes the
+    /// key, the version that others will see is another one.
     pub version: u64,
 }
 

@@ -310,6 +310,12 @@ async fn things_with_names() {
     assert_eq!(pushed["version"], 2);
     assert_eq!(heddle(&node, &["script", "download", "hello", "-"]).stdout, whole);
     assert_ne!(heddle(&node, &["script", "download", "hello@2", "-"]).stdout, whole);
+    json_of(&node, &["script", "push", "idle", &newer, "--no-activate"]);
+    for command in [&["script", "download", "idle", "-"][..], &["invoke", "idle"]] {
+        let said = ends(&node, REFUSED, command);
+        assert!(said.contains("`idle` has no active version"), "{said}");
+    }
+    ends(&node, DONE, &["script", "download", "idle@1", "-"]);
     let sources = world.directory().join("sources");
     let printed = json_of(
         &node,

@@ -1,6 +1,8 @@
 //! Files and names on the command line: what was applied is no difference, what no file has is pruned, runs by the
 //! beginning of their ids.
 
+use std::collections::BTreeSet;
+
 use heddle_tests::{World, id};
 use serde_json::json;
 
@@ -107,8 +109,25 @@ async fn what_was_applied_is_no_difference() {
         assert_eq!(item["result"], expect, "{item:#}");
     }
     let copy = world.directory().join("copy.yaml");
-    std::fs::write(&copy, ends(&node, DONE, &["export", "--all"])).unwrap();
+    let exported = ends(&node, DONE, &["export"]);
+    std::fs::write(&copy, &exported).unwrap();
     ends(&node, DONE, &["diff", "-f", &copy.to_string_lossy()]);
+    assert_eq!(exported, ends(&node, DONE, &["export", "--all"]));
+    let kinds = |arguments: &[&str]| -> BTreeSet<String> {
+        let exported = json_of(&node, &[&["export"][..], arguments].concat());
+        let items = exported["items"].as_array().unwrap();
+        items
+            .iter()
+            .map(|item| item["kind"].as_str().unwrap().to_owned())
+            .collect()
+    };
+    let known = ["category", "channel", "group", "offer", "pool", "template", "topic"].map(str::to_owned);
+    assert_eq!(kinds(&[]), BTreeSet::from(known));
+    // Who names groups wants these only.
+    for arguments in [&["small"][..], &["--category", "bi"]] {
+        assert_eq!(kinds(arguments), BTreeSet::from(["group".to_owned()]), "{arguments:?}");
+    }
+    assert!(kinds(&["small", "--all"]).contains("topic"));
     // And what differs is shown.
     std::fs::write(&file, ALL_KINDS.replace("slots: 2", "slots: 3")).unwrap();
     let differs = ends(&node, REFUSED, &["diff", "-f", &path]);

@@ -306,7 +306,7 @@ async fn what_was_applied_is_no_difference_however_it_is_written() {
     let differs = ends(&node, DONE, &["diff", "-f", &path]);
     assert_eq!(differs.trim(), "", "{differs}");
     let copy = world.directory().join("copy.yaml");
-    std::fs::write(&copy, ends(&node, DONE, &["export", "--all"])).unwrap();
+    std::fs::write(&copy, ends(&node, DONE, &["export"])).unwrap();
     ends(&node, DONE, &["diff", "-f", &copy.to_string_lossy()]);
 }
 

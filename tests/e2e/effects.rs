@@ -18,6 +18,18 @@ async fn notices(node: &Node, count: usize) -> usize {
     node.all(path).await.len()
 }
 
+/// Waits until an attempt of this run has read the state, and waits for this key.
+async fn has_read(node: &Node, run: &str, go: &str) {
+    eventually("an attempt that has read", async || {
+        let lines = node.log_lines(run, "t").await;
+        lines
+            .iter()
+            .any(|line| line["message"] == format!("waits for {go}"))
+            .then_some(())
+    })
+    .await;
+}
+
 #[tokio::test]
 async fn state_is_kept_per_group() {
     let (_world, node) = World::with_node().await;
@@ -111,14 +123,7 @@ async fn lost_comparisons_fail_retryably() {
     for (wait, key) in [("write_after", "noticed-early"), ("end_after", "noticed-late")] {
         let go = format!("{key}-go");
         let loser = node.start("g", json!({"params": {"key": key, wait: go}})).await;
-        eventually("an attempt that has read", async || {
-            let lines = node.log_lines(&loser, "t").await;
-            lines
-                .iter()
-                .any(|line| line["message"] == format!("waits for {go}"))
-                .then_some(())
-        })
-        .await;
+        has_read(&node, &loser, &go).await;
         for key in [key, &go] {
             let other = node.run("g", json!({"params": {"key": key}})).await;
             assert_eq!(other["state"], "succeeded", "{other:#}");
@@ -137,6 +142,37 @@ async fn lost_comparisons_fail_retryably() {
         assert!(
             first["error"]["message"].as_str().unwrap().contains("compare-and-set"),
             "{first:#}"
+        );
+    }
+}
+
+/// A key that was deleted and written again since it was read is another one: a compare-and-set with the old version is
+/// lost, when the host call notices it and when the outcome is committed.
+#[tokio::test]
+async fn comparisons_notice_that_a_key_was_deleted_and_written_again() {
+    let (_world, node) = World::with_node().await;
+    let retry = json!({"retry": {"strategy": "fixed", "retries": 5, "interval": "10ms"}});
+    node.put_group("g", one(with(json!({"script": "stateful"}), retry)))
+        .await;
+    for (wait, key) in [("write_after", "noticed-early"), ("end_after", "noticed-late")] {
+        let go = format!("{key}-go");
+        let first = node.run("g", json!({"params": {"key": key}})).await;
+        assert_eq!(task(&first, "t")["output"]["count"], 1, "{first:#}");
+        let loser = node.start("g", json!({"params": {"key": key, wait: go}})).await;
+        has_read(&node, &loser, &go).await;
+        let renewed = node.run("g", json!({"params": {"key": key, "renew": true}})).await;
+        assert_eq!(task(&renewed, "t")["output"]["count"], 2, "{renewed:#}");
+        node.run("g", json!({"params": {"key": go}})).await;
+        let run = node.ended(&loser).await;
+        assert_eq!(run["state"], "succeeded", "{run:#}");
+        assert_eq!(task(&run, "t")["output"]["count"], 3, "{run:#}");
+        let attempts = node.attempts(&loser, "t").await;
+        assert_eq!(attempts.len(), 2, "{attempts:#?}");
+        assert!(
+            attempts[0]["error"]["message"]
+                .as_str()
+                .is_some_and(|message| message.contains("compare-and-set")),
+            "{attempts:#?}"
         );
     }
 }

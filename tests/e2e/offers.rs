@@ -135,7 +135,7 @@ async fn in_files() {
         "nothing changed"
     );
     assert_eq!(said(&node, &["diff", "-f", &file]), "", "no difference");
-    let exported = said(&node, &["export", "--all"]);
+    let exported = said(&node, &["export"]);
     assert!(exported.contains("ping") && exported.contains("uid_ann"), "{exported}");
     let copy = world.directory().join("export.yaml");
     std::fs::write(&copy, &exported).expect("a file");

@@ -152,6 +152,75 @@ async fn redirects_lead_nowhere_else() {
     assert_eq!(node.run("endless", json!({})).await["state"], "failed");
 }
 
+/// A server that gives everybody these bytes.
+async fn giving(media_type: &'static str, body: Vec<u8>) -> String {
+    let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let url = format!("http://{}", listener.local_addr().unwrap());
+    tokio::spawn(async move {
+        while let Ok((mut socket, _)) = listener.accept().await {
+            let _ = socket.read(&mut [0; 8_192]).await;
+            let length = body.len();
+            let head = format!(
+                "HTTP/1.1 200 OK\r\ncontent-type: {media_type}\r\ncontent-length: {length}\r\nconnection: close\r\n\r\n"
+            );
+            let _ = socket.write_all(head.as_bytes()).await;
+            let _ = socket.write_all(&body).await;
+        }
+    });
+    url
+}
+
+/// A script from an address is in the language that the server names, otherwise in that of the file's name, and wasm
+/// without either.
+#[tokio::test]
+async fn scripts_are_fetched_in_their_language() {
+    let world = World::new().await;
+    let allowed = "127.0.0.1,localhost:1";
+    let node = world.options().env("HEDDLE_ALLOW_PRIVATE", allowed).start().await;
+    let source = b"export default () => 1;\n".to_vec();
+    let wasm = heddle_scripts::get("hello").unwrap();
+    let upload = async |media_type: &str, body: Vec<u8>| {
+        let made = node.put_bytes("/v1/scripts/known", media_type, body).await;
+        made.expect_status(201)["digest"].as_str().unwrap().to_owned()
+    };
+    let source = (upload("text/javascript", source.clone()).await, source);
+    let wasm = (upload("application/wasm", wasm.clone()).await, wasm);
+    for (index, (media_type, path, given, kind)) in [
+        (
+            "text/typescript; charset=utf-8",
+            "/script",
+            &source,
+            "source/typescript",
+        ),
+        ("text/plain", "/raw/script.js?download=1", &source, "source/javascript"),
+        ("application/octet-stream", "/script.wasm", &wasm, "heddle:task/task"),
+        ("application/wasm", "/script.js", &wasm, "heddle:task/task"),
+    ]
+    .into_iter()
+    .enumerate()
+    {
+        let (digest, bytes) = given;
+        let url = format!("{}{path}", giving(media_type, bytes.clone()).await);
+        let made = node
+            .post(
+                &format!("/v1/scripts/fetched-{index}/fetch"),
+                json!({"url": url, "sha256": digest}),
+            )
+            .await
+            .expect_status(201);
+        assert_eq!(
+            (&made["world"], &made["digest"]),
+            (&json!(kind), &json!(digest)),
+            "{url}"
+        );
+    }
+    // A name that is allowed with other ports only is forbidden, as an address is that is not public.
+    let body = json!({"url": "http://localhost:2/script.js", "sha256": source.0});
+    node.post("/v1/scripts/fetched/fetch", body)
+        .await
+        .expect_said(403, "only with another port");
+}
+
 /// What comes back is bounded, however much there is of it.
 #[tokio::test]
 async fn answers_are_bounded() {

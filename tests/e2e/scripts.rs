@@ -219,6 +219,15 @@ async fn invoke() {
         .expect_problem(422, &["/timeout"]);
     post("fib", json!({"parms": {}})).await.expect_problem(422, &["/parms"]);
     post("nope", json!({})).await.expect_problem(404, &[]);
+    // The name alone is the active version, so none while there is none.
+    node.put_bytes("/v1/scripts/idle?activate=false", "application/wasm", wasm(HELLO))
+        .await
+        .expect_status(201);
+    post("idle", json!({}))
+        .await
+        .expect_said(409, "script `idle` has no active version");
+    let done = post("idle", json!({"version": 1})).await.expect_status(200);
+    assert_eq!(done["state"], "succeeded", "{done:#}");
     assert_eq!(node.all("/v1/runs").await.len(), 0);
 }
 

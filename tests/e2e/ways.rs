@@ -478,7 +478,11 @@ async fn tables(world: &World, node: &Node) -> Tables {
             .flat_map(|row| single(serde_json::from_str(row.get(0)).expect("JSON")))
             .map(|mut row| {
                 let columns = row.as_object_mut().expect("a row");
-                columns.retain(|column, _| !LEFT_OUT.contains(&column.as_str()));
+                columns.retain(|column, _| {
+                    // The version of a key comes from the clock.
+                    !LEFT_OUT.contains(&column.as_str())
+                        && (name.as_str(), column.as_str()) != ("script_state", "version")
+                });
                 columns.values_mut().for_each(readable);
                 normal(&row.to_string().replace(node.base(), "<node>"), &ids)
             })

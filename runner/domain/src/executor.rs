@@ -9,7 +9,7 @@ use serde_json::Value;
 
 use crate::dispatch;
 use crate::fault::{one_of, pointer_token};
-use crate::spec::validate::task::{Checker, LIST_MAX, check_url, script_reference};
+use crate::spec::validate::task::{Checker, LIST_MAX, check_url, no_active_version, script_reference};
 use crate::spec::validate::{Catalog, ScriptLookup};
 use crate::spec::{AudienceSpec, ByteSize, HttpSpec, QuerySpec, TaskSpec};
 use crate::template::is_template;
@@ -137,11 +137,7 @@ fn check_script(reference: &str, pointer: &str, catalog: &dyn Catalog, faults: &
             ScriptLookup::Found(_) => return,
             ScriptLookup::NoScript => format!("unknown script: there is no script `{name}`"),
             ScriptLookup::NoVersion => format!("unknown script: there is no version `{reference}`"),
-            ScriptLookup::NoActiveVersion => {
-                format!(
-                    "script `{name}` has no active version; activate a version, or name one, for example `{name}@1`"
-                )
-            }
+            ScriptLookup::NoActiveVersion => no_active_version(&name),
             ScriptLookup::OtherWorld(world) => format!("`{name}` is not a task script; its world is {world}"),
             ScriptLookup::OnlyHandles => {
                 format!("`{reference}` exports only `handle`, for the messages of a topic, but no `run` for tasks")

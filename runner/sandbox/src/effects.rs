@@ -27,7 +27,7 @@ pub enum Effect {
         /// The value as JSON text.
         value: String,
     },
-    /// Sets a key if it has this version, counting the effects before this one. Otherwise nothing of the attempt is
+    /// Sets a key, which no effect before this one writes, if it has this version. Otherwise nothing of the attempt is
     /// written, and it fails retryably.
     StateCompareAndSet {
         key: String,
@@ -80,10 +80,8 @@ pub(crate) struct Effects {
 struct Overlay {
     /// The new value; `None`: the key is deleted.
     value: Option<String>,
-    /// How many writes came after the last delete, or after what is stored.
-    writes: u64,
-    /// Whether a delete came before those writes.
-    deleted: bool,
+    /// How many writes and deletes came after what is stored.
+    changes: u64,
 }
 
 impl Effects {
@@ -92,15 +90,11 @@ impl Effects {
         let Some(overlay) = self.overlay.get(key) else {
             return stored;
         };
-        let base = if overlay.deleted {
-            0
-        } else {
-            stored.map_or(0, |(_, version)| version)
-        };
+        let base = stored.map_or(0, |(_, version)| version);
         overlay
             .value
             .as_ref()
-            .map(|value| (value.clone(), base + overlay.writes))
+            .map(|value| (value.clone(), base + overlay.changes))
     }
 
     pub fn set(&mut self, key: String, value: String) -> Result<(), String> {
@@ -110,7 +104,7 @@ impl Effects {
             key: key.clone(),
             value: value.clone(),
         })?;
-        self.overwrite(key, value);
+        self.change(key, Some(value));
         Ok(())
     }
 
@@ -132,26 +126,24 @@ impl Effects {
                 "compare-and-set failed: key `{key}` {is}, expected was {wanted}"
             ));
         }
+        // After an effect of this attempt on the key, nobody else's write can come between. The version that this effect
+        // makes is known only when it is written.
+        if self.overlay.contains_key(&key) {
+            return self.set(key, value);
+        }
         self.push(Effect::StateCompareAndSet {
             key: key.clone(),
             expected,
             value: value.clone(),
         })?;
-        self.overwrite(key, value);
+        self.change(key, Some(value));
         Ok(())
     }
 
     pub fn delete(&mut self, key: String) -> Result<(), String> {
         check_key(&key)?;
         self.push(Effect::StateDelete { key: key.clone() })?;
-        self.overlay.insert(
-            key,
-            Overlay {
-                value: None,
-                writes: 0,
-                deleted: true,
-            },
-        );
+        self.change(key, None);
         Ok(())
     }
 
@@ -196,14 +188,13 @@ impl Effects {
         self.list
     }
 
-    fn overwrite(&mut self, key: String, value: String) {
+    fn change(&mut self, key: String, value: Option<String>) {
         let overlay = self.overlay.entry(key).or_insert(Overlay {
             value: None,
-            writes: 0,
-            deleted: false,
+            changes: 0,
         });
-        overlay.writes += 1;
-        overlay.value = Some(value);
+        overlay.changes += 1;
+        overlay.value = value;
     }
 
     fn push(&mut self, effect: Effect) -> Result<(), String> {
@@ -282,8 +273,39 @@ mod tests {
         effects.delete("k".into()).unwrap();
         assert_eq!(effects.seen("k", stored.clone()), None);
         effects.compare_and_set("k".into(), None, "4".into(), &None).unwrap();
-        assert_eq!(effects.seen("k", stored), Some(("4".into(), 1)));
+        // Versions do not start again with a delete.
+        assert_eq!(effects.seen("k", stored), Some(("4".into(), 11)));
         assert_eq!(effects.into_list().len(), 4);
+    }
+
+    #[test]
+    fn comparisons_with_own_writes_are_certain() {
+        let mut effects = Effects::default();
+        effects.compare_and_set("k".into(), None, "1".into(), &None).unwrap();
+        let seen = effects.seen("k", None);
+        let version = seen.as_ref().map(|(_, version)| *version);
+        effects.compare_and_set("k".into(), version, "2".into(), &seen).unwrap();
+        effects.delete("other".into()).unwrap();
+        effects
+            .compare_and_set("other".into(), None, "3".into(), &None)
+            .unwrap();
+        let (key, other) = ("k".to_owned(), "other".to_owned());
+        assert_eq!(
+            effects.into_list(),
+            [
+                Effect::StateCompareAndSet {
+                    key: key.clone(),
+                    expected: None,
+                    value: "1".into(),
+                },
+                Effect::StateSet { key, value: "2".into() },
+                Effect::StateDelete { key: other.clone() },
+                Effect::StateSet {
+                    key: other,
+                    value: "3".into(),
+                },
+            ]
+        );
     }
 
     #[test]

@@ -141,6 +141,13 @@ pub async fn endings(_: Bench) {
     for (line, kind, message) in [
         ("raise Fatal('no')", ErrorKind::Fatal, "no"),
         ("raise Retry('later', '90s')", ErrorKind::Failed, "later"),
+        (
+            "raise Retry('later', 'soon')",
+            ErrorKind::Failed,
+            "ValueError: `after` is",
+        ),
+        ("raise Retry('later', '1h30')", ErrorKind::Failed, "not '1h30'"),
+        ("raise Retry('later', -1)", ErrorKind::Failed, "not -1"),
         ("return 1 / 0", ErrorKind::Failed, "ZeroDivisionError: division by zero"),
         ("raise Exception('plain')", ErrorKind::Failed, "plain"),
         ("raise ValueError(chr(0xd800))", ErrorKind::Failed, "ValueError: ?"),
@@ -192,11 +199,20 @@ pub async fn endings(_: Bench) {
             assert!(!trace.contains("heddle:runtime"), "{line}: {trace}");
         }
     }
-    let retry = run(&bench, PY, "def run():\n    raise Retry('later', '90s')\n").await;
-    assert!(
-        matches!(&retry.outcome, Outcome::Failed { retry_after: Some(after), .. } if *after == Duration::from_secs(90)),
-        "{retry:?}"
-    );
+    for (after, millis) in [
+        ("'90s'", 90_000),
+        ("'1h30m'", 5_400_000),
+        ("'1.5s 29ms'", 1_529),
+        ("'90'", 90_000),
+        ("0.25", 250),
+    ] {
+        let retry = run(&bench, PY, &format!("def run():\n    raise Retry('later', {after})\n")).await;
+        let expect = Duration::from_millis(millis);
+        assert!(
+            matches!(&retry.outcome, Outcome::Failed { retry_after: Some(found), .. } if *found == expect),
+            "{after}: {retry:?}"
+        );
+    }
     let skipped = run(&bench, PY, "def run():\n    raise Skip('nothing')\n").await;
     assert!(
         matches!(&skipped.outcome, Outcome::Skipped(why) if why == "nothing"),

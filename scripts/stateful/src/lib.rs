@@ -13,6 +13,9 @@ pub struct Params {
     /// By how much it grows.
     #[serde(default = "one")]
     by: i64,
+    /// Deletes the key and sets it anew, instead of changing its value.
+    #[serde(default)]
+    renew: bool,
     /// How long to wait between reading and writing, in milliseconds: for provoking lost comparisons.
     #[serde(default)]
     pause_ms: u64,
@@ -94,7 +97,12 @@ fn run(params: Params) -> Result<Output, Failure> {
     if let Some(key) = &params.write_after {
         until(key)?;
     }
-    state::compare_and_set(&params.key, found.map(|entry| entry.version), &count)?;
+    let mut expected = found.map(|entry| entry.version);
+    if params.renew {
+        state::delete(&params.key)?;
+        expected = None;
+    }
+    state::compare_and_set(&params.key, expected, &count)?;
     if let Some(key) = &params.end_after {
         until(key)?;
     }
@@ -123,7 +131,8 @@ mod tests {
         let host = Host::new();
         assert_eq!(HeddleTask::run("{}").unwrap(), r#"{"count":1}"#);
         assert_eq!(HeddleTask::run(r#"{"by": 4}"#).unwrap(), r#"{"count":5}"#);
-        assert_eq!(host.state("counter"), Some(json!(5)));
+        assert_eq!(HeddleTask::run(r#"{"renew": true}"#).unwrap(), r#"{"count":6}"#);
+        assert_eq!(host.state("counter"), Some(json!(6)));
     }
 
     #[test]

@@ -249,7 +249,7 @@ async fn on_the_command_line() {
     );
     // The group of a topic that sends to a queue belongs to the topic, and is not exported separately.
     put_topic(&node, "q", json!({"queue": "q"})).await;
-    let exported = heddle(&node, &["export", "--all"]).1;
+    let exported = heddle(&node, &["export"]).1;
     assert!(
         exported.contains("queue: q") && !exported.contains("_topic-"),
         "{exported}"

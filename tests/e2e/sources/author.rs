@@ -39,8 +39,15 @@ async fn by_the_command_line() {
         );
         // (Both templates have the same cases.)
         if end == "ts" {
-            let cases = heddle(&["script", "test", &file]);
-            assert!(cases.contains("3 of 3 cases as expected"), "{cases}");
+            for path in [&file, &dir] {
+                let cases = heddle(&["script", "test", path]);
+                assert!(cases.contains("3 of 3 cases as expected"), "{path}: {cases}");
+            }
+            let built = heddle(&["script", "build", &dir]);
+            assert!(built.contains("nothing to build"), "{built}");
+            let built: Value = serde_json::from_str(&heddle(&["-o", "json", "script", "build", &dir])).unwrap();
+            let bytes = std::fs::metadata(&file).unwrap().len();
+            assert_eq!(built, json!({"file": file, "bytes": bytes}));
         }
         let pushed = heddle(&["script", "push", &name, &file]);
         assert!(pushed.contains(&format!("{name}@1 (source/{language}")), "{pushed}");

@@ -65,11 +65,10 @@ pub struct Diff {
 pub struct Export {
     /// Only the groups with these names
     pub groups: Vec<String>,
-    /// Only groups in this category
+    /// Only the groups in this category
     #[arg(long)]
     pub category: Option<String>,
-    /// Also channels, topics, offers, categories, templates and pools. Secrets and connections are write-only and
-    /// cannot be exported
+    /// With names or --category: also channels, topics, offers, categories, templates and pools
     #[arg(long)]
     pub all: bool,
 }
@@ -298,7 +297,8 @@ pub(super) fn painted(line: &str, colours: bool) -> String {
 
 pub(crate) async fn export(session: &Session, export: &Export) -> Result<ExitCode> {
     let mut things: Vec<(Kind, Value)> = Vec::new();
-    if export.all {
+    let only_some_groups = !export.groups.is_empty() || export.category.is_some();
+    if export.all || !only_some_groups {
         for kind in [
             Kind::Category,
             Kind::Template,

@@ -40,25 +40,53 @@ const STACK_BYTES: u32 = 256 << 10;
 const ZIG_SERIES: &str = "0.17.";
 
 pub(crate) fn run(options: &Build, format: Format) -> Result<ExitCode> {
-    let wasm = build(&options.dir, options.to.as_deref())?;
-    let bytes = wasm.metadata().map(|found| found.len()).unwrap_or(0);
-    format.print(&json!({"file": wasm, "bytes": bytes}), |_| {
-        format!("built {} ({bytes} bytes)", wasm.display())
+    let source = source_in(&options.dir)?;
+    if let (Some(source), Some(to)) = (&source, &options.to) {
+        return Err(usage(format!(
+            "--to {}: {} is source, and needs no build: `heddle script push` uploads it as it is",
+            to.display(),
+            source.display()
+        )));
+    }
+    let is_source = source.is_some();
+    let file = match source {
+        Some(source) => source,
+        None => build(&options.dir, options.to.as_deref())?,
+    };
+    let bytes = file.metadata().map(|found| found.len()).unwrap_or(0);
+    format.print(&json!({"file": file, "bytes": bytes}), |_| match is_source {
+        true => format!(
+            "nothing to build: {} ({bytes} bytes) is source, and `heddle script push` uploads it as it is",
+            file.display()
+        ),
+        false => format!("built {} ({bytes} bytes)", file.display()),
     })?;
     done()
 }
 
+/// The file of a script: itself, or that of a directory, whose source is taken as it is, or built.
+pub(super) fn script_of(path: &Path) -> Result<PathBuf> {
+    if !path.is_dir() {
+        return Ok(path.to_owned());
+    }
+    match source_in(path)? {
+        Some(source) => Ok(source),
+        None => build(path, None),
+    }
+}
+
+/// Whether an argument names a script by its directory. One without a script counts too if no script can have its name.
+pub(super) fn is_script_dir(name: &str) -> bool {
+    let dir = Path::new(name);
+    let holds_script = || detect(dir).is_ok() || !matches!(source_in(dir), Ok(None));
+    dir.is_dir() && (heddle_domain::Name::new(name).is_err() || holds_script())
+}
+
 /// Builds a directory, and returns the path of the wasm.
-pub(crate) fn build(dir: &Path, to: Option<&Path>) -> Result<PathBuf> {
+fn build(dir: &Path, to: Option<&Path>) -> Result<PathBuf> {
     let dir = dir
         .canonicalize()
         .map_err(|error| usage(format!("{}: {error}", dir.display())))?;
-    if let Some(source) = source_in(&dir)? {
-        return Err(usage(format!(
-            "{} is source, and needs no build: `heddle script push` uploads it as it is",
-            source.display()
-        )));
-    }
     let language = detect(&dir)?;
     let built = match language {
         Language::Rust => rust(&dir)?,
@@ -79,7 +107,7 @@ pub(crate) fn build(dir: &Path, to: Option<&Path>) -> Result<PathBuf> {
 
 /// The script of a directory without anything to build: its only source file, or of several, the one with the name of
 /// the directory.
-pub(crate) fn source_in(dir: &Path) -> Result<Option<PathBuf>> {
+fn source_in(dir: &Path) -> Result<Option<PathBuf>> {
     if detect(dir).is_ok() {
         return Ok(None);
     }
@@ -101,7 +129,7 @@ pub(crate) fn source_in(dir: &Path) -> Result<Option<PathBuf>> {
     if source.extension().is_some_and(|end| end == "py") && tools::requires_packages(dir)?.is_some() {
         return Err(usage(format!(
             "requirements.txt names packages, and {} is source, which has none: a script with packages is a component, with \
-             the file app.py; `heddle script new --lang python-component` writes a beginning",
+             the class `WitWorld` in app.py; `heddle script new --lang python-component` writes a beginning",
             source.display()
         )));
     }
@@ -119,7 +147,7 @@ fn detect(dir: &Path) -> Result<Language> {
         Ok(Language::Rust)
     } else if has("package.json") {
         Ok(Language::JavaScript)
-    } else if has("app.py") {
+    } else if is_component(&dir.join("app.py")) {
         Ok(Language::Python)
     } else if has("go.mod") {
         Ok(Language::Go)
@@ -129,11 +157,17 @@ fn detect(dir: &Path) -> Result<Language> {
         Ok(Language::C)
     } else {
         Err(usage(format!(
-            "{} contains none of Cargo.toml (Rust), package.json (JavaScript, AssemblyScript), app.py (Python), \
-            go.mod (Go), main.zig (Zig), *.c (C), nor a single source (.js, .ts, .py); `heddle script new` creates a project",
+            "{} contains none of Cargo.toml (Rust), package.json (JavaScript, AssemblyScript), app.py with the class \
+            `WitWorld` (Python), go.mod (Go), main.zig (Zig), *.c (C), nor a single source (.js, .ts, .py); `heddle script \
+            new` creates a project",
             dir.display()
         )))
     }
+}
+
+/// Whether Python is the source of a component: a script called `app` has the same file, and is no component.
+fn is_component(file: &Path) -> bool {
+    std::fs::read_to_string(file).is_ok_and(|text| text.contains("WitWorld") || text.contains("wit_world"))
 }
 
 fn rust(dir: &Path) -> Result<PathBuf> {
@@ -192,7 +226,7 @@ fn python(dir: &Path) -> Result<PathBuf> {
     if !text.contains("WitWorld") {
         return Err(usage(format!(
             "{} has no class `WitWorld`, which is the script; `heddle script new NAME --lang python-component` creates a \
-             project that has one. (A script that is one file without packages needs no build: call it NAME.py)",
+             project that has one",
             app.display()
         )));
     }
@@ -425,17 +459,17 @@ mod tests {
 
     #[test]
     fn languages_are_known_by_their_files() {
-        for (file, wanted) in [
-            ("Cargo.toml", Language::Rust),
-            ("app.py", Language::Python),
-            ("package.json", Language::JavaScript),
-            ("go.mod", Language::Go),
-            ("main.zig", Language::Zig),
-            ("task.c", Language::C),
+        for (file, text, wanted) in [
+            ("Cargo.toml", "", Language::Rust),
+            ("app.py", "from wit_world import WitWorld\n", Language::Python),
+            ("package.json", "", Language::JavaScript),
+            ("go.mod", "", Language::Go),
+            ("main.zig", "", Language::Zig),
+            ("task.c", "", Language::C),
         ] {
             let dir = tempfile::tempdir().unwrap();
             assert!(detect(dir.path()).is_err());
-            std::fs::write(dir.path().join(file), "").unwrap();
+            std::fs::write(dir.path().join(file), text).unwrap();
             assert_eq!(detect(dir.path()).unwrap(), wanted);
         }
     }
@@ -449,7 +483,7 @@ mod tests {
             assert!(said.to_string().contains(wanted), "{said}");
             std::fs::read_dir(dir.path()).unwrap().count()
         };
-        std::fs::write(dir.path().join("app.py"), "def run(params, ctx):\n    return 1\n").unwrap();
+        std::fs::write(dir.path().join("app.py"), "from wit_world.imports import log\n").unwrap();
         assert_eq!(refused("no class `WitWorld`"), 1);
         std::fs::write(
             dir.path().join("package.json"),
@@ -470,7 +504,14 @@ mod tests {
             write(file, "");
         }
         assert_eq!(source_in(&dir).unwrap(), Some(dir.join("words.ts")));
-        let said = build(&dir, None).unwrap_err().to_string();
+        assert_eq!(script_of(&dir).unwrap(), dir.join("words.ts"));
+        let mut options = Build {
+            dir: dir.clone(),
+            to: None,
+        };
+        run(&options, Format::Table).unwrap();
+        options.to = Some(dir.join("words.wasm"));
+        let said = run(&options, Format::Table).unwrap_err().to_string();
         assert!(said.contains("words.ts is source, and needs no build"), "{said}");
         // Of several the one that is called as the directory is.
         write("other.js", "");
@@ -484,7 +525,19 @@ mod tests {
         let said = source_in(&dir).unwrap_err().to_string();
         assert!(said.contains("a script with packages is a component"), "{said}");
         // What is to be built is no source.
-        write("app.py", "");
+        write("app.py", "class WitWorld: ...\n");
         assert_eq!(source_in(&dir).unwrap(), None);
+    }
+
+    #[test]
+    fn a_script_may_be_called_app() {
+        let parent = tempfile::tempdir().unwrap();
+        let dir = parent.path().join("app");
+        std::fs::create_dir(&dir).unwrap();
+        let name = dir.to_str().unwrap();
+        assert!(is_script_dir(name) && !is_script_dir(&format!("{name}/none")));
+        std::fs::write(dir.join("app.py"), "def run(params, ctx):\n    return 1\n").unwrap();
+        assert_eq!(script_of(&dir).unwrap(), dir.join("app.py"));
+        assert!(is_script_dir(name));
     }
 }

@@ -7,6 +7,7 @@ use std::process::ExitCode;
 use anyhow::{Context, Result};
 use clap::{Args, Subcommand};
 use heddle_client::{AttemptState, InvokeRequest, ScriptVersion};
+use heddle_domain::spec::validate::task::no_active_version;
 use heddle_sandbox::Language;
 use serde_json::{Value, json};
 
@@ -23,7 +24,7 @@ use crate::session::Session;
 pub enum ScriptCommand {
     /// Create the sources of a new script from a template
     New(New),
-    /// Build the script in a directory to wasm
+    /// Build the script in a directory to wasm. Source that is uploaded as it is needs no build
     Build(build::Build),
     /// Upload wasm or source text as the next version of a script. A directory is built first
     Push(Push),
@@ -37,8 +38,9 @@ pub enum ScriptCommand {
     },
     /// Run a script without creating a run. Exit code 1 unless it succeeds
     ///
-    /// A file runs locally, without a server. If you give no params and there are test cases beside the file
-    /// (clean.test.json beside clean.ts), the test cases run.
+    /// A file runs locally, without a server, and so does the script in a directory, which is built first if it needs
+    /// to be. If you give no params and there are test cases beside the file (clean.test.json beside clean.ts), the test
+    /// cases run.
     Test(Invoke),
     /// Run the file of a script locally after each save, until interrupted. Shows output, log, time and memory
     Dev(Dev),
@@ -146,8 +148,8 @@ pub struct Push {
 /// `heddle script test` and `heddle invoke`
 #[derive(Args, Debug)]
 pub struct Invoke {
-    /// `name` or `name@version`; for `script test` also a file (.wasm, .wat, .js, .ts, .py), which runs locally,
-    /// without a server
+    /// `name` or `name@version`; for `script test` also a file (.wasm, .wat, .js, .ts, .py) or the directory of a
+    /// script, which run locally, without a server
     pub name: String,
     /// Params of the script
     #[command(flatten)]
@@ -284,8 +286,12 @@ pub(crate) async fn run(session: &Session, command: ScriptCommand) -> Result<Exi
             done()
         }
         ScriptCommand::Show { name } => show(session, &name).await,
-        ScriptCommand::Test(test) if local::is_file(&test.name) => {
-            script_test::test(session.output, &test.name, &test.params, test.timeout.as_deref()).await
+        ScriptCommand::Test(test) if local::is_file(&test.name) || build::is_script_dir(&test.name) => {
+            let file = build::script_of(Path::new(&test.name))?;
+            let file = file
+                .to_str()
+                .with_context(|| format!("{}: the path is not UTF-8", file.display()))?;
+            script_test::test(session.output, file, &test.params, test.timeout.as_deref()).await
         }
         ScriptCommand::Test(test) => invoke(session, &test)
             .await
@@ -323,8 +329,12 @@ async fn download(session: &Session, name: &str, file: Option<PathBuf>, force: b
             let path = &["v1", "scripts", script, "versions", &version.to_string()];
             session.client.get(path).send().await?
         }
-        // The name alone means the active version.
-        None => session.client.script(script).await?.version,
+        // The name alone means the active version. The answer has the newest one if none is active.
+        None => {
+            let found = session.client.script(script).await?;
+            found.active_version.with_context(|| no_active_version(script))?;
+            found.version
+        }
     };
     let version = found.version;
     let language = Language::of_world(&found.world);
@@ -353,13 +363,7 @@ async fn download(session: &Session, name: &str, file: Option<PathBuf>, force: b
 }
 
 async fn push(session: &Session, push: &Push) -> Result<ExitCode> {
-    let file = match push.path.is_dir() {
-        true => match build::source_in(&push.path)? {
-            Some(source) => source,
-            None => build::build(&push.path, None)?,
-        },
-        false => push.path.clone(),
-    };
+    let file = build::script_of(&push.path)?;
     let bytes = document::read_bytes(&file)?;
     let language = file.to_str().and_then(Language::of_file);
     let media_type = language.map_or("application/wasm", Language::media_type);

@@ -10,11 +10,13 @@ use heddle_domain::state::{AttemptState, ErrorKind};
 use heddle_domain::{Clock, Fault};
 use heddle_engine::heddle_sandbox::{
     AttemptRequest, BoxFuture, CompileError, Context, Grants, HostServices, Interval, Language, Limits, LogLevel,
-    LogLine, Outcome, digest_of, outbound,
+    LogLine, MAX_SOURCE_BYTES, Outcome, digest_of, outbound,
 };
 use heddle_engine::{Engine, EngineError, ScriptFacts};
 use parking_lot::Mutex;
+use reqwest::header::{CONTENT_TYPE, HeaderValue};
 use serde_json::Value;
+use url::Url;
 
 use super::Refusal;
 use super::not_found;
@@ -105,8 +107,16 @@ pub(crate) async fn consumes(engine: &Engine, script: &str, version: i32) -> Res
     Ok(loaded.map_err(|why| invalid("/script", why))?.consumes())
 }
 
-pub(crate) async fn fetch(engine: &Engine, url: String, sha256: String) -> Result<Bytes, Refusal> {
-    let parsed = url
+/// The media type that a `Content-Type` names, without its parameters, in lower case; empty if there is none.
+pub(crate) fn media_type(content_type: Option<&HeaderValue>) -> String {
+    let text = content_type.and_then(|value| value.to_str().ok()).unwrap_or_default();
+    text.split(';').next().unwrap_or_default().trim().to_ascii_lowercase()
+}
+
+/// Downloads a script, and tells its language: that of the answer's media type, or of the end of the URL's path, because
+/// many servers give source as plain text.
+pub(crate) async fn fetch(engine: &Engine, url: String, sha256: String) -> Result<(Bytes, Option<Language>), Refusal> {
+    let parsed: Url = url
         .parse()
         .map_err(|error| invalid("/url", format!("{url}: {error}")))?;
     let policy = engine.sandbox().outbound();
@@ -115,7 +125,7 @@ pub(crate) async fn fetch(engine: &Engine, url: String, sha256: String) -> Resul
         .redirecting_client()
         .map_err(|error| Refusal::Internal(error.into()))?;
     let response = client
-        .get(parsed)
+        .get(parsed.clone())
         .timeout(FETCH_TIMEOUT)
         .send()
         .await
@@ -126,7 +136,14 @@ pub(crate) async fn fetch(engine: &Engine, url: String, sha256: String) -> Resul
     if !response.status().is_success() {
         return Err(invalid("/url", format!("{url} answered {}", response.status())));
     }
-    let bytes_max = heddle_store::blob::BLOB_BYTES_MAX;
+    let language = match media_type(response.headers().get(CONTENT_TYPE)).as_str() {
+        "application/wasm" => None,
+        sent => Language::of_media_type(sent).or_else(|| Language::of_file(parsed.path())),
+    };
+    let bytes_max = match language {
+        Some(_) => MAX_SOURCE_BYTES,
+        None => heddle_store::blob::BLOB_BYTES_MAX,
+    };
     let bytes = outbound::read_bounded(response, bytes_max)
         .await
         .map_err(|error| invalid("/url", format!("{url} could not be read: {error}")))?
@@ -142,13 +159,13 @@ pub(crate) async fn fetch(engine: &Engine, url: String, sha256: String) -> Resul
             format!("the content of the URL has another digest: {found}"),
         ));
     }
-    Ok(bytes)
+    Ok((bytes, language))
 }
 
 /// What the policy forbids is 403; an address that does not exist is an error of the caller.
 fn refusal_of(refused: &outbound::Refused) -> Refusal {
     match refused {
-        outbound::Refused::Private { .. } => Refusal::Forbidden(refused.to_string()),
+        outbound::Refused::Private { .. } | outbound::Refused::Port { .. } => Refusal::Forbidden(refused.to_string()),
         _ => invalid("/url", refused.to_string()),
     }
 }

@@ -10,6 +10,7 @@ use heddle_api::{
 };
 use heddle_domain::bounded::or_trouble;
 use heddle_domain::schema::Schema;
+use heddle_domain::spec::validate::task::no_active_version;
 use heddle_domain::{Faults, Name};
 use heddle_engine::heddle_sandbox::{Language, MAX_SOURCE_BYTES};
 use heddle_store::script::{Activate, ScriptDelete, ScriptRow, ScriptVersionRow, ScriptWrite};
@@ -154,6 +155,7 @@ pub(crate) fn routes() -> Vec<Route> {
         .takes(of::<InvokeRequest>())
         .optional()
         .answers(200, of::<Invocation>())
+        .problem(409, "The body names no version, and none is active.")
         .problem(422, "The params do not match the script's schema.")
         .pace(Pace::Waits),
         Route::new(
@@ -172,7 +174,11 @@ pub(crate) fn routes() -> Vec<Route> {
             "Upload a version from a URL",
             fetch,
         )
-        .detail("The node downloads the URL itself, if its outbound policy allows it.")
+        .detail(
+            "The node downloads the URL itself, if its outbound policy allows it. The `Content-Type` of the answer says \
+                which language it is in. If it names none, the end of the URL's path says it: .js, .mjs, .ts, .mts, .py. \
+                Everything else has to be wasm.",
+        )
         .flag("activate", "`false`: do not activate the new version. Default: `true`.")
         .takes(of::<FetchRequest>())
         .answers(201, of::<ScriptVersion>())
@@ -199,22 +205,14 @@ async fn list(request: Request) -> Outcome {
 async fn upload(mut request: Request) -> Outcome {
     let name = request.new_name("name")?;
     let activate = request.flag("activate", true)?;
-    let language = language(&request);
+    // Without a language it has to be wasm, whatever the sender calls it, so the compiler says what else it is.
+    let language = Language::of_media_type(&adapter::scripts::media_type(request.headers.get(header::CONTENT_TYPE)));
     let bytes_max = match language {
         Some(_) => MAX_SOURCE_BYTES,
         None => request.app.config.script_bytes_max,
     };
     let bytes = request.bytes(bytes_max).await?;
     store(&request, &name, bytes, language, activate).await
-}
-
-/// The language of a body that is source. `None`: it has to be wasm, whatever the sender calls it, so the compiler says
-/// what else it is.
-fn language(request: &Request) -> Option<Language> {
-    let value = request.headers.get(header::CONTENT_TYPE);
-    let text = value.and_then(|value| value.to_str().ok()).unwrap_or_default();
-    let media_type = text.split(';').next().unwrap_or_default().trim().to_ascii_lowercase();
-    Language::of_media_type(&media_type)
 }
 
 async fn store(request: &Request, name: &Name, bytes: Bytes, language: Option<Language>, activate: bool) -> Outcome {
@@ -400,20 +398,17 @@ async fn invoke(mut request: Request) -> Outcome {
         );
         return Err(Problem::invalid_at("/timeout", detail));
     }
-    if let Some(version) = body.version
-        && request
-            .app
-            .store
-            .script_version(&script.name, Some(version))
-            .await?
-            .is_none()
-    {
-        return Err(Problem::invalid_at(
+    let version = body
+        .version
+        .or(script.active_version)
+        .ok_or_else(|| Problem::conflict(no_active_version(&script.name)))?;
+    let found = request.app.store.script_version(&script.name, Some(version)).await?;
+    let row = found.ok_or_else(|| {
+        Problem::invalid_at(
             "/version",
             format!("there is no version {version} of `{}`", script.name),
-        ));
-    }
-    let row = find_version(&request, &script, body.version).await?;
+        )
+    })?;
     let mut params = row.defaults()?.clone();
     params.extend(body.params);
     let params = Value::Object(params);
@@ -464,8 +459,8 @@ async fn fetch(mut request: Request) -> Outcome {
             "`sha256` must have 64 hexadecimal digits",
         ));
     }
-    let bytes = adapter::scripts::fetch(&request.app.engine, body.url, sha256).await?;
-    store(&request, &name, bytes, None, activate).await
+    let (bytes, language) = adapter::scripts::fetch(&request.app.engine, body.url, sha256).await?;
+    store(&request, &name, bytes, language, activate).await
 }
 
 #[cfg(test)]

@@ -3,7 +3,7 @@
 use heddle_api::{Bucket, Cancelled, Day, List, MessageFilter, Moment, TopicSpec};
 use heddle_domain::id::RunId;
 use heddle_domain::message::BUCKETS;
-use heddle_domain::spec::validate::task::script_reference;
+use heddle_domain::spec::validate::task::{no_active_version, script_reference};
 use heddle_domain::state::NOT_GRANTED;
 use heddle_domain::topic::{Topic, parse_day};
 use heddle_domain::{Fault, Faults, Name};
@@ -198,9 +198,7 @@ async fn look_up(request: &Request, name: &Name, spec: &TopicSpec) -> Result<Fau
     if let Some(Ok((script, version))) = spec.script.as_deref().map(script_reference) {
         let wanted = match (store.script(&script).await?, version) {
             (None, _) => Err(format!("unknown script: there is no script `{script}`")),
-            (Some(row), None) => row
-                .active_version
-                .ok_or_else(|| format!("the script `{script}` has no active version")),
+            (Some(row), None) => row.active_version.ok_or_else(|| no_active_version(&script)),
             (Some(_), Some(version)) => {
                 i32::try_from(version).map_err(|_| format!("there is no version `{script}@{version}`"))
             }

@@ -48,6 +48,11 @@ pub fn script_reference(text: &str) -> Result<(Name, Option<u32>), String> {
     Ok((Name::new(name).map_err(|error| error.to_string())?, version))
 }
 
+/// What is wrong with the name of a script alone while none of its versions is active.
+pub fn no_active_version(name: &str) -> String {
+    format!("script `{name}` has no active version; activate a version, or name one, for example `{name}@1`")
+}
+
 /// Whether a text is an absolute `http` or `https` URL with a host.
 pub(crate) fn check_url(text: &str) -> Result<(), String> {
     let shown: String = text.chars().take(100).collect();

@@ -17,6 +17,7 @@ import logging
 import math
 import pathlib
 import random
+import re
 import sys
 import time
 import traceback
@@ -81,10 +82,14 @@ class Fatal(Exception):
 
 
 class Retry(Exception):
-    """May go better: retried, not before `after` (seconds, or such as "90s") has passed."""
+    """May go better: retried, not before `after` (seconds, or such as "1h30m") has passed."""
+
+    after = None
 
     def __init__(self, message="", after=None):
         super().__init__(message)
+        # What it cannot be is an error in the line that says it.
+        _millis(after)
         self.after = after
 
 
@@ -529,27 +534,34 @@ def _failure(thrown):
     elif isinstance(thrown, Fatal):
         kind = "fatal"
     elif isinstance(thrown, Retry):
-        after = _millis(thrown.after)
+        try:
+            after = _millis(thrown.after)
+        except Exception as wrong:
+            return _failure(wrong)
     return {"kind": kind, "message": _clean(_message(thrown)), "trace": trace, "after": after}
 
 
-_UNITS = {"ms": 0.001, "s": 1, "m": 60, "h": 3600, "d": 86400}
+_UNITS = {"ms": 1, "s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
+_PART = re.compile(r"(\d+(?:\.\d*)?|\.\d+)\s*(ms|s|m|h|d)\s*", re.ASCII)
+_PARTS = re.compile(rf"\s*(?:{_PART.pattern})+", re.ASCII)
+_MAX_MILLIS = 10**15
 
 
 def _millis(after):
     if after is None:
         return None
-    if isinstance(after, datetime.timedelta):
-        seconds = after.total_seconds()
-    elif isinstance(after, str):
-        number = after.rstrip("abcdefghijklmnopqrstuvwxyz ")
-        try:
-            seconds = float(number) * _UNITS[after[len(number) :].strip() or "s"]
-        except (ValueError, KeyError):
-            return None
-    else:
-        seconds = float(after)
-    return int(seconds * 1000) if math.isfinite(seconds) and seconds >= 0 else None
+    try:
+        if isinstance(after, datetime.timedelta):
+            millis = after.total_seconds() * 1000
+        elif isinstance(after, str) and _PARTS.fullmatch(after):
+            millis = sum(float(number) * _UNITS[unit] for number, unit in _PART.findall(after))
+        else:
+            millis = float(after) * 1000
+        if 0 <= millis < _MAX_MILLIS:
+            return int(millis)
+    except (TypeError, ValueError, OverflowError):
+        pass
+    raise ValueError(f'`after` is a number of seconds or a duration like "90s", not {after!r}')
 
 
 def _invalid(message):

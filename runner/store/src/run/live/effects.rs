@@ -59,7 +59,7 @@ impl Completion {
         let done = match effect {
             Effect::Set { key, value } => {
                 sqlx::query!(
-                    "INSERT INTO heddle.script_state (group_id, key, value, version) VALUES ($1, $2, $3, 1)
+                    "INSERT INTO heddle.script_state (group_id, key, value) VALUES ($1, $2, $3)
                      ON CONFLICT (group_id, key) DO UPDATE
                         SET value = excluded.value, version = script_state.version + 1, updated_at = now()",
                     group,
@@ -75,7 +75,7 @@ impl Completion {
                 value,
             } => {
                 sqlx::query!(
-                    "INSERT INTO heddle.script_state (group_id, key, value, version) VALUES ($1, $2, $3, 1)
+                    "INSERT INTO heddle.script_state (group_id, key, value) VALUES ($1, $2, $3)
                      ON CONFLICT (group_id, key) DO NOTHING",
                     group,
                     key,
