@@ -71,7 +71,7 @@ pub(crate) fn routes() -> Vec<Route> {
         .query("group", "Only notifications about this group.")
         .formatted("run", "uuid", "Only notifications about this run.")
         .time("from", "Only notifications created at or after this time.")
-        .time("to", "Only notifications created before this time.")
+        .time("to", "Only notifications created at or before this time.")
         .answers(200, of::<List<Notification>>()),
         Route::new(
             Method::Get,
