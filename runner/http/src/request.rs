@@ -380,16 +380,13 @@ impl Request {
 
     /// The body of a call that takes nothing: none, or an empty object. Anything else would have no effect, so it is
     /// refused.
-    pub async fn nothing(&mut self) -> Result<(), Problem> {
+    pub(crate) async fn nothing(&mut self) -> Result<(), Problem> {
         self.body::<Nothing>().await.map(drop)
     }
 
-    /// The body as something typed.
+    /// The body, which is JSON, as something typed.
     pub async fn body<T: DeserializeOwned>(&mut self) -> Result<T, Problem> {
-        let bytes_max = self.app.config.body_bytes_max;
-        self.media_type()?;
-        let bytes = self.bytes(bytes_max).await?;
-        typed(self.left_out(&bytes).map_or_else(|| json::parse(&bytes), Ok)?, "")
+        typed(self.json().await?, "")
     }
 }
 

@@ -513,8 +513,7 @@ async fn set_enabled(request: &Request, enabled: bool) -> Result<GroupRow, Probl
     Ok(row)
 }
 
-async fn enable(mut request: Request) -> Outcome {
-    request.nothing().await?;
+async fn enable(request: Request) -> Outcome {
     let row = set_enabled(&request, true).await?;
     Ok(with_etag(ok(&shown(&request, &row).await?)?, row.revision))
 }

@@ -137,9 +137,8 @@ async fn get(request: Request) -> Outcome {
     ok(&whole(find(&request, id).await?))
 }
 
-async fn resend(mut request: Request) -> Outcome {
+async fn resend(request: Request) -> Outcome {
     let id: Uuid = request.id("id", "notification")?;
-    request.nothing().await?;
     match request.app.store.resend(request.by(), id).await? {
         Resend::NotFound => Err(Problem::not_found("notification", &id.to_string())),
         Resend::Done => {
