@@ -69,7 +69,7 @@ pub(crate) fn routes() -> Vec<Route> {
             delete,
         )
         .answers_empty(204)
-        .problem(409, "Groups use the secret; `detail` names them."),
+        .problem(409, "Groups or topics use the secret; `detail` names them."),
     ]
 }
 
