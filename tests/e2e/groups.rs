@@ -385,7 +385,17 @@ async fn if_match() {
         node.send(request).await
     };
     delete("\"4\", \"7\"").await.expect_problem(412, &[]);
-    for path in ["/v1/groups/g/disable", "/v1/groups/g/enable"] {
+    for (path, enabled) in [("/v1/groups/g/disable", false), ("/v1/groups/g/enable", true)] {
+        let switch = async |if_match: &str| {
+            let request = node.request(reqwest::Method::POST, path).header("if-match", if_match);
+            node.send(request).await
+        };
+        switch("\"7\"").await.expect_problem(412, &[]);
+        switch("nonsense").await.expect_problem(400, &[]);
+        assert_eq!(node.get("/v1/groups/g").await.expect_status(200)["enabled"], !enabled);
+        for if_match in ["\"8\"", "*"] {
+            assert_eq!(switch(if_match).await.expect_status(200)["enabled"], enabled);
+        }
         assert_eq!(node.post(path, json!({})).await.headers["etag"], "\"8\"", "{path}");
     }
     assert_eq!(node.get("/v1/groups/g").await.headers["etag"], "\"8\"");

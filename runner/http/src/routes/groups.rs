@@ -10,7 +10,7 @@ use heddle_domain::Name;
 use heddle_domain::executor::Executor;
 use heddle_domain::state::RunState;
 use heddle_engine::put_group::{Checked, GroupRefused, check_group, put_group, read_group};
-use heddle_store::group::{GroupDelete, GroupFilter, GroupRow, IfMatch, RevisionRow};
+use heddle_store::group::{GroupDelete, GroupFilter, GroupRow, GroupSwitch, IfMatch, RevisionRow};
 use serde_json::{Map, Value, json};
 
 use super::grants::quoted;
@@ -138,7 +138,8 @@ pub(crate) fn routes() -> Vec<Route> {
             "Enable a group",
             enable,
         )
-        .answers(200, of::<Group>()),
+        .answers(200, of::<Group>())
+        .problem(412, "`If-Match` names another revision."),
         Route::new(
             Method::Post,
             "/v1/groups/{name}/disable",
@@ -149,7 +150,8 @@ pub(crate) fn routes() -> Vec<Route> {
         .detail("`mode`: `drain` (default) lets active runs end, `stop` cancels them.")
         .takes(of::<DisableRequest>())
         .optional()
-        .answers(200, of::<Group>()),
+        .answers(200, of::<Group>())
+        .problem(412, "`If-Match` names another revision."),
         Route::new(
             Method::Get,
             "/v1/groups/{name}/next",
@@ -393,13 +395,16 @@ async fn delete(request: Request) -> Outcome {
     }
 }
 
+/// The caller knows another revision of the group than the current one.
+fn stale(name: &str, revision: i32) -> Problem {
+    Problem::precondition(format!("the current revision of the group `{name}` is {revision}"))
+}
+
 /// Why a group was not deleted.
 pub(super) fn not_deleted(name: &str, kept: GroupDelete) -> Problem {
     match kept {
         GroupDelete::Missing | GroupDelete::Deleted { .. } => Problem::not_found("group", name),
-        GroupDelete::Stale(revision) => {
-            Problem::precondition(format!("the current revision of the group `{name}` is {revision}"))
-        }
+        GroupDelete::Stale(revision) => stale(name, revision),
         GroupDelete::Upstreams(groups) => Problem::conflict(format!(
             "the group `{name}` depends on {}; remove them from `depends_on` in its spec first",
             quoted("group", &groups)
@@ -504,13 +509,13 @@ async fn graph(request: Request) -> Outcome {
 
 async fn set_enabled(request: &Request, enabled: bool) -> Result<GroupRow, Problem> {
     let name = request.name("name", "group")?;
-    let (row, _) = request
-        .app
-        .store
-        .set_group_enabled(request.by(), &name, enabled)
-        .await?
-        .ok_or_else(|| Problem::not_found("group", &name))?;
-    Ok(row)
+    let if_match = request.if_match()?;
+    let store = &request.app.store;
+    match store.set_group_enabled(request.by(), &name, enabled, if_match).await? {
+        GroupSwitch::Done(row) => Ok(row),
+        GroupSwitch::Missing => Err(Problem::not_found("group", &name)),
+        GroupSwitch::Stale(revision) => Err(stale(&name, revision)),
+    }
 }
 
 async fn enable(request: Request) -> Outcome {
