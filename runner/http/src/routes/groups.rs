@@ -64,13 +64,16 @@ pub(crate) fn routes() -> Vec<Route> {
         )
         .detail(
             "The body is the whole spec. Each change creates a new revision; the same spec creates none. Send \
-                `If-Match` with the revision to refuse the change if somebody has changed the group since. Fields \
-                that only answers have (revision, times, `next`) are ignored, so you can send a group as you have \
-                read it.",
+                `If-Match` with the revision to refuse the change if somebody has changed the group since, or \
+                `If-None-Match: *` to change no group that exists. Fields that only answers have (revision, times, \
+                `next`) are ignored, so you can send a group as you have read it.",
         )
         .takes_spec(of::<heddle_api::GroupPut>())
         .answers_put(of::<Group>())
-        .problem(412, "`If-Match` names another revision.")
+        .problem(
+            412,
+            "`If-Match` names another revision, or `If-None-Match` is `*` and the group exists.",
+        )
         .problem(422, "The spec is not valid; `errors` has each error with its place."),
         Route::new(Method::Get, "/v1/groups/{name}", Access::View, "Get a group", get).answers(200, of::<Group>()),
         Route::new(
@@ -336,7 +339,7 @@ impl From<GroupRefused> for Problem {
 
 async fn save(mut request: Request) -> Outcome {
     let name = request.new_name("name")?;
-    let if_match = request.if_match()?;
+    let if_match = request.put_condition()?;
     let value = request.spec().await?;
     put_spec(&request, &name, value, if_match).await
 }
