@@ -270,8 +270,8 @@ pub(crate) fn provider(options: &ServeOptions, public_url: Option<&str>) -> Resu
     Ok(Some(provider))
 }
 
-/// Reads a file for `serve` or `dev`, which has further options: the keys are the options' names with `_`. An option that the
-/// command does not have is refused.
+/// Reads a file for `serve` or `dev`, which has further options: the keys are the options' names with `_`. An option that
+/// the command does not have is refused.
 pub(crate) fn read_file<O: Named>(path: Option<&Path>) -> Result<(NodeOptions, O)> {
     let Some(path) = path else {
         return Ok(Default::default());
