@@ -189,6 +189,8 @@ fn channels(spec: &Value) -> BTreeSet<&str> {
 
 /// Locks the rows of one table that have these names, and says whether all of them exist. A macro, because sqlx checks
 /// the text of each statement.
+///
+/// Locking: KEY SHARE, in the order of names; changes of these rows are not blocked.
 macro_rules! hold {
     ($connection:ident, $table:literal, $names:expr) => {{
         let names: Vec<String> = $names.into_iter().map(str::to_owned).collect();
@@ -205,7 +207,7 @@ macro_rules! hold {
 /// Protects the channels, pools, templates, secrets and connections that a group's spec names from deletion, until the
 /// caller's transaction ends. `false`: not all of them exist any more.
 ///
-/// Locking: KEY SHARE on rows of one table after another, in the order of names; changes of these rows are not blocked.
+/// Locking: the rows of one table after another, in this order.
 pub(crate) async fn hold(connection: &mut PgSession, spec: &Value) -> Result<bool, StoreError> {
     Ok(hold!(connection, "channels", channels(spec))
         && hold!(connection, "pools", named_by_tasks(spec, "pools"))
