@@ -96,9 +96,12 @@ async fn numbers_are_bounded_as_described() {
     node.put_group("g", with(one(json!({"script": "hello"})), schedules))
         .await;
     put_topic(&node, "t", json!({"queue": "q", "granularity": "instant"})).await;
+    let run = heddle_tests::id(&node.run("g", json!({})).await);
+    let logs = format!("/v1/runs/{run}/logs");
     let mut checked = Vec::new();
     for (path, of) in [
         ("/v1/runs", "/v1/runs"),
+        (logs.as_str(), "/v1/runs/{id}/logs"),
         ("/v1/events", "/v1/events"),
         ("/v1/audiences/gid_x/members", "/v1/audiences/{audience}/members"),
         ("/v1/groups/g/next", "/v1/groups/{name}/next"),
@@ -122,7 +125,7 @@ async fn numbers_are_bounded_as_described() {
     assert_eq!(
         checked,
         [
-            "bucket", "count", "limit", "limit", "limit", "limit", "receiver", "sender"
+            "attempt", "bucket", "count", "item", "limit", "limit", "limit", "limit", "limit", "receiver", "sender"
         ]
     );
 }

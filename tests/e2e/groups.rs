@@ -385,12 +385,52 @@ async fn if_match() {
         node.send(request).await
     };
     delete("\"4\", \"7\"").await.expect_problem(412, &[]);
-    for path in ["/v1/groups/g/disable", "/v1/groups/g/enable"] {
+    for (path, enabled) in [("/v1/groups/g/disable", false), ("/v1/groups/g/enable", true)] {
+        let switch = async |if_match: &str| {
+            let request = node.request(reqwest::Method::POST, path).header("if-match", if_match);
+            node.send(request).await
+        };
+        switch("\"7\"").await.expect_problem(412, &[]);
+        switch("nonsense").await.expect_problem(400, &[]);
+        assert_eq!(node.get("/v1/groups/g").await.expect_status(200)["enabled"], !enabled);
+        for if_match in ["\"8\"", "*"] {
+            assert_eq!(switch(if_match).await.expect_status(200)["enabled"], enabled);
+        }
         assert_eq!(node.post(path, json!({})).await.headers["etag"], "\"8\"", "{path}");
     }
     assert_eq!(node.get("/v1/groups/g").await.headers["etag"], "\"8\"");
     delete("\"7\", \"8\"").await.expect_status(200);
     delete("*").await.expect_problem(404, &[]);
+}
+
+/// `If-None-Match: *` only creates: of ten at once one does.
+#[tokio::test]
+async fn if_none_match() {
+    let (_world, node) = World::with_node().await;
+    let put = async |headers: &[(&str, &str)], name: &str| {
+        let mut request = node.request(reqwest::Method::PUT, "/v1/groups/g");
+        for (header, value) in headers {
+            request = request.header(*header, *value);
+        }
+        let spec = one(json!({"script": "hello", "params": {"name": name}}));
+        node.send(request.json(&spec)).await
+    };
+    let create = [("if-none-match", "*")];
+    let names: Vec<String> = (0..10).map(|n| format!("n{n}")).collect();
+    let replies = futures::future::join_all(names.iter().map(|name| put(&create, name))).await;
+    let count = |status: u16| replies.iter().filter(|reply| reply.status == status).count();
+    assert_eq!((count(201), count(412)), (1, 9), "{replies:#?}");
+    // The same spec is refused too.
+    let spec = node.get("/v1/groups/g").await.expect_status(200);
+    let name = spec["tasks"]["t"]["params"]["name"].as_str().expect("a name");
+    put(&create, name).await.expect_problem(412, &[]);
+    put(&[("if-none-match", "\"1\"")], "x").await.expect_problem(400, &[]);
+    put(&[("if-none-match", "*"), ("if-match", "*")], "x")
+        .await
+        .expect_problem(400, &[]);
+    assert_eq!(node.get("/v1/groups/g").await.headers["etag"], "\"1\"");
+    node.delete("/v1/groups/g").await.expect_status(200);
+    put(&create, "y").await.expect_status(201);
 }
 
 /// Changes of parts of a group at the same time, on two nodes: all stick, and nobody who names no revision gets 412.

@@ -406,6 +406,23 @@ async fn bodies_where_none_is_taken() {
         let broken = node.request(Method::POST, path).body("{");
         node.send(broken).await.expect_problem(400, &[]);
     }
+    // Whatever takes nothing refuses something, before it looks at anything else.
+    let described = node.get("/v1/openapi.json").await.expect_status(200);
+    let mut count = 0;
+    for (path, methods) in described["paths"].as_object().expect("paths") {
+        let post = &methods["post"];
+        if post.is_null() || !post["requestBody"].is_null() {
+            continue;
+        }
+        let parts: Vec<&str> = path
+            .split('/')
+            .map(|part| if part.starts_with('{') { "x" } else { part })
+            .collect();
+        let refused = node.post(&parts.join("/"), json!({"to": "me"})).await;
+        refused.expect_problem(422, &["/to"]);
+        count += 1;
+    }
+    assert!(count > 10, "{count}");
     node.put("/v1/topics/post", json!({"queue": "q", "granularity": "instant"}))
         .await
         .expect_status(201);
@@ -427,6 +444,42 @@ async fn bodies_where_none_is_taken() {
             .body(message.clone());
         let reply = node.send(request).await;
         assert_eq!(reply.status, status, "{media_type}: {:#}", reply.body);
+    }
+}
+
+/// What takes JSON takes neither YAML nor what is no text.
+#[tokio::test]
+async fn media_types_of_json() {
+    let (_world, node) = World::with_node().await;
+    node.put_group("g", one(json!({"script": "hello"}))).await;
+    let bulk = json!({"filter": {"group": "none"}, "action": "cancel"}).to_string();
+    for (path, body, status) in [
+        ("/v1/groups/g/runs", "{}", 202),
+        ("/v1/groups/g/runs", "", 202),
+        ("/v1/groups/g/disable", "{}", 200),
+        ("/v1/groups/g/enable", "", 200),
+        ("/v1/runs/bulk", bulk.as_str(), 200),
+    ] {
+        let send = async |media_type: Option<&str>| {
+            let mut request = node.request(Method::POST, path).body(body.to_owned());
+            if let Some(media_type) = media_type {
+                request = request.header("content-type", media_type);
+            }
+            node.send(request).await
+        };
+        for media_type in [
+            None,
+            Some("application/json"),
+            Some("text/plain"),
+            Some("application/x+json"),
+        ] {
+            let reply = send(media_type).await;
+            assert_eq!(reply.status, status, "{path} {media_type:?}: {:#}", reply.body);
+        }
+        for media_type in ["application/yaml", "text/html", "multipart/form-data; boundary=x"] {
+            let reply = send(Some(media_type)).await;
+            assert_eq!(reply.status, 415, "{path} {media_type}: {:#}", reply.body);
+        }
     }
 }
 

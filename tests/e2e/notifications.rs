@@ -145,6 +145,7 @@ async fn a_failure_is_told_once() {
         .expect_status(200);
     assert_eq!(whole["text"].as_str().unwrap(), text);
     // Found by its filters, and by no others.
+    let at = notification["created_at"].as_str().expect("a time");
     for (query, count) in [
         ("channel=hook", 1),
         ("channel=other", 0),
@@ -153,6 +154,7 @@ async fn a_failure_is_told_once() {
         ("state=sent", 1),
         ("state=failed", 0),
         ("from=2099-01-01T00:00:00Z", 0),
+        (format!("from={at}&to={at}").as_str(), 1),
     ] {
         assert_eq!(
             node.all(&format!("/v1/notifications?{query}")).await.len(),

@@ -2,6 +2,7 @@
 
 use std::process::Output;
 
+use chrono::{SecondsFormat, TimeDelta};
 use heddle_tests::{Node, TOKEN, World, run_program};
 use serde_json::{Value, json};
 
@@ -182,7 +183,7 @@ async fn templates_in_use() {
 /// Occurrences and assignments by audience, offer, user, state and time; a week unless it is said.
 #[tokio::test]
 async fn views() {
-    let (_world, node) = World::with_node().await;
+    let (world, node) = World::with_node().await;
     node.put("/v1/audiences/gid_team/members", json!({"members": ["a", "b", "c"]}))
         .await
         .expect_status(201);
@@ -290,6 +291,49 @@ async fn views() {
     let held = node.post("/v1/dispatch/a/next", json!({})).await.expect_status(200);
     let found = found("state=assigned,failed").await;
     assert_eq!(found, [held["assignment_id"].clone(), ids[1].clone()]);
+    by_time(&world, &node, &held["assignment_id"]).await;
+    by_time(&world, &node, &ids[1]).await;
+    // Without `from`, the week before `to`.
+    let sql = world.sql().await;
+    let at = world.now().await - TimeDelta::days(10);
+    sql.batch_execute(&format!(
+        "SELECT heddle.make_dispatch_partitions('{}', 1);
+         UPDATE heddle.assignments SET id = heddle.uuid_floor('{at}'), assigned_at = '{at}' WHERE uid = 'b'",
+        at.date_naive()
+    ))
+    .await
+    .expect("an assignment of the past");
+    let of_user = async |more: &str| node.all(&format!("/v1/assignments?uid=b{more}")).await.len();
+    assert_eq!(of_user("").await, 0);
+    let to = (at + TimeDelta::days(6)).to_rfc3339_opts(SecondsFormat::Micros, true);
+    assert_eq!(of_user(&format!("&to={to}")).await, 1);
+    assert_eq!(of_user("&to=9999-12-31T00:00:00Z").await, 0);
+}
+
+/// An assignment is found by the time that it shows, and not by the one in its id; both ends are included.
+async fn by_time(world: &World, node: &Node, id: &Value) {
+    let id = id.as_str().expect("an id");
+    let sql = world.sql().await;
+    for difference in ["2 seconds", "-4 seconds"] {
+        for table in ["holds", "assignments"] {
+            sql.batch_execute(&format!(
+                "UPDATE heddle.{table} SET assigned_at = assigned_at + interval '{difference}' WHERE id = '{id}'"
+            ))
+            .await
+            .expect("another time");
+        }
+        let shown = node.get(&format!("/v1/assignments/{id}")).await.expect_status(200);
+        let at = heddle_tests::time(&shown["assigned_at"]);
+        let count = async |from: TimeDelta, to: TimeDelta| {
+            let [from, to] = [at + from, at + to].map(|at| at.to_rfc3339_opts(SecondsFormat::Micros, true));
+            let items = node.all(&format!("/v1/assignments?from={from}&to={to}")).await;
+            items.iter().filter(|item| item["assignment_id"] == id).count()
+        };
+        let (none, least) = (TimeDelta::zero(), TimeDelta::microseconds(1));
+        assert_eq!(count(none, none).await, 1, "{difference}");
+        assert_eq!(count(least, least).await, 0, "{difference}");
+        assert_eq!(count(-least, -least).await, 0, "{difference}");
+    }
 }
 
 /// Workers' tokens reach their users and queues, and nothing else.

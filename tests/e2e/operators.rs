@@ -338,7 +338,7 @@ async fn switching_schedules() {
 /// Lists: groups by text, label and last state; runs by queue, script and the beginning of an id; the latest run.
 #[tokio::test]
 async fn finding_groups_and_runs() {
-    let (_world, node) = World::with_node().await;
+    let (world, node) = World::with_node().await;
     node.put_group(
         "Import-Orders",
         with(one(json!({"script": "hello"})), json!({"labels": {"team": "bi"}})),
@@ -406,6 +406,19 @@ async fn finding_groups_and_runs() {
     none.expect_said(404, "there is no group `none`");
     let none = node.get("/v1/runs/latest?group=export&state=cancelled").await;
     none.expect_said(404, "no run matches these filters");
+    // By the time that a run shows, and not by the one in its id; both ends are included.
+    let sql = world.sql().await;
+    for difference in ["2 seconds", "-4 seconds"] {
+        sql.batch_execute(&format!(
+            "UPDATE heddle.runs_done SET created_at = created_at + interval '{difference}' WHERE id = '{failed}'"
+        ))
+        .await
+        .expect("another time");
+        let run = node.run_now(&failed).await;
+        let at = run["created_at"].as_str().expect("a time");
+        let found = runs(&format!("group=export&from={at}&to={at}")).await;
+        assert_eq!(found, std::slice::from_ref(&failed), "{difference}");
+    }
 }
 
 /// A look into a queue claims nothing.

@@ -127,15 +127,22 @@ async fn the_hot_view() {
         "?group=g&state=succeeded,failed",
         "?trigger=manual",
         "?from=2020-01-01T00:00:00Z",
+        // Before the first instant that an id can have.
+        "?from=0001-01-01T00:00:00Z",
+        "?from=1969-12-31T23:59:59Z&group=g",
         &format!("?group=g&logical_from={day}T00:00:00Z"),
     ] {
         assert_eq!(found(query).await, [new.clone(), old.clone()], "{query}");
     }
     assert_eq!(node.run_now(&old).await["state"], "succeeded");
-    node.put("/v1/retention", json!({"hot": "10d"}))
-        .await
-        .expect_status(200);
-    assert_eq!(found("?group=g").await.len(), 2);
+    let all = json!({"filter": {"from": "0001-01-01T00:00:00Z"}, "action": "cancel", "dry_run": true});
+    let matched = node.post("/v1/runs/bulk", all).await.expect_status(200);
+    assert_eq!(matched["matched"], 2, "{matched:#}");
+    for hot in ["10d", "36500d"] {
+        node.put("/v1/retention", json!({"hot": hot})).await.expect_status(200);
+        assert_eq!(found("?group=g").await.len(), 2, "{hot}");
+        assert_eq!(found("").await.len(), 2, "{hot}");
+    }
     node.get("/v1/runs?history=perhaps").await.expect_problem(400, &[]);
 }
 

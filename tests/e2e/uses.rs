@@ -1,4 +1,4 @@
-//! An object is deleted while a group that names it is put: one of the two is refused.
+//! An object is deleted while a group or topic that names it is put: one of the two is refused.
 
 use heddle_tests::{Node, World, eventually};
 use serde_json::{Value, json};
@@ -108,6 +108,36 @@ async fn a_deletion_goes_first() {
         });
         reply.expect_problem(422, &[kind.pointer]);
         node.get("/v1/groups/g").await.expect_problem(404, &[]);
+    }
+}
+
+/// What a topic names is not deleted; what is being deleted is not there for the topic that is put meanwhile.
+#[tokio::test]
+async fn what_topics_name() {
+    let (world, node) = World::with_node().await;
+    let (watcher, mut sql) = (world.sql().await, world.sql().await);
+    let [_, _, secrets, connections, ..] = kinds(&world);
+    for (kind, field) in [(secrets, "secrets"), (connections, "sql")] {
+        let mut spec = json!({"script": "postbox"});
+        spec[field] = json!(["it"]);
+        kind.put(&node).await;
+        node.put("/v1/topics/post", spec.clone()).await.expect_status(201);
+        node.delete(&kind.thing_path())
+            .await
+            .expect_said(409, "is used by topic `post`");
+        node.put("/v1/topics/post", spec.clone()).await.expect_status(200);
+        node.delete("/v1/topics/post").await.expect_status(204);
+        let transaction = sql.transaction().await.unwrap();
+        let delete = format!("DELETE FROM heddle.{} WHERE name = 'it'", kind.path);
+        transaction.execute(&delete, &[]).await.unwrap();
+        let put = node.put("/v1/topics/post", spec);
+        let (reply, ()) = tokio::join!(put, async {
+            waiting(&watcher, kind.path, 1).await;
+            transaction.commit().await.unwrap();
+        });
+        let pointer = format!("/{field}");
+        reply.expect_problem(422, &[pointer.as_str()]);
+        node.get("/v1/topics/post").await.expect_problem(404, &[]);
     }
 }
 

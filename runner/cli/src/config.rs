@@ -10,6 +10,7 @@ use clap::Args;
 use heddle_http::access::Role;
 use heddle_http::access::provider::{CALLBACK, CLAIM_DEFAULT, Provider, ProviderConfig, SCOPES_DEFAULT};
 use serde::Deserialize;
+use serde::de::DeserializeOwned;
 
 use crate::exit::usage;
 use crate::logging::LogFormat;
@@ -21,12 +22,21 @@ const DEFAULT_DATA_DIR: &str = ".heddle";
 /// The heading of the sign-in options in the help.
 const SIGN_IN: &str = "Sign-in with OpenID Connect";
 
+/// Options with their names in the file of `--config`.
+pub(crate) trait Named: DeserializeOwned + Default {
+    const NAMES: &'static [&'static str];
+}
+
 macro_rules! options {
     ($(#[$doc:meta])* $name:ident { $($(#[$field_doc:meta])* $field:ident: $type:ty),+ $(,)? }) => {
         $(#[$doc])*
         #[derive(Args, Clone, Debug, Default, Deserialize)]
         #[serde(deny_unknown_fields, default)]
         pub struct $name { $($(#[$field_doc])* pub $field: Option<$type>),+ }
+
+        impl Named for $name {
+            const NAMES: &'static [&'static str] = &[$(stringify!($field)),+];
+        }
 
         impl $name {
             /// These options; those that are not set are taken from others.
@@ -109,6 +119,20 @@ options! {
         /// The fraction of runs that are traced, from 0 to 1 [default: 1]
         #[arg(long, env = "HEDDLE_OTLP_SAMPLE", value_name = "PART")]
         otlp_sample: f64,
+    }
+}
+
+options! {
+    /// Further options of `dev`.
+    DevOptions {
+        /// Do not create the demo
+        #[arg(long, env = "HEDDLE_NO_DEMO", num_args = 0..=1, default_missing_value = "true", value_name = "BOOL",
+            value_parser = clap::builder::FalseyValueParser::new())]
+        no_demo: bool,
+        /// The directory with the programs of Postgres [default: search PATH, pg_config and the distribution's directories,
+        /// else download]
+        #[arg(long, env = "HEDDLE_POSTGRES_BIN", value_name = "DIR")]
+        postgres_bin: PathBuf,
     }
 }
 
@@ -246,15 +270,9 @@ pub(crate) fn provider(options: &ServeOptions, public_url: Option<&str>) -> Resu
     Ok(Some(provider))
 }
 
-/// The file of `--config`.
-#[derive(Clone, Debug, Default, Deserialize)]
-struct ConfigFile {
-    #[serde(flatten)]
-    entries: toml::Table,
-}
-
-/// Reads a file for `serve` or `dev`: the keys are the options' names with `_`.
-pub(crate) fn read_file(path: Option<&Path>) -> Result<(NodeOptions, ServeOptions)> {
+/// Reads a file for `serve` or `dev`, which has further options: the keys are the options' names with `_`. An option that
+/// the command does not have is refused.
+pub(crate) fn read_file<O: Named>(path: Option<&Path>) -> Result<(NodeOptions, O)> {
     let Some(path) = path else {
         return Ok(Default::default());
     };
@@ -263,21 +281,20 @@ pub(crate) fn read_file(path: Option<&Path>) -> Result<(NodeOptions, ServeOption
     parse(&text).map_err(|error| usage(format!("{}: {error:#}", path.display())))
 }
 
-fn parse(text: &str) -> Result<(NodeOptions, ServeOptions)> {
-    let file: ConfigFile = toml::from_str(text)?;
-    let mut serve = toml::Table::new();
+fn parse<O: Named>(text: &str) -> Result<(NodeOptions, O)> {
+    let file: toml::Table = toml::from_str(text)?;
+    let mut further = toml::Table::new();
     let mut node = toml::Table::new();
-    for (key, value) in file.entries {
-        let table = if matches!(key.as_str(), "database_url" | "node_id") || key.starts_with("oidc_") {
-            &mut serve
-        } else {
-            &mut node
+    for (key, value) in file {
+        let table = match O::NAMES.contains(&key.as_str()) {
+            true => &mut further,
+            false => &mut node,
         };
         table.insert(key, value);
     }
     Ok((
         node.try_into().context("is not valid")?,
-        serve.try_into().context("is not valid")?,
+        further.try_into().context("is not valid")?,
     ))
 }
 
@@ -362,7 +379,8 @@ mod tests {
 
     #[test]
     fn a_flag_wins_over_the_file() {
-        let (file, serve) = parse("listen = \"127.0.0.1:1\"\nmax_offers = 5\ndatabase_url = \"postgres://x\"").unwrap();
+        let text = "listen = \"127.0.0.1:1\"\nmax_offers = 5\ndatabase_url = \"postgres://x\"";
+        let (file, serve) = parse::<ServeOptions>(text).unwrap();
         let flags = NodeOptions {
             listen: Some("127.0.0.1:2".into()),
             ..Default::default()
@@ -385,9 +403,9 @@ mod tests {
             assert!(roles(wrong).is_err(), "{wrong}");
         }
         let table = "oidc_roles = { \"CN=ops,OU=x\" = \"author\" }\noidc_issuer = \"https://id.example/a\"";
-        let (_, serve) = parse(table).unwrap();
+        let (_, serve) = parse::<ServeOptions>(table).unwrap();
         assert_eq!(serve.oidc_roles.as_ref().unwrap().0["CN=ops,OU=x"], Role::Author);
-        let said = format!("{:#}", parse("oidc_roles = \"a=b\"").unwrap_err());
+        let said = format!("{:#}", parse::<ServeOptions>("oidc_roles = \"a=b\"").unwrap_err());
         assert!(said.contains("not a role for people"), "{said}");
         let said = provider(&serve, None).unwrap_err().to_string();
         assert!(said.contains("--oidc-client-id"), "{said}");
@@ -402,7 +420,41 @@ mod tests {
 
     #[test]
     fn what_the_file_does_not_know_is_named() {
-        let said = format!("{:#}", parse("lisden = \"x\"").unwrap_err());
+        let said = format!("{:#}", parse::<ServeOptions>("lisden = \"x\"").unwrap_err());
         assert!(said.contains("lisden"), "{said}");
+    }
+
+    #[test]
+    fn a_file_has_the_options_of_its_command() {
+        let text = "slots = 3\nno_demo = true\npostgres_bin = \"/usr/lib/postgresql\"";
+        let (node, dev) = parse::<DevOptions>(text).unwrap();
+        assert_eq!((node.slots, dev.no_demo), (Some(3), Some(true)));
+        assert_eq!(dev.postgres_bin, Some("/usr/lib/postgresql".into()));
+        for text in [
+            "database_url = \"postgres://x\"",
+            "oidc_issuer = \"https://id.example\"",
+        ] {
+            let said = format!("{:#}", parse::<DevOptions>(text).unwrap_err());
+            assert!(said.contains(&text[..11]), "{said}");
+        }
+        let said = format!("{:#}", parse::<ServeOptions>("no_demo = true").unwrap_err());
+        assert!(said.contains("no_demo"), "{said}");
+    }
+
+    #[test]
+    fn a_flag_without_a_value_is_on() {
+        #[derive(Debug, clap::Parser)]
+        struct Line {
+            #[command(flatten)]
+            dev: DevOptions,
+        }
+        let no_demo = |line: &[&str]| {
+            let words = std::iter::once("dev").chain(line.iter().copied());
+            let line: Line = clap::Parser::parse_from(words);
+            line.dev.or(parse::<DevOptions>("no_demo = true").unwrap().1).no_demo
+        };
+        assert_eq!(no_demo(&["--no-demo"]), Some(true));
+        assert_eq!(no_demo(&[]), Some(true), "by the file");
+        assert_eq!(no_demo(&["--no-demo", "false"]), Some(false));
     }
 }

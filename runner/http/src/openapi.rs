@@ -8,7 +8,7 @@ use crate::describe::{Schemas, of, rename};
 use crate::examples::Examples;
 use crate::problem::PROBLEM_JSON;
 use crate::schemas;
-use crate::table::{QueryParam, Route, Table};
+use crate::table::{Method, QueryParam, Route, Table};
 
 pub fn document(table: &Table) -> Value {
     let mut bodies = Schemas::new();
@@ -80,6 +80,23 @@ fn operation(route: &Route, bodies: &mut Schemas) -> Value {
             "schema": {"type": "string"},
             "example": "\"3\"",
         }));
+        if route.method == Method::Put {
+            parameters.push(json!({
+                "name": "If-None-Match",
+                "in": "header",
+                "description": "`*`: only create. If it exists, the answer is 412 and nothing changes (RFC 9110, 13.1.2).",
+                "schema": {"type": "string", "enum": ["*"]},
+            }));
+        }
+    }
+    if route.answers.iter().any(|(status, ..)| *status == 304) {
+        parameters.push(json!({
+            "name": "If-None-Match",
+            "in": "header",
+            "description": "The `ETag` of an earlier answer. If it is still the right one, the answer is 304 without a body \
+                (RFC 9110, 13.1.2).",
+            "schema": {"type": "string"},
+        }));
     }
     let mut responses = Map::new();
     for (status, media, _) in &route.answers {
@@ -131,6 +148,7 @@ fn described_status(status: u16) -> &'static str {
         201 => "Created.",
         202 => "Accepted. The request is committed; the work continues in the background.",
         204 => "Done. The answer has no body.",
+        304 => "`If-None-Match` names it: the caller has it already. The answer has no body.",
         _ => "Done.",
     }
 }

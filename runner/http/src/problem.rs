@@ -87,7 +87,7 @@ impl Problem {
         Self::new(StatusCode::CONFLICT, detail)
     }
 
-    /// 412: `If-Match` names another revision.
+    /// 412: `If-Match` or `If-None-Match` does not hold.
     pub fn precondition(detail: impl Into<String>) -> Self {
         Self::new(StatusCode::PRECONDITION_FAILED, detail)
     }

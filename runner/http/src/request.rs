@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use axum::body::Body;
 use axum::extract::RawPathParams;
-use axum::http::{HeaderMap, StatusCode, header};
+use axum::http::{HeaderMap, HeaderName, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use bytes::Bytes;
 use heddle_api::List;
@@ -228,13 +228,33 @@ impl Request {
         Ok(wait)
     }
 
+    /// The texts of a header, which may stand several times.
+    fn texts(&self, name: HeaderName) -> Vec<&str> {
+        let values = self.headers.get_all(name).iter();
+        values.map(|value| value.to_str().unwrap_or("").trim()).collect()
+    }
+
+    /// The condition of a PUT: `If-Match`, or `If-None-Match: *`, which only creates.
+    pub fn put_condition(&self) -> Result<Option<IfMatch>, Problem> {
+        let if_match = self.if_match()?;
+        match (self.texts(header::IF_NONE_MATCH).as_slice(), if_match) {
+            ([], if_match) => Ok(if_match),
+            (["*"], None) => Ok(Some(IfMatch::Absent)),
+            (_, Some(_)) => Err(Problem::malformed("`If-Match` and `If-None-Match` cannot be combined")),
+            (_, None) => Err(Problem::malformed("`If-None-Match` must be * for a PUT")),
+        }
+    }
+
+    /// Whether the caller has what carries this `ETag` (`If-None-Match`).
+    pub fn has_already(&self, etag: &str) -> bool {
+        let texts = self.texts(header::IF_NONE_MATCH);
+        let mut tags = texts.iter().flat_map(|text| text.split(',')).map(str::trim);
+        tags.any(|tag| tag == "*" || tag.trim_start_matches("W/") == etag)
+    }
+
     /// `If-Match`: `*`, or a list of revisions with or without quotes (RFC 9110), in one header or in several.
     pub fn if_match(&self) -> Result<Option<IfMatch>, Problem> {
-        let headers = self.headers.get_all(header::IF_MATCH);
-        let texts: Vec<&str> = headers
-            .iter()
-            .map(|value| value.to_str().unwrap_or("").trim())
-            .collect();
+        let texts = self.texts(header::IF_MATCH);
         match texts.as_slice() {
             [] => return Ok(None),
             ["*"] => return Ok(Some(IfMatch::Exists)),
@@ -380,16 +400,13 @@ impl Request {
 
     /// The body of a call that takes nothing: none, or an empty object. Anything else would have no effect, so it is
     /// refused.
-    pub async fn nothing(&mut self) -> Result<(), Problem> {
+    pub(crate) async fn nothing(&mut self) -> Result<(), Problem> {
         self.body::<Nothing>().await.map(drop)
     }
 
-    /// The body as something typed.
+    /// The body, which is JSON, as something typed.
     pub async fn body<T: DeserializeOwned>(&mut self) -> Result<T, Problem> {
-        let bytes_max = self.app.config.body_bytes_max;
-        self.media_type()?;
-        let bytes = self.bytes(bytes_max).await?;
-        typed(self.left_out(&bytes).map_or_else(|| json::parse(&bytes), Ok)?, "")
+        typed(self.json().await?, "")
     }
 }
 

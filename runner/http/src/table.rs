@@ -269,6 +269,11 @@ impl Route {
         self
     }
 
+    /// Whether it could have a body and takes none.
+    fn takes_nothing(&self) -> bool {
+        self.takes.is_empty() && !matches!(self.method, Method::Get | Method::Delete)
+    }
+
     /// It changes things, by GET.
     pub fn acts(mut self) -> Self {
         self.acts = true;
@@ -480,7 +485,7 @@ async fn handle(app: App, route: Arc<Route>, path: Option<RawPathParams>, reques
     // A waiting or following request ends with the token of its caller.
     let lasting = token_watch.clone().filter(|_| route.pace == Pace::Waits);
     let shared = app.clone();
-    let request = Request {
+    let mut request = Request {
         app,
         caller,
         token_watch,
@@ -492,6 +497,9 @@ async fn handle(app: App, route: Arc<Route>, path: Option<RawPathParams>, reques
         body_optional: route.body_optional || route.takes.is_empty(),
         body: Mutex::new(body),
     };
+    if route.takes_nothing() {
+        request.nothing().await?;
+    }
     let handled = (route.handler)(request);
     let response = match &lasting {
         None => handled.await?,

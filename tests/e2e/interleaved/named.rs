@@ -188,7 +188,7 @@ async fn scripts_and_who_names_them() {
     let put = store.put_topic(by(), topic("gone"), &[], None);
     assert_eq!(
         meanwhile(&sql, put, close(deletion, true)).await.unwrap(),
-        TopicPut::NoScript
+        TopicPut::Gone("script")
     );
     sql.batch_execute("UPDATE heddle.scripts SET active_version = 1, deleted_at = NULL")
         .await

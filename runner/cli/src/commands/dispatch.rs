@@ -86,10 +86,10 @@ pub struct AssignmentFilter {
     /// Only in these states, with commas: assigned, completed, failed, revoked, expired
     #[arg(long)]
     pub state: Option<String>,
-    /// From this time, RFC 3339, or a date (midnight UTC)
+    /// Only assigned at or after this time, RFC 3339, or a date (midnight UTC). Default: 7d ago, or 7d before --to
     #[arg(long, value_name = "TIME", value_parser = instant)]
     pub from: Option<String>,
-    /// To this time, RFC 3339, or a date (midnight UTC)
+    /// Only assigned at or before this time, RFC 3339, or a date (midnight UTC)
     #[arg(long, value_name = "TIME", value_parser = instant)]
     pub to: Option<String>,
 }

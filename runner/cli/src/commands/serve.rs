@@ -12,7 +12,7 @@ use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::oneshot;
 use tokio_util::sync::CancellationToken;
 
-use crate::config::{self, NodeOptions, ServeOptions};
+use crate::config::{self, DevOptions, NodeOptions, ServeOptions};
 use crate::exit::{done, usage};
 use crate::node::{self, NodeConfig};
 use crate::output::Format;
@@ -28,13 +28,9 @@ const INTERRUPTED: i32 = 130;
 pub struct Dev {
     #[command(flatten)]
     pub options: NodeOptions,
-    /// Do not create the demo
-    #[arg(long, env = "HEDDLE_NO_DEMO", value_parser = clap::builder::FalseyValueParser::new())]
-    pub no_demo: bool,
-    /// The directory with the programs of Postgres [default: search PATH, pg_config and the distribution's directories,
-    /// else download]
-    #[arg(long, env = "HEDDLE_POSTGRES_BIN", value_name = "DIR")]
-    pub postgres_bin: Option<PathBuf>,
+    /// What only `dev` takes.
+    #[command(flatten)]
+    pub dev: DevOptions,
     /// A TOML file with options: the names of the options, with `_` instead of `-`
     #[arg(long, env = "HEDDLE_CONFIG", value_name = "FILE")]
     pub config: Option<PathBuf>,
@@ -62,8 +58,8 @@ pub struct Migrate {
 }
 
 pub(crate) fn dev(dev: Dev) -> Result<ExitCode> {
-    let (file, _) = config::read_file(dev.config.as_deref())?;
-    let options = dev.options.or(file);
+    let (node_file, dev_file) = config::read_file(dev.config.as_deref())?;
+    let (options, dev) = (dev.options.or(node_file), dev.dev.or(dev_file));
     let listen = options.listen_address()?;
     config::require_loopback(listen)?;
     start_logging(&options)?;
@@ -85,7 +81,7 @@ pub(crate) fn dev(dev: Dev) -> Result<ExitCode> {
             listen,
             data_dir,
             dev: true,
-            demo: !dev.no_demo,
+            demo: !dev.no_demo.unwrap_or(false),
             node_id: None,
             provider: None,
             options,

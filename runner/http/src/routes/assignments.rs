@@ -13,13 +13,13 @@ use crate::problem::Problem;
 use crate::request::{Outcome, Request, ok};
 use crate::table::{Method, Route};
 
-/// How far back assignments are listed unless it is said.
+/// How far back from the last wanted one assignments are listed unless it is said.
 const LISTED: chrono::TimeDelta = chrono::TimeDelta::days(7);
 
 pub(crate) fn routes() -> Vec<Route> {
     vec![
         Route::new(Method::Get, "/v1/assignments", Access::View, "List assignments", list)
-            .detail("Newest first. Without `from`, only assignments of the last seven days.")
+            .detail("Newest first. Without `from`, only those of the last seven days, or of the seven days before `to`.")
             .list()
             .query("uid", "Only assignments of this user.")
             .query(
@@ -35,9 +35,9 @@ pub(crate) fn routes() -> Vec<Route> {
             )
             .time(
                 "from",
-                "Only assignments that began at or after this time. Default: seven days ago.",
+                "Only assignments that began at or after this time. Default: seven days ago, or seven days before `to`.",
             )
-            .time("to", "Only assignments that began before this time.")
+            .time("to", "Only assignments that began at or before this time.")
             .answers(200, of::<List<Assignment>>()),
         Route::new(
             Method::Get,
@@ -86,13 +86,15 @@ async fn list(request: Request) -> Outcome {
         (None, None) => None,
     };
     let from: Option<Time> = request.query_time("from")?;
+    let to: Option<Time> = request.query_time("to")?;
+    let newest = to.map_or(request.now, |to| to.min(request.now));
     let filter = AssignmentFilter {
         uid: request.query("uid").map(|uid| bare_uid(uid).unwrap_or(uid).to_owned()),
         audience,
         offer: request.query_name("offer"),
         states: request.words("state")?,
-        from: Some(from.unwrap_or(request.now - LISTED)),
-        to: request.query_time("to")?,
+        from: Some(from.unwrap_or(newest - LISTED)),
+        to,
     };
     let page = request
         .app

@@ -115,8 +115,7 @@ async fn get(request: Request) -> Outcome {
     ok(&adapter::backfills::get(&request.app.engine, id).await?)
 }
 
-async fn change(mut request: Request, action: BackfillAction) -> Outcome {
-    request.nothing().await?;
+async fn change(request: Request, action: BackfillAction) -> Outcome {
     let id = request.id("id", "backfill")?;
     let actor = request.caller.actor.clone();
     let done = adapter::backfills::change(&request.app.engine, id, action, actor)

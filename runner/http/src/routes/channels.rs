@@ -123,9 +123,8 @@ async fn delete(request: Request) -> Outcome {
     grants::removed(removal, "channel", &name)
 }
 
-async fn test(mut request: Request) -> Outcome {
+async fn test(request: Request) -> Outcome {
     let name = request.name("name", "channel")?;
-    request.nothing().await?;
     let id = request.app.engine.test_channel(&name).await?;
     let id = id.ok_or_else(|| Problem::not_found("channel", &name))?;
     let row = request.app.store.notification(id).await?;

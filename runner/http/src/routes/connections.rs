@@ -60,7 +60,7 @@ pub(crate) fn routes() -> Vec<Route> {
             delete,
         )
         .answers_empty(204)
-        .problem(409, "Groups use the connection; `detail` names them."),
+        .problem(409, "Groups or topics use the connection; `detail` names them."),
     ]
 }
 

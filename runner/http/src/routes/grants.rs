@@ -94,7 +94,12 @@ pub(crate) fn removed(removal: Removal, what: &str, name: &Name) -> Outcome {
         Removal::Done => no_content(),
         Removal::Missing => Err(Problem::not_found(what, name)),
         Removal::UsedBy(users) => {
-            let named: Vec<String> = [("group", &users.groups), ("offer", &users.offers)]
+            let users = [
+                ("group", &users.groups),
+                ("offer", &users.offers),
+                ("topic", &users.topics),
+            ];
+            let named: Vec<String> = users
                 .into_iter()
                 .filter(|(_, names)| !names.is_empty())
                 .map(|(noun, names)| quoted(noun, names))

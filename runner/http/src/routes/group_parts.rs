@@ -99,8 +99,7 @@ async fn patch(mut request: Request) -> Outcome {
     .await
 }
 
-async fn switch(mut request: Request, enabled: bool) -> Outcome {
-    request.nothing().await?;
+async fn switch(request: Request, enabled: bool) -> Outcome {
     let name = request.name("schedule", "schedule")?;
     let row = find(&request).await?;
     if enabled && next_of(&request, &row, 0).await?.fired.contains_key(name.as_str()) {

@@ -10,7 +10,7 @@ use heddle_domain::Name;
 use heddle_domain::executor::Executor;
 use heddle_domain::state::RunState;
 use heddle_engine::put_group::{Checked, GroupRefused, check_group, put_group, read_group};
-use heddle_store::group::{GroupDelete, GroupFilter, GroupRow, IfMatch, RevisionRow};
+use heddle_store::group::{GroupDelete, GroupFilter, GroupRow, GroupSwitch, IfMatch, RevisionRow};
 use serde_json::{Map, Value, json};
 
 use super::grants::quoted;
@@ -64,13 +64,16 @@ pub(crate) fn routes() -> Vec<Route> {
         )
         .detail(
             "The body is the whole spec. Each change creates a new revision; the same spec creates none. Send \
-                `If-Match` with the revision to refuse the change if somebody has changed the group since. Fields \
-                that only answers have (revision, times, `next`) are ignored, so you can send a group as you have \
-                read it.",
+                `If-Match` with the revision to refuse the change if somebody has changed the group since, or \
+                `If-None-Match: *` to change no group that exists. Fields that only answers have (revision, times, \
+                `next`) are ignored, so you can send a group as you have read it.",
         )
         .takes_spec(of::<heddle_api::GroupPut>())
         .answers_put(of::<Group>())
-        .problem(412, "`If-Match` names another revision.")
+        .problem(
+            412,
+            "`If-Match` names another revision, or `If-None-Match` is `*` and the group exists.",
+        )
         .problem(422, "The spec is not valid; `errors` has each error with its place."),
         Route::new(Method::Get, "/v1/groups/{name}", Access::View, "Get a group", get).answers(200, of::<Group>()),
         Route::new(
@@ -138,7 +141,8 @@ pub(crate) fn routes() -> Vec<Route> {
             "Enable a group",
             enable,
         )
-        .answers(200, of::<Group>()),
+        .answers(200, of::<Group>())
+        .problem(412, "`If-Match` names another revision."),
         Route::new(
             Method::Post,
             "/v1/groups/{name}/disable",
@@ -149,7 +153,8 @@ pub(crate) fn routes() -> Vec<Route> {
         .detail("`mode`: `drain` (default) lets active runs end, `stop` cancels them.")
         .takes(of::<DisableRequest>())
         .optional()
-        .answers(200, of::<Group>()),
+        .answers(200, of::<Group>())
+        .problem(412, "`If-Match` names another revision."),
         Route::new(
             Method::Get,
             "/v1/groups/{name}/next",
@@ -334,7 +339,7 @@ impl From<GroupRefused> for Problem {
 
 async fn save(mut request: Request) -> Outcome {
     let name = request.new_name("name")?;
-    let if_match = request.if_match()?;
+    let if_match = request.put_condition()?;
     let value = request.spec().await?;
     put_spec(&request, &name, value, if_match).await
 }
@@ -393,13 +398,16 @@ async fn delete(request: Request) -> Outcome {
     }
 }
 
+/// The caller knows another revision of the group than the current one.
+fn stale(name: &str, revision: i32) -> Problem {
+    Problem::precondition(format!("the current revision of the group `{name}` is {revision}"))
+}
+
 /// Why a group was not deleted.
 pub(super) fn not_deleted(name: &str, kept: GroupDelete) -> Problem {
     match kept {
         GroupDelete::Missing | GroupDelete::Deleted { .. } => Problem::not_found("group", name),
-        GroupDelete::Stale(revision) => {
-            Problem::precondition(format!("the current revision of the group `{name}` is {revision}"))
-        }
+        GroupDelete::Stale(revision) => stale(name, revision),
         GroupDelete::Upstreams(groups) => Problem::conflict(format!(
             "the group `{name}` depends on {}; remove them from `depends_on` in its spec first",
             quoted("group", &groups)
@@ -504,17 +512,16 @@ async fn graph(request: Request) -> Outcome {
 
 async fn set_enabled(request: &Request, enabled: bool) -> Result<GroupRow, Problem> {
     let name = request.name("name", "group")?;
-    let (row, _) = request
-        .app
-        .store
-        .set_group_enabled(request.by(), &name, enabled)
-        .await?
-        .ok_or_else(|| Problem::not_found("group", &name))?;
-    Ok(row)
+    let if_match = request.if_match()?;
+    let store = &request.app.store;
+    match store.set_group_enabled(request.by(), &name, enabled, if_match).await? {
+        GroupSwitch::Done(row) => Ok(row),
+        GroupSwitch::Missing => Err(Problem::not_found("group", &name)),
+        GroupSwitch::Stale(revision) => Err(stale(&name, revision)),
+    }
 }
 
-async fn enable(mut request: Request) -> Outcome {
-    request.nothing().await?;
+async fn enable(request: Request) -> Outcome {
     let row = set_enabled(&request, true).await?;
     Ok(with_etag(ok(&shown(&request, &row).await?)?, row.revision))
 }

@@ -71,7 +71,7 @@ pub(crate) fn routes() -> Vec<Route> {
         .query("group", "Only notifications about this group.")
         .formatted("run", "uuid", "Only notifications about this run.")
         .time("from", "Only notifications created at or after this time.")
-        .time("to", "Only notifications created before this time.")
+        .time("to", "Only notifications created at or before this time.")
         .answers(200, of::<List<Notification>>()),
         Route::new(
             Method::Get,
@@ -137,9 +137,8 @@ async fn get(request: Request) -> Outcome {
     ok(&whole(find(&request, id).await?))
 }
 
-async fn resend(mut request: Request) -> Outcome {
+async fn resend(request: Request) -> Outcome {
     let id: Uuid = request.id("id", "notification")?;
-    request.nothing().await?;
     match request.app.store.resend(request.by(), id).await? {
         Resend::NotFound => Err(Problem::not_found("notification", &id.to_string())),
         Resend::Done => {

@@ -353,8 +353,7 @@ fn checked(rate: &Rate) -> Result<heddle_store::queue::Rate, Problem> {
         .map_err(Problem::invalid)
 }
 
-async fn control(mut request: Request, paused: bool) -> Outcome {
-    request.nothing().await?;
+async fn control(request: Request, paused: bool) -> Outcome {
     let name = request.name("queue", "queue")?;
     if request.app.store.queue(name.as_str()).await?.is_none() {
         return Err(Problem::not_found("queue", name.as_str()));

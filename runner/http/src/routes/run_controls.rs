@@ -116,8 +116,7 @@ async fn control(request: &Request, control: Control) -> Result<Run, Problem> {
     Ok(adapter::runs::control(&request.app.engine, RunId(id), control, request.caller.actor.clone()).await?)
 }
 
-async fn simple(mut request: Request, what: Control) -> Outcome {
-    request.nothing().await?;
+async fn simple(request: Request, what: Control) -> Outcome {
     ok(&control(&request, what).await?)
 }
 

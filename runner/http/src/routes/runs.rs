@@ -329,18 +329,12 @@ async fn date_it(request: &Request, group: &Name, submissions: &mut [Value]) -> 
 async fn submit(mut request: Request) -> Outcome {
     let name = request.name("name", "group")?;
     let force = request.flag("force", false)?;
-    let bytes_max = request.app.config.body_bytes_max;
-    let bytes = request.bytes(bytes_max).await?;
-    let mut submission = if bytes.trim_ascii().is_empty() {
-        Submission::default()
-    } else {
-        let mut value = crate::json::parse(&bytes)?;
-        if !value.is_object() {
-            return Err(Problem::invalid_at("", "an object was expected"));
-        }
-        date_it(&request, &name, std::slice::from_mut(&mut value)).await?;
-        parse_submission(&value)?
-    };
+    let mut value = request.json().await?;
+    if !value.is_object() {
+        return Err(Problem::invalid_at("", "an object was expected"));
+    }
+    date_it(&request, &name, std::slice::from_mut(&mut value)).await?;
+    let mut submission = parse_submission(&value)?;
     submission.force |= force;
     let run = adapter::runs::submit(&request.app.engine, name, submission, request.by().actor).await?;
     located(StatusCode::ACCEPTED, &run)

@@ -132,7 +132,8 @@ pub(crate) fn routes() -> Vec<Route> {
             wasm,
         )
         .detail("The wasm as it was uploaded. 404 for a version that was uploaded as source text.")
-        .answers_as(200, "application/wasm", "Wasm"),
+        .answers_as(200, "application/wasm", "Wasm")
+        .answers_empty(304),
         Route::new(
             Method::Get,
             "/v1/scripts/{name}/versions/{version}/source",
@@ -144,7 +145,8 @@ pub(crate) fn routes() -> Vec<Route> {
         .detail("The text as it was uploaded. 404 for a version that was uploaded as wasm.")
         .answers_as(200, "text/javascript", "Source")
         .answers_as(200, "text/typescript", "Source")
-        .answers_as(200, "text/x-python", "Source"),
+        .answers_as(200, "text/x-python", "Source")
+        .answers_empty(304),
         Route::new(
             Method::Post,
             "/v1/scripts/{name}/invoke",
@@ -369,8 +371,11 @@ async fn source(request: Request) -> Outcome {
 
 async fn download(request: &Request, row: &ScriptVersionRow, media_type: &'static str) -> Outcome {
     let missing = || Problem::not_found("script version", &format!("{}@{}", row.name, row.version));
-    let bytes = request.app.store.blob(&row.digest).await?.ok_or_else(missing)?;
     let etag = format!("\"{}\"", row.digest);
+    if request.has_already(&etag) {
+        return Ok((StatusCode::NOT_MODIFIED, [(header::ETAG, etag)]).into_response());
+    }
+    let bytes = request.app.store.blob(&row.digest).await?.ok_or_else(missing)?;
     Ok((
         [(header::CONTENT_TYPE, media_type.to_owned()), (header::ETAG, etag)],
         bytes,

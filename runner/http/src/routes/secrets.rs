@@ -69,13 +69,12 @@ pub(crate) fn routes() -> Vec<Route> {
             delete,
         )
         .answers_empty(204)
-        .problem(409, "Groups use the secret; `detail` names them."),
+        .problem(409, "Groups or topics use the secret; `detail` names them."),
     ]
 }
 
 /// Seals with the current key what older ones sealed.
-async fn rotate_keys(mut request: Request) -> Outcome {
-    request.nothing().await?;
+async fn rotate_keys(request: Request) -> Outcome {
     let app = &request.app;
     let done = app
         .store

@@ -19,12 +19,15 @@ use crate::problem::Problem;
 use crate::request::{Outcome, Request, ok};
 use crate::table::{Method, Pace, Route};
 
+/// The highest number of an item or of an attempt; the database has integers with a sign.
+const NUMBER_MAX: u32 = i32::MAX as u32;
+
 /// A long function, since it is a list: what each route is called, takes and answers.
 pub(crate) fn routes() -> Vec<Route> {
     let item = |route: Route| {
         route.number(
             "item",
-            0..=u32::MAX.into(),
+            0..=NUMBER_MAX.into(),
             None,
             "The item of a mapped task, counted from 0.",
         )
@@ -37,7 +40,7 @@ pub(crate) fn routes() -> Vec<Route> {
             )
             .number(
                 "attempt",
-                0..=u32::MAX.into(),
+                0..=NUMBER_MAX.into(),
                 None,
                 "Only this attempt, counted from 1. Default: all attempts.",
             )
@@ -126,7 +129,7 @@ fn task_ref(request: &Request) -> Result<TaskRef, Problem> {
     Ok(TaskRef {
         run: request.id("id", "run")?,
         task: request.name("task", "task")?,
-        item: request.query_number("item", 0..=u32::MAX)?,
+        item: request.query_number("item", 0..=NUMBER_MAX)?,
     })
 }
 
@@ -161,8 +164,8 @@ fn log_query(request: &Request) -> Result<LogQuery, Problem> {
         .map(str::to_owned);
     Ok(LogQuery {
         task,
-        item: request.query_number("item", 0..=u32::MAX)?,
-        attempt: request.query_number("attempt", 0..=u32::MAX)?,
+        item: request.query_number("item", 0..=NUMBER_MAX)?,
+        attempt: request.query_number("attempt", 0..=NUMBER_MAX)?,
         cursor: resumed.or_else(|| request.cursor().map(str::to_owned)),
         last: request.flag("last", false)?,
         limit: request.limit()?,

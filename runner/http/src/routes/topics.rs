@@ -172,7 +172,10 @@ async fn save(mut request: Request) -> Outcome {
     let group = group.as_ref().map(|group| group.write(""));
     let done = match request.app.store.put_topic(request.by(), write, &FIXED, group).await? {
         TopicPut::Done(done) => done,
-        TopicPut::NoScript => return Err(Problem::invalid_at("/script", "the script was deleted in the meantime")),
+        TopicPut::Gone(field) => {
+            let detail = format!("`{field}` names something that was deleted in the meantime");
+            return Err(Problem::invalid_at(format!("/{field}"), detail));
+        }
         TopicPut::Fixed(field) => {
             return Err(Problem::conflict(format!(
                 "the topic `{name}` has messages, so its `{field}` cannot change; cancel the messages and wait until \

@@ -27,6 +27,17 @@ async fn scripts_have_immutable_versions() {
     assert_eq!(versions["items"].as_array().unwrap().len(), 2);
     let bytes = fixture.get("/v1/scripts/s/versions/1/wasm").await.is(200).bytes;
     assert_eq!(&bytes[..], b"\0asm1");
+    // Who has it already gets it no second time.
+    let path = "/v1/scripts/s/versions/1/wasm";
+    let etag = fixture.get(path).await.is(200).headers["etag"].clone();
+    let etag = etag.to_str().unwrap();
+    let read = async |known: &str| fixture.send("GET", path, &[("if-none-match", known)], "").await;
+    for known in [etag, &format!("\"x\", W/{etag}"), "*"] {
+        let reply = read(known).await.is(304);
+        assert_eq!(reply.headers["etag"], etag);
+        assert!(reply.bytes.is_empty(), "{known}");
+    }
+    assert_eq!(read("\"x\"").await.is(200).bytes, bytes);
     fixture.get("/v1/scripts/s/versions/3").await.is(404);
     fixture.get("/v1/scripts/s/versions/x").await.is(404);
     fixture.json("PUT", "/v1/groups/g", group("s@1")).await.is(201);

@@ -292,7 +292,7 @@ impl Store {
         .collect())
     }
 
-    /// Deletes a connection that no group's current spec names.
+    /// Deletes a connection that no current spec of a group or topic names.
     pub async fn delete_connection(&self, by: By<'_>, name: &str) -> Result<Removal, StoreError> {
         transaction!(self, control, "delete_connection", |tx| {
             change::lock_name(&mut tx, Noun::Connection, name).await?;

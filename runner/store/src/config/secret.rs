@@ -386,7 +386,7 @@ impl Store {
         Ok(Page::of(rows, limit, |row| row.name.clone()))
     }
 
-    /// Deletes a secret that no group's current spec names.
+    /// Deletes a secret that no current spec of a group or topic names.
     pub async fn delete_secret(&self, by: By<'_>, name: &str) -> Result<Removal, StoreError> {
         transaction!(self, control, "delete_secret", |tx| {
             change::lock_name(&mut tx, Noun::Secret, name).await?;

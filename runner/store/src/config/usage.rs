@@ -1,7 +1,7 @@
 //! Which objects name another one, which therefore may not be deleted.
 //!
 //! A deletion locks the object's row and then searches for its users; a PUT of a spec holds the rows of the objects
-//! that it names (`hold`) until its commit. So one of the two waits for the other, and sees its result.
+//! that it names (`hold`, `hold_of_topic`) until its commit. So one of the two waits for the other, and sees its result.
 
 use std::collections::BTreeSet;
 
@@ -25,39 +25,58 @@ pub enum Removal {
 pub struct Users {
     pub groups: Vec<String>,
     pub offers: Vec<String>,
+    pub topics: Vec<String>,
 }
 
 impl Users {
     pub fn is_empty(&self) -> bool {
-        self.groups.is_empty() && self.offers.is_empty()
+        self.groups.is_empty() && self.offers.is_empty() && self.topics.is_empty()
     }
 }
 
 /// How many users of an object are named when it may not be deleted.
 const USERS_NAMED_MAX: i64 = 20;
 
-/// Objects of a kind, and where a group's spec names them: JSON paths with the variable `$name`.
-pub(crate) type Kind = (Noun, &'static str);
-pub(crate) const SECRETS: Kind = (Noun::Secret, "$.tasks.*.secrets[*] ? (@ == $name)");
-pub(crate) const CONNECTIONS: Kind = (
-    Noun::Connection,
-    "$.tasks.* ? (@.sql[*] == $name || @.query.connection == $name)",
-);
-pub(crate) const CHANNELS: Kind = (
-    Noun::Channel,
-    "$ ? (@.notify.channels[*] == $name || @.tasks.*.notify.channels[*] == $name)",
-);
-pub(crate) const POOLS: Kind = (Noun::Pool, "$.tasks.*.pools.keyvalue().key ? (@ == $name)");
-pub(crate) const TEMPLATES: Kind = (
-    Noun::Template,
-    "$ ? (@.template == $name || @.tasks.*.audience.template == $name)",
-);
+/// Objects of a kind, and where specs name them: JSON paths with the variable `$name`.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Kind {
+    noun: Noun,
+    in_groups: &'static str,
+    /// `None`: topics name none of them.
+    in_topics: Option<&'static str>,
+}
+
+pub(crate) const SECRETS: Kind = Kind {
+    noun: Noun::Secret,
+    in_groups: "$.tasks.*.secrets[*] ? (@ == $name)",
+    in_topics: Some("$.secrets[*] ? (@ == $name)"),
+};
+pub(crate) const CONNECTIONS: Kind = Kind {
+    noun: Noun::Connection,
+    in_groups: "$.tasks.* ? (@.sql[*] == $name || @.query.connection == $name)",
+    in_topics: Some("$.sql[*] ? (@ == $name)"),
+};
+pub(crate) const CHANNELS: Kind = Kind {
+    noun: Noun::Channel,
+    in_groups: "$ ? (@.notify.channels[*] == $name || @.tasks.*.notify.channels[*] == $name)",
+    in_topics: None,
+};
+pub(crate) const POOLS: Kind = Kind {
+    noun: Noun::Pool,
+    in_groups: "$.tasks.*.pools.keyvalue().key ? (@ == $name)",
+    in_topics: None,
+};
+pub(crate) const TEMPLATES: Kind = Kind {
+    noun: Noun::Template,
+    in_groups: "$ ? (@.template == $name || @.tasks.*.audience.template == $name)",
+    in_topics: None,
+};
 
 /// Ends the deletion of an object: commits it if nobody uses the object. `gone`: the deleted row, for the audit.
 pub(crate) async fn removed(
     mut tx: Transaction,
     by: By<'_>,
-    (noun, path): Kind,
+    kind: Kind,
     name: &str,
     gone: Option<Value>,
 ) -> Result<Removal, StoreError> {
@@ -65,16 +84,20 @@ pub(crate) async fn removed(
         return Ok(Removal::Missing);
     };
     let users = Users {
-        groups: groups(&mut tx, path, name).await?,
-        offers: match noun {
+        groups: groups(&mut tx, kind.in_groups, name).await?,
+        offers: match kind.noun {
             Noun::Template => offers(&mut tx, name).await?,
             _ => Vec::new(),
+        },
+        topics: match kind.in_topics {
+            Some(path) => topics(&mut tx, path, name).await?,
+            None => Vec::new(),
         },
     };
     if !users.is_empty() {
         return Ok(Removal::UsedBy(users));
     }
-    audit::record(&mut tx, by, "delete", noun, name, Some(&before), None).await?;
+    audit::record(&mut tx, by, "delete", kind.noun, name, Some(&before), None).await?;
     tx.commit().await?;
     Ok(Removal::Done)
 }
@@ -86,6 +109,20 @@ async fn groups(connection: &mut PgSession, path: &str, name: &str) -> Result<Ve
           WHERE g.deleted_at IS NULL
             AND jsonb_path_exists(r.spec, $1::text::jsonpath, jsonb_build_object('name', $2::text))
           ORDER BY g.name LIMIT $3",
+        path,
+        name,
+        USERS_NAMED_MAX,
+    )
+    .fetch_all(connection)
+    .await?)
+}
+
+/// The topics whose specs name an object.
+async fn topics(connection: &mut PgSession, path: &str, name: &str) -> Result<Vec<String>, StoreError> {
+    Ok(sqlx::query_scalar!(
+        "SELECT name FROM heddle.topics
+          WHERE jsonb_path_exists(spec, $1::text::jsonpath, jsonb_build_object('name', $2::text))
+          ORDER BY name LIMIT $3",
         path,
         name,
         USERS_NAMED_MAX,
@@ -118,6 +155,12 @@ fn named_by_tasks<'a>(spec: &'a Value, field: &str) -> BTreeSet<&'a str> {
         .collect()
 }
 
+/// The objects of one kind that a topic's spec names.
+fn named_by_topic<'a>(spec: &'a Value, field: &str) -> BTreeSet<&'a str> {
+    let names = spec[field].as_array().into_iter().flatten();
+    names.filter_map(Value::as_str).collect()
+}
+
 /// The templates that a group's spec names: its own, and those of its tasks' offers.
 fn templates(spec: &Value) -> BTreeSet<&str> {
     let tasks = spec["tasks"].as_object().into_iter().flat_map(|tasks| tasks.values());
@@ -144,32 +187,48 @@ fn channels(spec: &Value) -> BTreeSet<&str> {
         .collect()
 }
 
+/// Locks the rows of one table that have these names, and says whether all of them exist. A macro, because sqlx checks
+/// the text of each statement.
+///
+/// Locking: KEY SHARE, in the order of names; changes of these rows are not blocked.
+macro_rules! hold {
+    ($connection:ident, $table:literal, $names:expr) => {{
+        let names: Vec<String> = $names.into_iter().map(str::to_owned).collect();
+        names.is_empty() || {
+            let locked = sqlx::query_scalar!(
+                "SELECT name FROM heddle." + $table + " WHERE name = ANY ($1) ORDER BY name FOR KEY SHARE",
+                &names
+            );
+            locked.fetch_all(&mut *$connection).await?.len() == names.len()
+        }
+    }};
+}
+
 /// Protects the channels, pools, templates, secrets and connections that a group's spec names from deletion, until the
 /// caller's transaction ends. `false`: not all of them exist any more.
 ///
-/// Locking: KEY SHARE on rows of one table after another, in the order of names; changes of these rows are not blocked.
+/// Locking: the rows of one table after another, in this order.
 pub(crate) async fn hold(connection: &mut PgSession, spec: &Value) -> Result<bool, StoreError> {
-    // A macro, because sqlx checks the text of each statement.
-    macro_rules! hold {
-        ($table:literal, $names:expr) => {
-            let names: Vec<String> = $names.into_iter().map(str::to_owned).collect();
-            if !names.is_empty() {
-                let locked = sqlx::query_scalar!(
-                    "SELECT name FROM heddle." + $table + " WHERE name = ANY ($1) ORDER BY name FOR KEY SHARE",
-                    &names
-                );
-                if locked.fetch_all(&mut *connection).await?.len() < names.len() {
-                    return Ok(false);
-                }
-            }
-        };
+    Ok(hold!(connection, "channels", channels(spec))
+        && hold!(connection, "pools", named_by_tasks(spec, "pools"))
+        && hold!(connection, "templates", templates(spec))
+        && hold!(connection, "secrets", named_by_tasks(spec, "secrets"))
+        && hold!(connection, "connections", connections(spec)))
+}
+
+/// The same for the secrets and connections that a topic's spec names; the first of its fields that names what does not
+/// exist any more.
+pub(crate) async fn hold_of_topic(
+    connection: &mut PgSession,
+    spec: &Value,
+) -> Result<Option<&'static str>, StoreError> {
+    if !hold!(connection, "secrets", named_by_topic(spec, "secrets")) {
+        return Ok(Some("secrets"));
     }
-    hold!("channels", channels(spec));
-    hold!("pools", named_by_tasks(spec, "pools"));
-    hold!("templates", templates(spec));
-    hold!("secrets", named_by_tasks(spec, "secrets"));
-    hold!("connections", connections(spec));
-    Ok(true)
+    if !hold!(connection, "connections", named_by_topic(spec, "sql")) {
+        return Ok(Some("sql"));
+    }
+    Ok(None)
 }
 
 #[cfg(test)]

@@ -30,6 +30,7 @@ use uuid::Uuid;
 
 use crate::change::{self, By, Noun, Page};
 use crate::database::{PgSession, column};
+use crate::span::ID_SLACK;
 use crate::transaction::transaction;
 use crate::{Store, StoreError, audit};
 
@@ -138,7 +139,7 @@ pub struct AssignmentFilter {
     pub states: Vec<AssignmentState>,
     /// Given at or after.
     pub from: Option<Time>,
-    /// Given before this time.
+    /// Given at or before.
     pub to: Option<Time>,
 }
 
@@ -368,8 +369,9 @@ impl Store {
         let held = filter.states.is_empty() || filter.states.contains(&AssignmentState::Assigned);
         let ended: Option<Vec<i16>> =
             (!filter.states.is_empty()).then(|| filter.states.iter().map(|state| state.number()).collect());
-        let floor = filter.from.map_or(Uuid::nil(), uuid_v7_floor);
-        let ceiling = filter.to.map_or(Uuid::max(), uuid_v7_floor);
+        // Ids begin with about the millisecond at which they were given: bounds on them prune partitions.
+        let floor = filter.from.map_or(Uuid::nil(), |from| uuid_v7_floor(from - ID_SLACK));
+        let ceiling = filter.to.map_or(Uuid::max(), |to| uuid_v7_floor(to + ID_SLACK));
         let below = cursor.map_or(ceiling, |cursor| cursor.min(ceiling));
         // Assignments of one user are found by the user, which has an index.
         let alone = filter
@@ -394,11 +396,15 @@ impl Store {
                     r#"(SELECT id AS "id!" FROM heddle.holds
                         WHERE $7 AND id >= $1 AND id < $2 AND ($3::text IS NULL OR uid = $3)
                           AND ($4::bigint[] IS NULL OR offer_id = ANY ($4)) AND ($8::text IS NULL OR audience = $8)
+                          AND ($9::timestamptz IS NULL OR assigned_at >= $9)
+                          AND ($10::timestamptz IS NULL OR assigned_at <= $10)
                         ORDER BY id DESC LIMIT $6)
                        UNION ALL
                        (SELECT id FROM heddle.assignments
                         WHERE id >= $1 AND id < $2 AND ($4::bigint[] IS NULL OR offer_id = ANY ($4))
-                          AND ($5::smallint[] IS NULL OR state = ANY ($5)) AND "#
+                          AND ($5::smallint[] IS NULL OR state = ANY ($5))
+                          AND ($9::timestamptz IS NULL OR assigned_at >= $9)
+                          AND ($10::timestamptz IS NULL OR assigned_at <= $10) AND "#
                         + $by
                         + " ORDER BY id DESC LIMIT $6)
                        ORDER BY 1 DESC LIMIT $6",
@@ -409,7 +415,9 @@ impl Store {
                     ended.as_deref(),
                     limit + 1,
                     held,
-                    filter.audience.as_deref()
+                    filter.audience.as_deref(),
+                    filter.from,
+                    filter.to
                 )
                 .fetch_all(&self.pool)
                 .await?

@@ -25,6 +25,16 @@ pub use put::{GroupPut, GroupWrite};
 pub use row::{GroupRow, IfMatch, ScriptUse};
 use row::{active_runs, current, lock_groups, switch};
 
+/// What came of enabling or disabling a group.
+#[derive(Clone, Debug, PartialEq)]
+pub enum GroupSwitch {
+    Missing,
+    /// `If-Match` does not hold: the group has this revision.
+    Stale(i32),
+    /// It is as wanted now, whether it was before or not.
+    Done(GroupRow),
+}
+
 /// A revision. Immutable, so it may be cached for ever.
 #[derive(Clone, Debug, PartialEq)]
 pub struct RevisionRow {
@@ -135,20 +145,27 @@ impl Store {
         Ok(Page::of(rows, limit, |row| row.revision.to_string()))
     }
 
-    /// Enables or disables a group; `None` if it does not exist. The flag says whether that changed anything.
+    /// Enables or disables a group.
     pub async fn set_group_enabled(
         &self,
         by: By<'_>,
         name: &str,
         enabled: bool,
-    ) -> Result<Option<(GroupRow, bool)>, StoreError> {
+        if_match: Option<IfMatch>,
+    ) -> Result<GroupSwitch, StoreError> {
         transaction!(self, pool, "set_group_enabled", |tx| {
             lock_groups(&mut tx).await?;
             let Some(before) = current(&mut tx, name).await? else {
-                return Ok(None);
+                return Ok(GroupSwitch::Missing);
             };
+            if if_match
+                .as_ref()
+                .is_some_and(|wanted| !wanted.is_met_by(before.revision))
+            {
+                return Ok(GroupSwitch::Stale(before.revision));
+            }
             if before.enabled == enabled {
-                return Ok(Some((before, false)));
+                return Ok(GroupSwitch::Done(before));
             }
             let row = GroupRow {
                 enabled,
@@ -159,7 +176,7 @@ impl Store {
             upstream::changed(&mut tx, row.id).await?;
             switch(&mut tx, by, &row).await?;
             tx.commit().await?;
-            Ok(Some((row, true)))
+            Ok(GroupSwitch::Done(row))
         })
     }
 

@@ -233,9 +233,12 @@ async fn hold_named(
     }))
 }
 
-/// Whether the group meets `If-Match`.
+/// Whether the group, or that there is none, meets the condition.
 fn is_met(wanted: &IfMatch, before: Option<&GroupRow>) -> bool {
-    before.is_some_and(|before| wanted.is_met_by(before.revision))
+    match before {
+        Some(before) => wanted.is_met_by(before.revision),
+        None => *wanted == IfMatch::Absent,
+    }
 }
 
 /// Creates or changes a group within a transaction, which the caller ends: with a commit if something was changed.

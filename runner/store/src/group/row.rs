@@ -35,11 +35,13 @@ pub struct ScriptUse {
     pub version: Option<i32>,
 }
 
-/// The condition of `If-Match`.
+/// The condition of `If-Match`, or of `If-None-Match`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum IfMatch {
     /// Any revision (`*`): the group has to exist.
     Exists,
+    /// There is no such group yet (`If-None-Match: *`).
+    Absent,
     /// The group has one of these revisions.
     Revisions(Vec<i32>),
 }
@@ -49,6 +51,7 @@ impl IfMatch {
     pub fn is_met_by(&self, revision: i32) -> bool {
         match self {
             Self::Exists => true,
+            Self::Absent => false,
             Self::Revisions(revisions) => revisions.contains(&revision),
         }
     }

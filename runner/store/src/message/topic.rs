@@ -9,7 +9,7 @@ use crate::config::named::{Named, Stop, put_in};
 use crate::database::{PgSession, Pool};
 use crate::group::{self, GroupDelete, GroupPut, GroupWrite};
 use crate::transaction::transaction;
-use crate::{Store, StoreError, audit, runtime};
+use crate::{Store, StoreError, audit, runtime, usage};
 
 #[derive(Clone, Debug, PartialEq)]
 pub struct TopicRow {
@@ -40,8 +40,8 @@ pub enum TopicPut {
     Done(Put<TopicRow>),
     /// It has messages already, and this field determines the meaning of their days.
     Fixed(&'static str),
-    /// The script was deleted meanwhile.
-    NoScript,
+    /// What this field of the spec names was deleted meanwhile.
+    Gone(&'static str),
 }
 
 /// What came of deleting a topic.
@@ -92,8 +92,8 @@ impl Named for FixedTopic<'_> {
         .await?)
     }
 
-    /// Locking: after the topic: its script, shared, then the runtime of the version that it names. A script in use is
-    /// not deleted: its deletion locks only the script, and waits for this, or was first.
+    /// Locking: after the topic: its script, shared, then the runtime of the version that it names, then its secrets and
+    /// connections. What is in use is not deleted: a deletion locks only what it deletes, and waits for this, or was first.
     async fn check(&self, tx: &mut PgSession, _kept: Option<&TopicRow>) -> Result<(), Stop<TopicPut>> {
         let Some(script) = self.write.script else {
             return Ok(());
@@ -105,13 +105,17 @@ impl Named for FixedTopic<'_> {
         .fetch_optional(&mut *tx)
         .await?;
         let Some(id) = there else {
-            return Err(Stop::Refused(TopicPut::NoScript));
+            return Err(Stop::Refused(TopicPut::Gone("script")));
         };
         let text = self.write.spec["script"].as_str().unwrap_or_default();
         if let Some(Ok(version)) = text.rsplit_once('@').map(|(_, version)| version.parse()) {
             runtime::stay(tx, &[(id, version)]).await?;
         }
-        Ok(())
+        // Only a script can read them.
+        match usage::hold_of_topic(tx, self.write.spec).await? {
+            Some(field) => Err(Stop::Refused(TopicPut::Gone(field))),
+            None => Ok(()),
+        }
     }
 
     fn is_same(&self, kept: &TopicRow) -> bool {

@@ -85,7 +85,7 @@ pub struct NotificationFilter {
     pub run: Option<Uuid>,
     /// Created at or after.
     pub from: Option<Time>,
-    /// Created before this time.
+    /// Created at or before.
     pub to: Option<Time>,
 }
 
@@ -115,7 +115,7 @@ impl Store {
                 AND (cardinality($3::text[]) = 0 OR n.event = ANY ($3))
                 AND (cardinality($4::smallint[]) = 0 OR n.state = ANY ($4))
                 AND ($5::text IS NULL OR n.group_name = $5) AND ($6::uuid IS NULL OR n.run = $6)
-                AND ($7::timestamptz IS NULL OR n.created_at >= $7) AND ($8::timestamptz IS NULL OR n.created_at < $8)
+                AND ($7::timestamptz IS NULL OR n.created_at >= $7) AND ($8::timestamptz IS NULL OR n.created_at <= $8)
               ORDER BY n.id DESC LIMIT $9",
             before,
             filter.channel,

@@ -38,16 +38,13 @@ use self::statement::{Hot, Part, push_part};
 use super::row::{DONE, JOINS, LIVE, NAMES, RunRow};
 use crate::change::Page;
 use crate::database::PgSession;
-use crate::span::{self, BEGIN_ANEW, BEGIN_BY_SPANS, BEGIN_KEPT_IN_ORDER, Planning};
+use crate::span::{self, BEGIN_ANEW, BEGIN_BY_SPANS, BEGIN_KEPT_IN_ORDER, ID_SLACK, Planning};
 use crate::transaction::transaction;
 use crate::{Store, StoreError};
 
 /// Runs that took longer than this are in their own index (migration 0062, `runs_done_long`). Of the runs that were
 /// created this long before the hot view, no others can have ended in it.
 const LONG: TimeDelta = TimeDelta::hours(1);
-
-/// The maximum difference between the millisecond in an id and the creation of its run.
-const ID_SLACK: TimeDelta = TimeDelta::minutes(1);
 
 /// How many of those one answer reads; if there are more, its cursor continues there.
 const LONG_RUNS_READ_MAX: i64 = 5_000;

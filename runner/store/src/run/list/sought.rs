@@ -7,7 +7,7 @@ use uuid::Uuid;
 use super::filter::RunFilter;
 use crate::database::PgSession;
 use crate::labels::Labels;
-use crate::span::{self, Span};
+use crate::span::{self, ID_SLACK, Span};
 use crate::{Store, StoreError};
 
 /// Up to this many groups are read each from the index of its runs: each of these reads costs something for every kept
@@ -113,11 +113,12 @@ impl<'f> Sought<'f> {
 /// The part of the past that a filter may mean, from the cursor's day on.
 pub(super) fn spans(sought: &Sought<'_>, now: Time) -> Vec<Span> {
     let filter = sought.filter;
-    let newest = [filter.before.and_then(|before| span::made(before.0)), filter.to]
+    let before = filter.before.and_then(|before| span::made(before.0));
+    let newest = [before, filter.to.map(|to| to + ID_SLACK)]
         .into_iter()
         .flatten()
         .fold(now, Time::min);
-    span::spans(newest, filter.from.max(sought.since))
+    span::spans(newest, filter.from.map(|from| from - ID_SLACK).max(sought.since))
 }
 
 impl Store {

@@ -1,6 +1,5 @@
 //! The statements: an arm for each table and each wanted state; all results together, newest first.
 
-use chrono::TimeDelta;
 use heddle_domain::Time;
 use heddle_domain::state::RunState;
 use serde_json::Value;
@@ -10,7 +9,7 @@ use uuid::Uuid;
 use super::sought::{CLOCKS_DIFFER, Sought, Users};
 use crate::database::column;
 use crate::labels::Labels;
-use crate::span::{self, Span};
+use crate::span::{self, ID_SLACK, Span};
 
 /// Which of the ended runs of the hot view.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -219,19 +218,18 @@ pub(super) fn push_reach(query: &mut QueryBuilder<Postgres>, sought: &Sought<'_>
     if !filter.ids.is_empty() {
         query.push(" AND l.id = ANY (").push_bind(filter.ids.clone()).push(")");
     }
-    // Ids begin with the millisecond of their creation: bounds on them prune partitions.
+    // Ids begin with about the millisecond of their creation: bounds on them prune partitions.
     if let Some(from) = filter.from {
         query
             .push(" AND l.id >= heddle.uuid_floor(")
-            .push_bind(from)
+            .push_bind(from - ID_SLACK)
             .push(") AND l.created_at >= ")
             .push_bind(from);
     }
     if let Some(to) = filter.to {
-        let after = to + TimeDelta::milliseconds(1);
         query
             .push(" AND l.id < heddle.uuid_floor(")
-            .push_bind(after)
+            .push_bind(to + ID_SLACK)
             .push(") AND l.created_at <= ")
             .push_bind(to);
     }
