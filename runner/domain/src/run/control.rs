@@ -308,15 +308,17 @@ impl Machine<'_> {
         }
     }
 
-    /// What `on_failure: stop` or `fail_fast` cancelled continues if the failures that caused it are gone.
+    /// What `on_failure: stop` or `fail_fast` cancelled continues if the failures that caused it are gone. Tasks that were
+    /// cancelled without a stop were cancelled together with their run: they are for `restart`.
     pub(super) fn lift(&mut self) {
         let count = self.plan.tasks.len() as TaskIndex;
-        if self.plan.on_failure == OnFailure::Stop && (0..count).any(|task| self.is_failure(task)) {
+        let stops = self.plan.on_failure == OnFailure::Stop;
+        if stops && (0..count).any(|task| self.is_failure(task)) {
             return;
         }
         for task in 0..count {
             match self.progress.task(task) {
-                TaskState::Cancelled => {
+                TaskState::Cancelled if stops => {
                     self.reset(task, false);
                     self.touched.push(task);
                 }
