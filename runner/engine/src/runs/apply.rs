@@ -157,10 +157,13 @@ impl Runs {
             actions,
             state,
             progress,
+            told,
         } = transition;
         let run = context.facts.id;
         let last = self.queue.last_claimed();
-        let notices = self.notices_of(context, &actions, state, &progress);
+        let finished = state.is_final();
+        let ends = (finished && !told).then_some(state);
+        let notices = self.notices_of(context, &actions, ends, &progress);
         after.signals.add_if(notices.is_some(), Signal::Notices);
         let mut ready = Vec::with_capacity(actions.ready.len());
         let mut queued = Vec::new();
@@ -183,15 +186,16 @@ impl Runs {
         for (due, _) in &actions.timers {
             after.due = Some(after.due.map_or(*due, |earliest| earliest.min(*due)));
         }
-        let finished = state.is_final();
         let error = (state == RunState::Failed)
             .then(|| progress.error().map(str::to_owned))
             .flatten();
         if finished {
             after.finished.push(run);
+        }
+        if let Some(end) = ends {
             after
                 .spans
-                .extend(self.run_span(context, state, error.as_deref(), self.now()));
+                .extend(self.run_span(context, end, error.as_deref(), self.now()));
         }
         after.moved.push(run);
         after.signals.add_if(context.revision.pooled, Signal::Pools);
@@ -217,6 +221,7 @@ impl Runs {
             maps: Vec::new(),
             error,
             skipped: None,
+            told,
             gated,
             timed: has_timers(context),
             notices,

@@ -415,16 +415,13 @@ impl Runs {
         let wait = awaits_turn.then_some(Event::AwaitTurn);
         let events: Vec<Event> = wait.into_iter().chain([event]).collect();
         let now = completion.now();
+        let (before, progress) = snapshot_of(run, live.state, &live.progress)?;
+        let failure = progress.error().map(str::to_owned);
         let transition = self
-            .transition(
-                context,
-                snapshot_of(run, live.state, &live.progress)?,
-                &events,
-                &mut completion,
-                now,
-            )
+            .transition(context, (before, progress), &events, &mut completion, now)
             .await?;
         let state = transition.state;
+        let has_same_error = transition.progress.error() == failure.as_deref();
         if live.state.is_final()
             && !state.is_final()
             && let Some(hash) = &live.dedupe
@@ -441,6 +438,13 @@ impl Runs {
         let mut after = After::default();
         let mut write = self.write_of(context, transition, &mut self.grant(), &mut after)?;
         write.error = why.or(write.error);
+        if write.told {
+            // It remains as it ended: the reasons for that do not come from its tasks alone.
+            write.skipped = live.skipped;
+            if has_same_error {
+                write.error.clone_from(&live.error);
+            }
+        }
         self.write(&mut completion, std::slice::from_ref(&write), &mut after)
             .await?;
         if let Some((key, set)) = set {

@@ -18,12 +18,12 @@ pub(crate) fn tells_start(context: &RunContext, at: AttemptKey) -> bool {
 }
 
 impl Runs {
-    /// The notices about the changes of a run, to be written in the same transaction.
+    /// The notices about the changes of a run, to be written in the same transaction. `ends`: the state in which it ends.
     pub(crate) fn notices_of(
         &self,
         context: &RunContext,
         actions: &Actions,
-        state: RunState,
+        ends: Option<RunState>,
         progress: &Progress,
     ) -> Option<Box<NewNotices>> {
         let revision = &context.revision;
@@ -34,7 +34,7 @@ impl Runs {
             started: actions.started,
             settled: &actions.settled,
             retries: &actions.timers,
-            finished: state.is_final().then_some(state),
+            finished: ends,
             progress,
             callback: context.facts.callback,
         };

@@ -21,6 +21,8 @@ pub(crate) struct Transition {
     pub(crate) actions: Actions,
     pub(crate) state: RunState,
     pub(crate) progress: Progress,
+    /// Whether the run had ended in this state before, and has done nothing since: its end has been told.
+    pub(crate) told: bool,
 }
 
 /// Why there was no transition.
@@ -94,6 +96,7 @@ impl Runs {
         now: Time,
     ) -> Result<Transition, NoTransition> {
         let plan = &context.revision.plan;
+        let was = state;
         let mut bits = || self.node.chance.bits();
         let mut actions = decide(plan, &mut state, &mut progress, events, now, &mut bits)?;
         if actions.withdraw {
@@ -106,6 +109,7 @@ impl Runs {
             actions,
             state,
             progress,
+            told: state.is_final() && state == was,
         })
     }
 }

@@ -3,7 +3,7 @@
 use heddle_domain::Time;
 use heddle_domain::id::RunId;
 use heddle_domain::run::{AttemptKey, TaskKey};
-use heddle_domain::state::{RunState, TaskState, Trigger};
+use heddle_domain::state::{RunState, Skip, TaskState, Trigger};
 use uuid::Uuid;
 
 use super::complete::Completion;
@@ -39,6 +39,10 @@ pub struct LiveRun {
     pub waits: bool,
     /// For a run that had ended: the hash by which it was deduped, if it was.
     pub dedupe: Option<Vec<u8>>,
+    /// For a run that had ended: its error.
+    pub error: Option<String>,
+    /// For a run that had ended without having begun: why.
+    pub skipped: Option<Skip>,
 }
 
 /// How often a run is searched for in both tables before the call fails with a conflict.
@@ -74,7 +78,7 @@ impl Completion {
                 return Ok(Some(LiveRun { waits, ..found }));
             }
             let row = sqlx::query!(
-                "SELECT group_id, revision_id, state, priority, trigger, progress, dedupe
+                "SELECT group_id, revision_id, state, priority, trigger, progress, dedupe, error, skipped
                    FROM heddle.runs_done WHERE id = $1 FOR UPDATE",
                 run.0
             )
@@ -94,8 +98,13 @@ impl Completion {
                     row.trigger,
                     row.progress,
                 )?;
+                let skipped = row
+                    .skipped
+                    .map(|skipped| StoreError::known(Skip::from_number, skipped, ("runs_done", "skipped"), run));
                 return Ok(Some(LiveRun {
                     dedupe: row.dedupe,
+                    error: row.error,
+                    skipped: skipped.transpose()?,
                     ..found
                 }));
             }
@@ -323,6 +332,8 @@ fn live(
         progress,
         waits: false,
         dedupe: None,
+        error: None,
+        skipped: None,
     })
 }
 
