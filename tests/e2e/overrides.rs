@@ -255,7 +255,8 @@ async fn an_end_that_remains() {
     }
     // One that was skipped stays skipped.
     let group = json!({
-        "max_active_runs": 1, "max_waiting": 0, "overlap": "allow", "schedules": {"s": {"every": "200ms"}}, "tasks": {"t": sleeps(3_600.0)},
+        "max_active_runs": 1, "max_waiting": 0, "overlap": "allow", "schedules": {"s": {"every": "200ms"}},
+        "tasks": {"t": sleeps(3_600.0)},
     });
     node.put_group("busy", group).await;
     let skipped = eventually("a skipped run", async || {

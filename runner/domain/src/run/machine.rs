@@ -145,7 +145,12 @@ impl<'a> Machine<'a> {
                 }
                 Ok(())
             }
-            Event::Override { key, state } => self.override_state(*key, *state),
+            Event::Override {
+                key,
+                state,
+                bytes_before,
+                bytes_after,
+            } => self.override_state(*key, *state, *bytes_before, *bytes_after),
             Event::RetryNow(key) => self.retry_now(*key),
             Event::Clear {
                 key,

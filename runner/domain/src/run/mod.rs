@@ -187,7 +187,14 @@ pub enum Event {
     /// The answer to [`Actions::withdraw`].
     Withdrawn(Vec<TaskKey>),
     /// An operator sets a task run's state: succeeded, failed or skipped.
-    Override { key: TaskKey, state: TaskState },
+    Override {
+        key: TaskKey,
+        state: TaskState,
+        /// Length of the JSON text that an item which had succeeded gave to the joined output.
+        bytes_before: u64,
+        /// Length of the JSON text that an item which is set to succeeded gives to it now.
+        bytes_after: u64,
+    },
     /// An operator wants a failed or retrying task run to be tried at once.
     RetryNow(TaskKey),
     /// An operator wants a task run of an ended run to run again, whatever its state.

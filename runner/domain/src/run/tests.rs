@@ -337,6 +337,8 @@ fn what_one_batch_takes_back_is_not_carried_out() {
     let succeeded = Event::Override {
         key,
         state: TaskState::Succeeded,
+        bytes_before: 0,
+        bytes_after: 0,
     };
     // Ready, and then overridden.
     let mut world = World::start(dag("a: retry"));
@@ -521,6 +523,8 @@ fn a_chain_of_ten_thousand() {
     let actions = decide(&[Event::Override {
         key: first.key,
         state: TaskState::Succeeded,
+        bytes_before: 0,
+        bytes_after: 0,
     }]);
     assert_eq!((actions.ready.len(), actions.finished), (1, None));
     let actions = decide(&[Event::Cancel {

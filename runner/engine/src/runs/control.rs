@@ -200,13 +200,12 @@ impl Engine {
             reason,
             actor,
         };
-        let event = Event::Override { key, state };
-        Box::pin(self.runs.control_task(run, key, event, Some(task_override), actor))
+        Box::pin(self.runs.control_task(run, key, Some(task_override), actor))
     }
 
     /// Retries a failed or retrying task run at once.
     pub fn retry_task<'a>(&'a self, run: RunId, key: TaskKey, actor: &'a str) -> UseCase<'a, Result<(), ControlError>> {
-        Box::pin(self.runs.control_task(run, key, Event::RetryNow(key), None, actor))
+        Box::pin(self.runs.control_task(run, key, None, actor))
     }
 
     /// Runs a task run of an ended run again; with `downstream`, also all that depend on it.
@@ -293,12 +292,10 @@ impl Runs {
         self: &Arc<Self>,
         run: RunId,
         key: TaskKey,
-        event: Event,
         set: Option<TaskOverride<'_>>,
         actor: &str,
     ) -> Result<(), ControlError> {
-        self.retried(|| self.task_event(run, key, event.clone(), set.as_ref(), actor))
-            .await
+        self.retried(|| self.task_event(run, key, set.as_ref(), actor)).await
     }
 
     async fn retried<F, Fut>(&self, once: F) -> Result<(), ControlError>
@@ -485,7 +482,6 @@ impl Runs {
         self: &Arc<Self>,
         run: RunId,
         key: TaskKey,
-        event: Event,
         task_override: Option<&TaskOverride<'_>>,
         actor: &str,
     ) -> Result<(), ControlError> {
@@ -498,6 +494,15 @@ impl Runs {
         let progress = progress_of(run, &live.progress)?;
         let Some(before) = progress.state(key) else {
             return Err(ControlError::NotFound("task run"));
+        };
+        let event = match task_override {
+            None => Event::RetryNow(key),
+            Some(set) => Event::Override {
+                key,
+                state: set.state,
+                bytes_before: joined_bytes(&mut completion, run, key, before).await?,
+                bytes_after: set.output.as_deref().unwrap_or("null").len() as u64,
+            },
         };
         let named = |state: TaskState| {
             let name = context.revision.plan.task(key.task).map(|task| task.name.as_str());
@@ -534,10 +539,7 @@ impl Runs {
         let Some(before) = progress.state(key) else {
             return Err(ControlError::NotFound("task run"));
         };
-        let output_bytes = match (clear.item, before) {
-            (Some(_), TaskState::Succeeded) => completion.output_bytes(run, key).await?,
-            _ => 0,
-        };
+        let output_bytes = joined_bytes(&mut completion, run, key, before).await?;
         let cleared: Vec<TaskKey> = plan
             .cleared(task, clear.downstream)
             .into_iter()
@@ -648,6 +650,19 @@ impl Runs {
         self.contexts.remove(&run);
         self.acted(after);
         Ok(())
+    }
+}
+
+/// The length of what a task run in this state gives to the joined output of its mapped task.
+async fn joined_bytes(
+    completion: &mut Completion,
+    run: RunId,
+    key: TaskKey,
+    state: TaskState,
+) -> Result<u64, StoreError> {
+    match (key.item, state) {
+        (Some(_), TaskState::Succeeded) => completion.output_bytes(run, key).await,
+        _ => Ok(0),
     }
 }
 
