@@ -273,3 +273,32 @@ async fn an_end_that_remains() {
     }
     assert_eq!(told_of(&node, &run).await, ["run.skipped"]);
 }
+
+/// The beginning of a run is told also if somebody set the state of one of its tasks while it waited.
+#[tokio::test]
+async fn a_beginning_after_an_override() {
+    let (_world, node) = World::with_node().await;
+    let receiver = Receiver::start(Answer::Status(200)).await;
+    webhook(&node, "hook", &receiver.url, json!({})).await;
+    let slow = with(sleeps(3_600.0), json!({"depends_on": ["a"]}));
+    let group = json!({
+        "max_active_runs": 1, "tasks": {"a": {"script": "hello"}, "t": slow},
+        "notify": {"on": ["started"], "channels": ["hook"]},
+    });
+    node.put_group("g", group).await;
+    let (first, second) = (node.start("g", json!({})).await, node.start("g", json!({})).await);
+    node.task_becomes(&first, "t", "running").await;
+    override_task(&node, &second, "a", "succeeded").await;
+    assert_eq!(node.run_now(&second).await["state"], "waiting");
+    let cancel = async |run: &str| {
+        node.post(&format!("/v1/runs/{run}/cancel"), json!({}))
+            .await
+            .expect_status(200)
+    };
+    cancel(&first).await;
+    node.task_becomes(&second, "t", "running").await;
+    let told = settled(&node, "event=started", 2).await;
+    assert_eq!(told.len(), 2, "{told:#?}");
+    assert!(told.iter().any(|one| one["run"] == json!(second)), "{told:#?}");
+    cancel(&second).await;
+}

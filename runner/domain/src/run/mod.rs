@@ -242,8 +242,6 @@ pub enum Outcome {
 /// task run may be in both).
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Actions {
-    /// The run waited before, and has begun.
-    pub started: bool,
     /// Task runs to be worked on now.
     pub ready: Vec<AttemptKey>,
     /// Retries, and when each is due.
@@ -268,7 +266,6 @@ impl Actions {
     pub fn and_then(&mut self, later: Self) {
         // Named one by one, so that a new field does not compile before it is thought of here.
         let Self {
-            started,
             ready,
             timers,
             drop_timers,
@@ -278,7 +275,6 @@ impl Actions {
             accepted,
             finished,
         } = later;
-        self.started |= started;
         self.ready.extend(ready);
         self.timers.extend(timers);
         self.drop_timers.extend(drop_timers);

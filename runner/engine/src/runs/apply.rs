@@ -21,7 +21,7 @@ use crate::runs::ending::{Applied, Done, End, Ending};
 use crate::runs::params::enqueued;
 use crate::runs::queued::FilledQueues;
 use crate::runs::trace::Span;
-use crate::runs::transition::{Transition, bytes_of, snapshot_of};
+use crate::runs::transition::{Snapshot, Transition, bytes_of};
 use crate::{EngineError, RunContext, Runs, Submission, SubmitError};
 
 /// The results of a transaction that are handled after its commit.
@@ -106,13 +106,7 @@ impl Runs {
                 events.push(event_of(outcome.ended.at, &outcome.end));
             }
             let transition = self
-                .transition(
-                    &context,
-                    snapshot_of(run, found.state, &found.progress)?,
-                    &events,
-                    completion,
-                    now,
-                )
+                .transition(&context, Snapshot::of(run, found)?, &events, completion, now)
                 .await?;
             for (accepted, (outcome, started_at)) in transition.actions.accepted.iter().zip(outcomes) {
                 if !accepted {
@@ -157,13 +151,14 @@ impl Runs {
             actions,
             state,
             progress,
+            begins,
             told,
         } = transition;
         let run = context.facts.id;
         let last = self.queue.last_claimed();
         let finished = state.is_final();
         let ends = (finished && !told).then_some(state);
-        let notices = self.notices_of(context, &actions, ends, &progress);
+        let notices = self.notices_of(context, &actions, begins, ends, &progress);
         after.signals.add_if(notices.is_some(), Signal::Notices);
         let mut ready = Vec::with_capacity(actions.ready.len());
         let mut queued = Vec::new();

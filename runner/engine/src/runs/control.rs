@@ -19,7 +19,7 @@ use crate::node::signals::Signal;
 use crate::runs::apply::After;
 use crate::runs::starts::complete;
 use crate::runs::submit::Layout;
-use crate::runs::transition::{Transition, progress_of, snapshot_of};
+use crate::runs::transition::{Snapshot, Transition, progress_of};
 use crate::{Engine, EngineError, RunContext, Runs, SubmitError, UseCase};
 
 /// Why a control did nothing.
@@ -412,10 +412,10 @@ impl Runs {
         let wait = awaits_turn.then_some(Event::AwaitTurn);
         let events: Vec<Event> = wait.into_iter().chain([event]).collect();
         let now = completion.now();
-        let (before, progress) = snapshot_of(run, live.state, &live.progress)?;
-        let failure = progress.error().map(str::to_owned);
+        let snapshot = Snapshot::of_live(run, live)?;
+        let failure = snapshot.progress.error().map(str::to_owned);
         let transition = self
-            .transition(context, (before, progress), &events, &mut completion, now)
+            .transition(context, snapshot, &events, &mut completion, now)
             .await?;
         let state = transition.state;
         let has_same_error = transition.progress.error() == failure.as_deref();
@@ -626,13 +626,7 @@ impl Runs {
         let event = Event::Cancel { withdrawn };
         let now = completion.now();
         let cancelled = self
-            .transition(
-                &context,
-                snapshot_of(run, live.state, &live.progress)?,
-                &[event],
-                &mut completion,
-                now,
-            )
+            .transition(&context, Snapshot::of_live(run, live)?, &[event], &mut completion, now)
             .await?;
         let mut after = After::default();
         // The cancel may lead to another state. The run gets the state that the operator gave.

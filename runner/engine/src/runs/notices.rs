@@ -18,11 +18,13 @@ pub(crate) fn tells_start(context: &RunContext, at: AttemptKey) -> bool {
 }
 
 impl Runs {
-    /// The notices about the changes of a run, to be written in the same transaction. `ends`: the state in which it ends.
+    /// The notices about the changes of a run, to be written in the same transaction. `begins`: whether it begins;
+    /// `ends`: the state in which it ends.
     pub(crate) fn notices_of(
         &self,
         context: &RunContext,
         actions: &Actions,
+        begins: bool,
         ends: Option<RunState>,
         progress: &Progress,
     ) -> Option<Box<NewNotices>> {
@@ -31,7 +33,7 @@ impl Runs {
             return None;
         }
         let moves = Moves {
-            started: actions.started,
+            started: begins,
             settled: &actions.settled,
             retries: &actions.timers,
             finished: ends,

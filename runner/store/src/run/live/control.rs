@@ -35,6 +35,8 @@ pub struct LiveRun {
     pub trigger: heddle_domain::state::Trigger,
     /// Its progress as bytes.
     pub progress: Vec<u8>,
+    /// Whether it has begun at some time.
+    pub begun: bool,
     /// Whether it waits, for upstreams or its turn, paused or not.
     pub waits: bool,
     /// For a run that had ended: the hash by which it was deduped, if it was.
@@ -57,7 +59,8 @@ impl Completion {
     pub async fn lock_one(&mut self, run: RunId, reopen: bool) -> Result<Option<LiveRun>, StoreError> {
         for _ in 0..TRIES_MAX {
             let row = sqlx::query!(
-                r#"SELECT group_id, revision_id, state, priority, trigger, progress, waiting_for IS NOT NULL AS "waits!"
+                r#"SELECT group_id, revision_id, state, priority, trigger, progress,
+                          started_at IS NOT NULL AS "begun!", waiting_for IS NOT NULL AS "waits!"
                    FROM heddle.runs_live WHERE id = $1 FOR NO KEY UPDATE"#,
                 run.0
             )
@@ -65,7 +68,7 @@ impl Completion {
             .await?;
             self.dated([]);
             if let Some(row) = row {
-                let waits = row.waits;
+                let (begun, waits) = (row.begun, row.waits);
                 let found = live(
                     run,
                     row.group_id,
@@ -75,11 +78,12 @@ impl Completion {
                     row.trigger,
                     row.progress,
                 )?;
-                return Ok(Some(LiveRun { waits, ..found }));
+                return Ok(Some(LiveRun { begun, waits, ..found }));
             }
             let row = sqlx::query!(
-                "SELECT group_id, revision_id, state, priority, trigger, progress, dedupe, error, skipped
-                   FROM heddle.runs_done WHERE id = $1 FOR UPDATE",
+                r#"SELECT group_id, revision_id, state, priority, trigger, progress,
+                          started_at IS NOT NULL AS "begun!", dedupe, error, skipped
+                   FROM heddle.runs_done WHERE id = $1 FOR UPDATE"#,
                 run.0
             )
             .fetch_optional(self.connection())
@@ -102,6 +106,7 @@ impl Completion {
                     .skipped
                     .map(|skipped| StoreError::known(Skip::from_number, skipped, ("runs_done", "skipped"), run));
                 return Ok(Some(LiveRun {
+                    begun: row.begun,
                     dedupe: row.dedupe,
                     error: row.error,
                     skipped: skipped.transpose()?,
@@ -330,6 +335,7 @@ fn live(
         priority,
         trigger: StoreError::known(Trigger::from_number, trigger, ("runs_live", "trigger"), run)?,
         progress,
+        begun: false,
         waits: false,
         dedupe: None,
         error: None,
