@@ -451,13 +451,13 @@ async fn pull_bare(bench: Bench, worker: usize) -> usize {
             "EXECUTE lock ('{{{runs}}}', {task}, {item}, '{{{attempts}}}', '{{{leases}}}', '{{{claims}}}', false);
              INSERT INTO heddle.attempts (run, task, item, attempt, state, skipped, started_at, finished_at, output, worker)
              SELECT run, 0, -1, 1, 1, false, now(), now(), 'true', 'w{worker}' FROM UNNEST('{{{runs}}}'::uuid[]) AS run;
-             EXECUTE finish ('{{{runs}}}', {succeeded}, {progress}, {none}, now(), {not_gated}, {not_skipped})",
+             EXECUTE finish ('{{{runs}}}', {succeeded}, {progress}, {none}, now(), {not}, {not_skipped}, {not})",
             task = all("0::smallint"),
             item = all("-1"),
             succeeded = all("3::smallint"),
             progress = all(r"'\x00'::bytea"),
             none = all("NULL::text"),
-            not_gated = all("false"),
+            not = all("false"),
             not_skipped = all("NULL::smallint"),
         ))
         .await

@@ -134,7 +134,10 @@ async fn ends_of_a_thousand_claims() {
     );
     let (ended, finished) = (
         format!("{keys}, {}", all("7::bigint")),
-        format!("{runs}, {state}, {progress}, {none}, now(), {}, {kind}", all("false")),
+        format!(
+            "{runs}, {state}, {progress}, {none}, now(), {no}, {kind}, {no}",
+            no = all("false")
+        ),
     );
     let (locked, beats) = (
         format!("{keys}, {leases}, {ids}, false"),

@@ -1,8 +1,10 @@
 //! What people say became of task runs and runs: overrides, and what is tried again at once.
 
-use heddle_tests::{Node, World, id, states, task};
+use heddle_tests::{Answer, Node, Receiver, World, eventually, id, runs, states, task};
 use serde_json::{Value, json};
 
+use crate::events::lines;
+use crate::notifications::{settled, webhook};
 use crate::{fails, one, sleeps, with};
 
 async fn override_task(node: &Node, run: &str, task: &str, state: &str) -> Value {
@@ -202,4 +204,101 @@ async fn override_of_runs() {
     set(&run, "failed").await;
     assert_eq!(node.ended(&run).await["state"], "failed");
     assert_eq!(node.attempts(&run, "t").await[0]["state"], "cancelled");
+}
+
+/// The kinds of events about a run, when the feed has told all that was committed before the caller asks.
+async fn told_of(node: &Node, run: &str) -> Vec<String> {
+    let last = id(&node.run("last", json!({})).await);
+    let all = eventually("the newest event", async || {
+        let all = lines(node, "kinds=run.succeeded,run.failed,run.cancelled,run.skipped").await;
+        all.iter().any(|line| line["run"] == json!(last)).then_some(all)
+    })
+    .await;
+    let kinds = all.iter().filter(|line| line["run"] == json!(run));
+    kinds.map(|line| line["kind"].as_str().unwrap().to_owned()).collect()
+}
+
+/// If a run remains as it ended, whatever is said of its tasks, then its end is told once, and its reasons are kept.
+#[tokio::test]
+async fn an_end_that_remains() {
+    let (_world, node) = World::with_node().await;
+    let receiver = Receiver::start(Answer::Status(200)).await;
+    webhook(&node, "hook", &receiver.url, json!({})).await;
+    node.put_group("last", one(json!({"script": "hello"}))).await;
+    let second = with(fails(), json!({"depends_on": ["a"], "trigger_rule": "all_done"}));
+    let group = json!({"tasks": {"a": fails(), "b": second}, "notify": {"on": ["failed"], "channels": ["hook"]}});
+    node.put_group("bad", group).await;
+    let failed = node.run("bad", json!({"callback": "hook"})).await;
+    let run = id(&failed);
+    override_task(&node, &run, "a", "failed").await;
+    let found = node.run_now(&run).await;
+    assert_eq!((&found["state"], &found["error"]), (&json!("failed"), &failed["error"]));
+    // The failure that remains is the reason now.
+    override_task(&node, &run, "a", "skipped").await;
+    let found = node.run_now(&run).await;
+    assert_eq!(
+        (&found["state"], states(&found).as_str()),
+        (&json!("failed"), "a=skipped b=failed")
+    );
+    assert!(
+        found["error"]["message"].as_str().unwrap().contains("task b"),
+        "{found:#}"
+    );
+    assert_eq!(told_of(&node, &run).await, ["run.failed"]);
+    node.run("bad", json!({"callback": "hook"})).await;
+    for event in ["failed", "callback"] {
+        assert_eq!(
+            settled(&node, &format!("event={event}"), 2).await.len(),
+            2,
+            "of two runs"
+        );
+    }
+    // One that was skipped stays skipped.
+    let group = json!({
+        "max_active_runs": 1, "max_waiting": 0, "overlap": "allow", "schedules": {"s": {"every": "200ms"}},
+        "tasks": {"t": sleeps(3_600.0)},
+    });
+    node.put_group("busy", group).await;
+    let skipped = eventually("a skipped run", async || {
+        let all = runs(&node, "busy").await;
+        all.into_iter().find(|run| run["skipped"] == "max_waiting")
+    })
+    .await;
+    let run = id(&skipped);
+    let skipped = node.run_now(&run).await;
+    override_task(&node, &run, "t", "succeeded").await;
+    let found = node.run_now(&run).await;
+    for field in ["state", "skipped", "error", "started_at"] {
+        assert_eq!(found[field], skipped[field], "{field}: {found:#}");
+    }
+    assert_eq!(told_of(&node, &run).await, ["run.skipped"]);
+}
+
+/// The beginning of a run is told also if somebody set the state of one of its tasks while it waited.
+#[tokio::test]
+async fn a_beginning_after_an_override() {
+    let (_world, node) = World::with_node().await;
+    let receiver = Receiver::start(Answer::Status(200)).await;
+    webhook(&node, "hook", &receiver.url, json!({})).await;
+    let slow = with(sleeps(3_600.0), json!({"depends_on": ["a"]}));
+    let group = json!({
+        "max_active_runs": 1, "tasks": {"a": {"script": "hello"}, "t": slow},
+        "notify": {"on": ["started"], "channels": ["hook"]},
+    });
+    node.put_group("g", group).await;
+    let (first, second) = (node.start("g", json!({})).await, node.start("g", json!({})).await);
+    node.task_becomes(&first, "t", "running").await;
+    override_task(&node, &second, "a", "succeeded").await;
+    assert_eq!(node.run_now(&second).await["state"], "waiting");
+    let cancel = async |run: &str| {
+        node.post(&format!("/v1/runs/{run}/cancel"), json!({}))
+            .await
+            .expect_status(200)
+    };
+    cancel(&first).await;
+    node.task_becomes(&second, "t", "running").await;
+    let told = settled(&node, "event=started", 2).await;
+    assert_eq!(told.len(), 2, "{told:#?}");
+    assert!(told.iter().any(|one| one["run"] == json!(second)), "{told:#?}");
+    cancel(&second).await;
 }

@@ -139,6 +139,7 @@ fn going(number: u128) -> RunWrite {
         maps: Vec::new(),
         error: None,
         skipped: None,
+        told: false,
         gated: false,
         timed: false,
         notices: None,

@@ -79,7 +79,13 @@ impl Machine<'_> {
         self.touched.clear();
     }
 
-    pub(super) fn override_state(&mut self, key: TaskKey, state: TaskState) -> Result<(), Refused> {
+    pub(super) fn override_state(
+        &mut self,
+        key: TaskKey,
+        state: TaskState,
+        bytes_before: u64,
+        bytes_after: u64,
+    ) -> Result<(), Refused> {
         let before = self.get(key).ok_or(Refused::Unknown)?;
         if !TaskState::OVERRIDES.contains(&state) {
             return Err(Refused::TaskState(state));
@@ -87,11 +93,17 @@ impl Machine<'_> {
         if key.item.is_none() && state == TaskState::Skipped {
             self.detail(key).skip = SkipCause::Override;
         }
-        if before == state {
+        let made_by_items = self.progress.is_made_by_items(key.task);
+        let part = |of: TaskState, bytes: u64| if of == TaskState::Succeeded { bytes } else { 0 };
+        let (bytes_before, bytes_after) = (part(before, bytes_before), part(state, bytes_after));
+        let resized = key.item.is_some() && bytes_before != bytes_after;
+        if resized && let Some(map) = self.progress.maps.get_mut(&key.task) {
+            map.replace_output(bytes_before, bytes_after);
+        }
+        if before == state && !resized {
             self.actions.finished = Some(*self.state).filter(|state| state.is_final());
             return Ok(());
         }
-        let made_by_items = self.progress.is_made_by_items(key.task);
         if key.item.is_none() && self.progress.maps.contains_key(&key.task) {
             self.cancel_items(key.task);
         } else {
@@ -103,12 +115,6 @@ impl Machine<'_> {
         self.set(key, state);
         if key.item.is_none() {
             self.actions.settled.push((key.task, state));
-        }
-        if state == TaskState::Succeeded
-            && key.item.is_some()
-            && let Some(map) = self.progress.maps.get_mut(&key.task)
-        {
-            map.add_null();
         }
         if *self.state == RunState::Cancelled {
             // It comes back by restart only, which will find what was set here.
@@ -243,7 +249,7 @@ impl Machine<'_> {
         }
         if let Some(map) = self.progress.maps.get_mut(&task) {
             if before == TaskState::Succeeded {
-                map.output_bytes = map.output_bytes.saturating_sub(output_bytes);
+                map.replace_output(output_bytes, 0);
             }
             if let Some(detail) = map.details.get_mut(&item) {
                 detail.reset();
@@ -308,15 +314,17 @@ impl Machine<'_> {
         }
     }
 
-    /// What `on_failure: stop` or `fail_fast` cancelled continues if the failures that caused it are gone.
+    /// What `on_failure: stop` or `fail_fast` cancelled continues if the failures that caused it are gone. Tasks that were
+    /// cancelled without a stop were cancelled together with their run: they are for `restart`.
     pub(super) fn lift(&mut self) {
         let count = self.plan.tasks.len() as TaskIndex;
-        if self.plan.on_failure == OnFailure::Stop && (0..count).any(|task| self.is_failure(task)) {
+        let stops = self.plan.on_failure == OnFailure::Stop;
+        if stops && (0..count).any(|task| self.is_failure(task)) {
             return;
         }
         for task in 0..count {
             match self.progress.task(task) {
-                TaskState::Cancelled => {
+                TaskState::Cancelled if stops => {
                     self.reset(task, false);
                     self.touched.push(task);
                 }

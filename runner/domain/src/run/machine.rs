@@ -85,7 +85,6 @@ impl<'a> Machine<'a> {
                 if !matches!(*self.state, RunState::Waiting | RunState::Running) {
                     return Err(Refused::RunState(*self.state));
                 }
-                self.actions.started = *self.state == RunState::Waiting && !self.has_begun();
                 self.go();
                 Ok(())
             }
@@ -126,8 +125,6 @@ impl<'a> Machine<'a> {
                 if *waits {
                     *self.state = RunState::Waiting;
                 } else {
-                    // It begins if it was paused before it could.
-                    self.actions.started = self.is_untouched();
                     self.go();
                 }
                 Ok(())
@@ -145,7 +142,12 @@ impl<'a> Machine<'a> {
                 }
                 Ok(())
             }
-            Event::Override { key, state } => self.override_state(*key, *state),
+            Event::Override {
+                key,
+                state,
+                bytes_before,
+                bytes_after,
+            } => self.override_state(*key, *state, *bytes_before, *bytes_after),
             Event::RetryNow(key) => self.retry_now(*key),
             Event::Clear {
                 key,
@@ -181,18 +183,11 @@ impl<'a> Machine<'a> {
 
     /// Whether anything of the run has ever been started or settled.
     fn has_begun(&self) -> bool {
-        !self.is_only_in(&[TaskState::Pending, TaskState::Paused])
-    }
-
-    /// Whether nothing of the run has been asked for yet: of a run that has begun, some task is not pending.
-    fn is_untouched(&self) -> bool {
-        self.is_only_in(&[TaskState::Pending])
-    }
-
-    /// Whether all tasks are in these states, and nothing else is known of them.
-    fn is_only_in(&self, states: &[TaskState]) -> bool {
-        let is_in = |byte: &u8| states.iter().any(|state| state.number() as u8 == *byte);
-        self.progress.details.is_empty() && self.progress.maps.is_empty() && self.progress.states.iter().all(is_in)
+        let open = [TaskState::Pending, TaskState::Paused].map(|state| state.number() as u8);
+        let progress = &*self.progress;
+        !(progress.details.is_empty()
+            && progress.maps.is_empty()
+            && progress.states.iter().all(|byte| open.contains(byte)))
     }
 
     /// Whether the run waits to begin, and not to continue.

@@ -135,9 +135,9 @@ impl MapProgress {
         of_items.max().unwrap_or(0).max(self.base.saturating_add(1))
     }
 
-    /// The output of an item after an override to `succeeded`.
-    pub(super) fn add_null(&mut self) {
-        self.output_bytes = self.output_bytes.saturating_add(NULL_BYTES);
+    /// An item's part of the joined output changes: from so many bytes to so many.
+    pub(super) fn replace_output(&mut self, before: u64, after: u64) {
+        self.output_bytes = self.output_bytes.saturating_sub(before).saturating_add(after);
     }
 }
 

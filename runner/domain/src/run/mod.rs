@@ -187,7 +187,14 @@ pub enum Event {
     /// The answer to [`Actions::withdraw`].
     Withdrawn(Vec<TaskKey>),
     /// An operator sets a task run's state: succeeded, failed or skipped.
-    Override { key: TaskKey, state: TaskState },
+    Override {
+        key: TaskKey,
+        state: TaskState,
+        /// Length of the JSON text that an item which had succeeded gave to the joined output.
+        bytes_before: u64,
+        /// Length of the JSON text that an item which is set to succeeded gives to it now.
+        bytes_after: u64,
+    },
     /// An operator wants a failed or retrying task run to be tried at once.
     RetryNow(TaskKey),
     /// An operator wants a task run of an ended run to run again, whatever its state.
@@ -235,8 +242,6 @@ pub enum Outcome {
 /// task run may be in both).
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Actions {
-    /// The run waited before, and has begun.
-    pub started: bool,
     /// Task runs to be worked on now.
     pub ready: Vec<AttemptKey>,
     /// Retries, and when each is due.
@@ -261,7 +266,6 @@ impl Actions {
     pub fn and_then(&mut self, later: Self) {
         // Named one by one, so that a new field does not compile before it is thought of here.
         let Self {
-            started,
             ready,
             timers,
             drop_timers,
@@ -271,7 +275,6 @@ impl Actions {
             accepted,
             finished,
         } = later;
-        self.started |= started;
         self.ready.extend(ready);
         self.timers.extend(timers);
         self.drop_timers.extend(drop_timers);

@@ -21,7 +21,7 @@ use crate::runs::ending::{Applied, Done, End, Ending};
 use crate::runs::params::enqueued;
 use crate::runs::queued::FilledQueues;
 use crate::runs::trace::Span;
-use crate::runs::transition::{Transition, bytes_of, snapshot_of};
+use crate::runs::transition::{Snapshot, Transition, bytes_of};
 use crate::{EngineError, RunContext, Runs, Submission, SubmitError};
 
 /// The results of a transaction that are handled after its commit.
@@ -106,13 +106,7 @@ impl Runs {
                 events.push(event_of(outcome.ended.at, &outcome.end));
             }
             let transition = self
-                .transition(
-                    &context,
-                    snapshot_of(run, found.state, &found.progress)?,
-                    &events,
-                    completion,
-                    now,
-                )
+                .transition(&context, Snapshot::of(run, found)?, &events, completion, now)
                 .await?;
             for (accepted, (outcome, started_at)) in transition.actions.accepted.iter().zip(outcomes) {
                 if !accepted {
@@ -157,10 +151,14 @@ impl Runs {
             actions,
             state,
             progress,
+            begins,
+            told,
         } = transition;
         let run = context.facts.id;
         let last = self.queue.last_claimed();
-        let notices = self.notices_of(context, &actions, state, &progress);
+        let finished = state.is_final();
+        let ends = (finished && !told).then_some(state);
+        let notices = self.notices_of(context, &actions, begins, ends, &progress);
         after.signals.add_if(notices.is_some(), Signal::Notices);
         let mut ready = Vec::with_capacity(actions.ready.len());
         let mut queued = Vec::new();
@@ -183,15 +181,16 @@ impl Runs {
         for (due, _) in &actions.timers {
             after.due = Some(after.due.map_or(*due, |earliest| earliest.min(*due)));
         }
-        let finished = state.is_final();
         let error = (state == RunState::Failed)
             .then(|| progress.error().map(str::to_owned))
             .flatten();
         if finished {
             after.finished.push(run);
+        }
+        if let Some(end) = ends {
             after
                 .spans
-                .extend(self.run_span(context, state, error.as_deref(), self.now()));
+                .extend(self.run_span(context, end, error.as_deref(), self.now()));
         }
         after.moved.push(run);
         after.signals.add_if(context.revision.pooled, Signal::Pools);
@@ -217,6 +216,7 @@ impl Runs {
             maps: Vec::new(),
             error,
             skipped: None,
+            told,
             gated,
             timed: has_timers(context),
             notices,

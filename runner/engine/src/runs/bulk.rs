@@ -20,7 +20,7 @@ use heddle_store::run::RunFilter;
 use crate::runs::apply::After;
 use crate::runs::control::{BulkAction, ControlError, shown};
 use crate::runs::starts::complete;
-use crate::runs::transition::snapshot_of;
+use crate::runs::transition::Snapshot;
 use crate::{Engine, EngineError, Runs, UseCase};
 
 /// How many runs one transaction controls.
@@ -153,8 +153,8 @@ impl Runs {
         for run in live {
             let context = self.known(&contexts, run).await?;
             let found = &locked[&run];
-            let snapshot = snapshot_of(run, found.state, &found.progress)?;
-            let before = snapshot.0;
+            let snapshot = Snapshot::of(run, found)?;
+            let before = snapshot.state;
             if let Err(refused) = action.check(before) {
                 done.insert(run, Err(refused.into()));
                 continue;

@@ -19,7 +19,7 @@ use crate::node::signals::Signal;
 use crate::runs::apply::After;
 use crate::runs::starts::complete;
 use crate::runs::submit::Layout;
-use crate::runs::transition::{Transition, progress_of, snapshot_of};
+use crate::runs::transition::{Snapshot, Transition, progress_of};
 use crate::{Engine, EngineError, RunContext, Runs, SubmitError, UseCase};
 
 /// Why a control did nothing.
@@ -200,13 +200,12 @@ impl Engine {
             reason,
             actor,
         };
-        let event = Event::Override { key, state };
-        Box::pin(self.runs.control_task(run, key, event, Some(task_override), actor))
+        Box::pin(self.runs.control_task(run, key, Some(task_override), actor))
     }
 
     /// Retries a failed or retrying task run at once.
     pub fn retry_task<'a>(&'a self, run: RunId, key: TaskKey, actor: &'a str) -> UseCase<'a, Result<(), ControlError>> {
-        Box::pin(self.runs.control_task(run, key, Event::RetryNow(key), None, actor))
+        Box::pin(self.runs.control_task(run, key, None, actor))
     }
 
     /// Runs a task run of an ended run again; with `downstream`, also all that depend on it.
@@ -293,12 +292,10 @@ impl Runs {
         self: &Arc<Self>,
         run: RunId,
         key: TaskKey,
-        event: Event,
         set: Option<TaskOverride<'_>>,
         actor: &str,
     ) -> Result<(), ControlError> {
-        self.retried(|| self.task_event(run, key, event.clone(), set.as_ref(), actor))
-            .await
+        self.retried(|| self.task_event(run, key, set.as_ref(), actor)).await
     }
 
     async fn retried<F, Fut>(&self, once: F) -> Result<(), ControlError>
@@ -415,16 +412,13 @@ impl Runs {
         let wait = awaits_turn.then_some(Event::AwaitTurn);
         let events: Vec<Event> = wait.into_iter().chain([event]).collect();
         let now = completion.now();
+        let snapshot = Snapshot::of_live(run, live)?;
+        let failure = snapshot.progress.error().map(str::to_owned);
         let transition = self
-            .transition(
-                context,
-                snapshot_of(run, live.state, &live.progress)?,
-                &events,
-                &mut completion,
-                now,
-            )
+            .transition(context, snapshot, &events, &mut completion, now)
             .await?;
         let state = transition.state;
+        let has_same_error = transition.progress.error() == failure.as_deref();
         if live.state.is_final()
             && !state.is_final()
             && let Some(hash) = &live.dedupe
@@ -441,6 +435,13 @@ impl Runs {
         let mut after = After::default();
         let mut write = self.write_of(context, transition, &mut self.grant(), &mut after)?;
         write.error = why.or(write.error);
+        if write.told {
+            // It remains as it ended: the reasons for that do not come from its tasks alone.
+            write.skipped = live.skipped;
+            if has_same_error {
+                write.error.clone_from(&live.error);
+            }
+        }
         self.write(&mut completion, std::slice::from_ref(&write), &mut after)
             .await?;
         if let Some((key, set)) = set {
@@ -481,7 +482,6 @@ impl Runs {
         self: &Arc<Self>,
         run: RunId,
         key: TaskKey,
-        event: Event,
         task_override: Option<&TaskOverride<'_>>,
         actor: &str,
     ) -> Result<(), ControlError> {
@@ -494,6 +494,15 @@ impl Runs {
         let progress = progress_of(run, &live.progress)?;
         let Some(before) = progress.state(key) else {
             return Err(ControlError::NotFound("task run"));
+        };
+        let event = match task_override {
+            None => Event::RetryNow(key),
+            Some(set) => Event::Override {
+                key,
+                state: set.state,
+                bytes_before: joined_bytes(&mut completion, run, key, before).await?,
+                bytes_after: set.output.as_deref().unwrap_or("null").len() as u64,
+            },
         };
         let named = |state: TaskState| {
             let name = context.revision.plan.task(key.task).map(|task| task.name.as_str());
@@ -530,10 +539,7 @@ impl Runs {
         let Some(before) = progress.state(key) else {
             return Err(ControlError::NotFound("task run"));
         };
-        let output_bytes = match (clear.item, before) {
-            (Some(_), TaskState::Succeeded) => completion.output_bytes(run, key).await?,
-            _ => 0,
-        };
+        let output_bytes = joined_bytes(&mut completion, run, key, before).await?;
         let cleared: Vec<TaskKey> = plan
             .cleared(task, clear.downstream)
             .into_iter()
@@ -620,13 +626,7 @@ impl Runs {
         let event = Event::Cancel { withdrawn };
         let now = completion.now();
         let cancelled = self
-            .transition(
-                &context,
-                snapshot_of(run, live.state, &live.progress)?,
-                &[event],
-                &mut completion,
-                now,
-            )
+            .transition(&context, Snapshot::of_live(run, live)?, &[event], &mut completion, now)
             .await?;
         let mut after = After::default();
         // The cancel may lead to another state. The run gets the state that the operator gave.
@@ -644,6 +644,19 @@ impl Runs {
         self.contexts.remove(&run);
         self.acted(after);
         Ok(())
+    }
+}
+
+/// The length of what a task run in this state gives to the joined output of its mapped task.
+async fn joined_bytes(
+    completion: &mut Completion,
+    run: RunId,
+    key: TaskKey,
+    state: TaskState,
+) -> Result<u64, StoreError> {
+    match (key.item, state) {
+        (Some(_), TaskState::Succeeded) => completion.output_bytes(run, key).await,
+        _ => Ok(0),
     }
 }
 

@@ -223,6 +223,8 @@ impl Runs {
             actions,
             state,
             progress,
+            begins: false,
+            told: false,
         };
         let write = self.write_of(&context, transition, &mut Grant::none(), &mut after)?;
         let write = RunWrite { timed: true, ..write };

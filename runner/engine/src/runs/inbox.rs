@@ -31,7 +31,7 @@ use crate::runs::contexts::Contexts;
 use crate::runs::control::BulkAction;
 use crate::runs::ending::{Applied, Done, End, Ending};
 use crate::runs::notices::new_notices;
-use crate::runs::transition::snapshot_of;
+use crate::runs::transition::Snapshot;
 use crate::{EngineError, RunContext, Runs};
 
 /// How often to check without a signal.
@@ -293,13 +293,7 @@ impl Runs {
             };
             let now = completion.now();
             let transition = self
-                .transition(
-                    &context,
-                    snapshot_of(run, found.state, &found.progress)?,
-                    &events,
-                    completion,
-                    now,
-                )
+                .transition(&context, Snapshot::of(run, found)?, &events, completion, now)
                 .await?;
             let mut write = self.write_of(&context, transition, grant, &mut after)?;
             write.error = why.or(write.error);

@@ -18,12 +18,14 @@ pub(crate) fn tells_start(context: &RunContext, at: AttemptKey) -> bool {
 }
 
 impl Runs {
-    /// The notices about the changes of a run, to be written in the same transaction.
+    /// The notices about the changes of a run, to be written in the same transaction. `begins`: whether it begins;
+    /// `ends`: the state in which it ends.
     pub(crate) fn notices_of(
         &self,
         context: &RunContext,
         actions: &Actions,
-        state: RunState,
+        begins: bool,
+        ends: Option<RunState>,
         progress: &Progress,
     ) -> Option<Box<NewNotices>> {
         let revision = &context.revision;
@@ -31,10 +33,10 @@ impl Runs {
             return None;
         }
         let moves = Moves {
-            started: actions.started,
+            started: begins,
             settled: &actions.settled,
             retries: &actions.timers,
-            finished: state.is_final().then_some(state),
+            finished: ends,
             progress,
             callback: context.facts.callback,
         };

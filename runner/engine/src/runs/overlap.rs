@@ -47,7 +47,7 @@ use crate::runs::apply::After;
 use crate::runs::contexts::Contexts;
 use crate::runs::control::BulkAction;
 use crate::runs::notices::new_notices;
-use crate::runs::transition::{Transition, snapshot_of};
+use crate::runs::transition::{Snapshot, Transition};
 use crate::{EngineError, RunContext, Runs};
 
 /// How many waiting runs one check decides about at most, per group and for all groups together (a node must be able to
@@ -403,7 +403,7 @@ impl Runs {
         completion: &mut Completion,
         now: Time,
     ) -> Result<Transition, EngineError> {
-        let snapshot = snapshot_of(context.facts.id, found.state, &found.progress)?;
+        let snapshot = Snapshot::of(context.facts.id, found)?;
         Ok(self.transition(context, snapshot, &[event], completion, now).await?)
     }
 

@@ -25,7 +25,7 @@ use crate::node::signals::Signal;
 use crate::runs::apply::After;
 use crate::runs::contexts::Contexts;
 use crate::runs::submit::labels_of;
-use crate::runs::transition::snapshot_of;
+use crate::runs::transition::Snapshot;
 use crate::{EngineError, RunContext, Runs};
 
 impl Runs {
@@ -55,7 +55,7 @@ impl Runs {
             if found.state != RunState::Waiting || is_gated(&context) {
                 continue;
             }
-            let snapshot = snapshot_of(run, found.state, &found.progress)?;
+            let snapshot = Snapshot::of(run, found)?;
             let now = completion.now();
             let transition = self
                 .transition(&context, snapshot, &[Event::Start], &mut completion, now)

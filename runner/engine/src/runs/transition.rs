@@ -12,7 +12,7 @@ use heddle_domain::id::RunId;
 use heddle_domain::run::{Actions, Event, Progress, Refused, decide};
 use heddle_domain::state::RunState;
 use heddle_store::StoreError;
-use heddle_store::live::Completion;
+use heddle_store::live::{Completion, LiveRun, LockedRun};
 
 use crate::{ControlError, EngineError, RunContext, Runs};
 
@@ -21,6 +21,10 @@ pub(crate) struct Transition {
     pub(crate) actions: Actions,
     pub(crate) state: RunState,
     pub(crate) progress: Progress,
+    /// Whether the run begins.
+    pub(crate) begins: bool,
+    /// Whether the run had ended in this state before, and has done nothing since: its end has been told.
+    pub(crate) told: bool,
 }
 
 /// Why there was no transition.
@@ -78,9 +82,32 @@ pub(crate) fn bytes_of(run: RunId, progress: &Progress) -> Result<Vec<u8>, Engin
         .map_err(|error| EngineError::Progress { run, error })
 }
 
-/// The state and progress of a locked run, from its row: what [`decide`] begins with.
-pub(crate) fn snapshot_of(run: RunId, state: RunState, progress: &[u8]) -> Result<(RunState, Progress), EngineError> {
-    Ok((state, progress_of(run, progress)?))
+/// A locked run, from its row: what a transition begins with.
+pub(crate) struct Snapshot {
+    pub(crate) state: RunState,
+    pub(crate) progress: Progress,
+    /// Whether it has begun at some time.
+    begun: bool,
+}
+
+impl Snapshot {
+    /// Of a run that is live.
+    pub(crate) fn of(run: RunId, found: &LockedRun) -> Result<Self, EngineError> {
+        Ok(Self {
+            state: found.state,
+            progress: progress_of(run, &found.progress)?,
+            begun: found.begun,
+        })
+    }
+
+    /// Of a run that is locked for a control.
+    pub(crate) fn of_live(run: RunId, live: &LiveRun) -> Result<Self, EngineError> {
+        Ok(Self {
+            state: live.state,
+            progress: progress_of(run, &live.progress)?,
+            begun: live.begun,
+        })
+    }
 }
 
 impl Runs {
@@ -88,12 +115,18 @@ impl Runs {
     pub(crate) async fn transition(
         &self,
         context: &RunContext,
-        (mut state, mut progress): (RunState, Progress),
+        snapshot: Snapshot,
         events: &[Event],
         completion: &mut Completion,
         now: Time,
     ) -> Result<Transition, NoTransition> {
         let plan = &context.revision.plan;
+        let Snapshot {
+            mut state,
+            mut progress,
+            begun,
+        } = snapshot;
+        let was = state;
         let mut bits = || self.node.chance.bits();
         let mut actions = decide(plan, &mut state, &mut progress, events, now, &mut bits)?;
         if actions.withdraw {
@@ -106,6 +139,9 @@ impl Runs {
             actions,
             state,
             progress,
+            // Not by the states of its tasks: somebody may have set some of them before. `Completion::write` dates it alike.
+            begins: !begun && state == RunState::Running,
+            told: state.is_final() && state == was,
         })
     }
 }

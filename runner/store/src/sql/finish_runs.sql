@@ -12,12 +12,12 @@
 -- hundred runs at a time), but its text would stand in a migration, where no macro checks it and no plan shows what it does,
 -- and a change of it would reach the old nodes too that are still at work during an upgrade.
 WITH ended AS (
-    SELECT * FROM UNNEST($1::uuid[], $2::smallint[], $3::bytea[], $4::text[], $6::boolean[], $7::smallint[])
-        AS e (id, state, progress, error, gated, skipped)
+    SELECT * FROM UNNEST($1::uuid[], $2::smallint[], $3::bytea[], $4::text[], $6::boolean[], $7::smallint[],
+        $8::boolean[]) AS e (id, state, progress, error, gated, skipped, told)
 ),
 gone AS (
     DELETE FROM heddle.runs_live l USING ended e WHERE l.id = ANY (ARRAY[e.id])
-    RETURNING l.*, e.state AS end_state, e.progress AS end_progress, e.error AS end_error, e.gated, e.skipped,
+    RETURNING l.*, e.state AS end_state, e.progress AS end_progress, e.error AS end_error, e.gated, e.skipped, e.told,
               greatest($5, l.created_at, l.started_at, l.reopened_at) AS ended_at
 ),
 settlements AS (
@@ -65,7 +65,7 @@ followed AS (
        AND EXISTS (SELECT FROM heddle.group_links l WHERE l.upstream_id = g.group_id AND l.kind = 'depends_on')
     RETURNING run
 ),
--- One row of the feed for all runs that ended alike; see migration 0006.
+-- One row of the feed for all runs that ended alike; see migration 0006. An end that was told is not told again.
 noted AS (
     INSERT INTO heddle.events (kind, at, data)
     SELECT CASE WHEN x.skipped IS NULL THEN (ARRAY['run.succeeded', 'run.failed', 'run.cancelled'])[x.end_state - 2]
@@ -77,6 +77,7 @@ noted AS (
                || CASE WHEN x.skipped IS NULL THEN '{}'::jsonb
                        ELSE jsonb_build_object('skipped', (ARRAY['overlap', 'max_waiting'])[x.skipped]) END)
       FROM gone x JOIN heddle.groups g ON g.id = x.group_id
+     WHERE NOT x.told
      GROUP BY 1
 )
 SELECT id AS "id!", parent_run IS NOT NULL AS "has_parent!", id IN (SELECT run FROM followed) AS "followed!" FROM gone

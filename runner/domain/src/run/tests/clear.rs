@@ -102,6 +102,16 @@ fn of_a_cancelled_run_only_what_is_named_goes_on() {
         .shows("a=cancelled b=upstream_failed c=upstream_failed d=cancelled run=cancelled")
         .play("clear d")
         .shows("a=cancelled b=upstream_failed c=upstream_failed d=ready run=running");
+    // Nor does the rest come back with what is repaired later.
+    World::start(dag("a; b: a; c; d"))
+        .play("ok a; ok d; cancel; clear b; claim b; set d failed")
+        .shows("a=succeeded b=running c=cancelled d=failed run=running")
+        .play("fail b; retry b")
+        .shows("a=succeeded b=ready c=cancelled d=failed run=running")
+        .play("ok b; set d succeeded")
+        .shows("a=succeeded b=succeeded c=cancelled d=succeeded run=cancelled")
+        .play("restart")
+        .shows("a=succeeded b=succeeded c=ready d=succeeded run=running");
 }
 
 #[test]

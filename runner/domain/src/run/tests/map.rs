@@ -343,6 +343,35 @@ fn override_of_items() {
 }
 
 #[test]
+fn an_overridden_item_gives_the_output_that_it_has_now() {
+    let large = JOINED_OUTPUT_BYTES_MAX;
+    let too_large = "m=failed m#0=succeeded m#1=succeeded z=upstream_failed run=failed";
+    // What it gave before is gone, whatever it is set to.
+    for (state, after) in [("skipped", 0), ("succeeded", 4)] {
+        mapped(json!({}))
+            .play(&format!("expand m 2; ok m#0 {large}; ok m#1"))
+            .shows(too_large)
+            .play(&format!("set m#0 {state} {large} {after}"))
+            .shows(&format!("m=succeeded m#0={state} m#1=succeeded z=ready run=running"));
+    }
+    // What is given with the override counts.
+    let mut world = mapped(json!({}));
+    world
+        .play(&format!("expand m 2; fail m#0; ok m#1; set m#0 succeeded 0 {large}"))
+        .shows(too_large);
+    let error = world.progress.error().expect("a failure");
+    assert!(error.starts_with("task m: output: "), "{error}");
+    // Nothing adds up.
+    let mut world = mapped(json!({}));
+    world.play("expand m 2; ok m#0 1000; ok m#1 6");
+    let bytes = world.progress.maps[&0].output_bytes;
+    for _ in 0..5 {
+        world.play("set m#0 failed 1000 0; set m#0 succeeded 0 1000");
+    }
+    assert_eq!(world.progress.maps[&0].output_bytes, bytes);
+}
+
+#[test]
 fn override_of_the_whole() {
     let mut world = mapped(json!({}));
     world

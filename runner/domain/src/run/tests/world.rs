@@ -211,6 +211,14 @@ impl World {
             ["set", word, state] => Event::Override {
                 key: self.key(word),
                 state: state.parse().unwrap(),
+                bytes_before: 4,
+                bytes_after: 4,
+            },
+            ["set", word, state, before, after] => Event::Override {
+                key: self.key(word),
+                state: state.parse().unwrap(),
+                bytes_before: before.parse().unwrap(),
+                bytes_after: after.parse().unwrap(),
             },
             ["retry", word] => Event::RetryNow(self.key(word)),
             ["clear", word] | ["clear", word, "alone"] => Event::Clear {

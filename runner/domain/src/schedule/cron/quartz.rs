@@ -243,6 +243,14 @@ fn when_it_fires() {
             "2026-11-27 12:00:00",
         ],
     );
+    // Steps of all years are counted from 1970.
+    for years in ["*/4", "/4"] {
+        check(
+            &format!("0 0 0 1 1 ? {years}"),
+            "2026-11-26T00:00:00",
+            &["2030-01-01 00:00:00", "2034-01-01 00:00:00"],
+        );
+    }
     // `7/6` of the months means only July.
     check(
         "0 0 0 1 7/6 ?",

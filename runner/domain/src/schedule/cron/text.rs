@@ -5,8 +5,8 @@
 //! error names the field and the item.
 //!
 //! Quartz' dialect has other meanings (weekdays are 1 to 7 from Sunday) and is read as strictly as Quartz reads it:
-//! seconds are required, and exactly one of the two day fields is `?`. But it also has `L` in lists of days of the
-//! month, which Quartz accepts since 2.5.
+//! seconds are required, and exactly one of the two day fields is `?`. Its years begin with 1970. But it also has `L` in
+//! lists of days of the month, which Quartz accepts since 2.5.
 
 use super::{Cron, FIRST_YEAR, MonthDays, Weekdays, YEAR_WORDS, Years};
 use crate::spec::CronDialect;
@@ -72,6 +72,8 @@ const DAY_OF_MONTH: usize = 3;
 const MONTH: usize = 4;
 const DAY_OF_WEEK: usize = 5;
 const YEAR: usize = 6;
+/// The first year of `*` in Quartz' dialect: steps are counted from it.
+const QUARTZ_FIRST_YEAR: u32 = 1970;
 
 const MONTHS: [&str; 12] = [
     "JANUARY",
@@ -377,7 +379,10 @@ fn range_of(index: usize, item: &str, reading: Reading) -> Result<Range, String>
     let step = step.unwrap_or(1);
     if range == "*" || (range.is_empty() && steps) {
         return Ok(Range {
-            from: field.min,
+            from: match (index, dialect) {
+                (YEAR, CronDialect::Quartz) => QUARTZ_FIRST_YEAR,
+                _ => field.min,
+            },
             to: field.max,
             step,
             all: step == 1,

@@ -30,6 +30,8 @@ pub struct LockedRun {
     pub state: RunState,
     /// Its progress as bytes.
     pub progress: Vec<u8>,
+    /// Whether it has begun at some time.
+    pub begun: bool,
 }
 
 #[derive(Clone, Debug, Default)]
@@ -54,7 +56,9 @@ impl Locked {
         match (state, progress, task, item, attempt, started_at) {
             (Some(state), Some(progress), ..) => {
                 let state = state_of(run, state)?;
-                self.runs.insert(run, LockedRun { state, progress });
+                // It has attempts.
+                let begun = true;
+                self.runs.insert(run, LockedRun { state, progress, begun });
             }
             (_, _, Some(task), Some(item), Some(attempt), Some(started_at)) => {
                 let at = AttemptKey::from_numbers(task, item, attempt);
@@ -184,7 +188,8 @@ impl Completion {
     pub async fn lock_runs(&mut self, runs: &[RunId]) -> Result<HashMap<RunId, LockedRun>, StoreError> {
         let ids: Vec<Uuid> = runs.iter().map(|run| run.0).collect();
         let rows = sqlx::query!(
-            "SELECT id, state, progress FROM heddle.runs_live WHERE id = ANY ($1) ORDER BY id FOR NO KEY UPDATE",
+            r#"SELECT id, state, progress, started_at IS NOT NULL AS "begun!"
+               FROM heddle.runs_live WHERE id = ANY ($1) ORDER BY id FOR NO KEY UPDATE"#,
             &ids
         )
         .fetch_all(&mut *self.tx)
@@ -197,6 +202,7 @@ impl Completion {
                 LockedRun {
                     state,
                     progress: row.progress,
+                    begun: row.begun,
                 },
             );
         }

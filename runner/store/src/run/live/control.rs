@@ -3,7 +3,7 @@
 use heddle_domain::Time;
 use heddle_domain::id::RunId;
 use heddle_domain::run::{AttemptKey, TaskKey};
-use heddle_domain::state::{RunState, TaskState, Trigger};
+use heddle_domain::state::{RunState, Skip, TaskState, Trigger};
 use uuid::Uuid;
 
 use super::complete::Completion;
@@ -35,10 +35,16 @@ pub struct LiveRun {
     pub trigger: heddle_domain::state::Trigger,
     /// Its progress as bytes.
     pub progress: Vec<u8>,
+    /// Whether it has begun at some time.
+    pub begun: bool,
     /// Whether it waits, for upstreams or its turn, paused or not.
     pub waits: bool,
     /// For a run that had ended: the hash by which it was deduped, if it was.
     pub dedupe: Option<Vec<u8>>,
+    /// For a run that had ended: its error.
+    pub error: Option<String>,
+    /// For a run that had ended without having begun: why.
+    pub skipped: Option<Skip>,
 }
 
 /// How often a run is searched for in both tables before the call fails with a conflict.
@@ -53,7 +59,8 @@ impl Completion {
     pub async fn lock_one(&mut self, run: RunId, reopen: bool) -> Result<Option<LiveRun>, StoreError> {
         for _ in 0..TRIES_MAX {
             let row = sqlx::query!(
-                r#"SELECT group_id, revision_id, state, priority, trigger, progress, waiting_for IS NOT NULL AS "waits!"
+                r#"SELECT group_id, revision_id, state, priority, trigger, progress,
+                          started_at IS NOT NULL AS "begun!", waiting_for IS NOT NULL AS "waits!"
                    FROM heddle.runs_live WHERE id = $1 FOR NO KEY UPDATE"#,
                 run.0
             )
@@ -61,7 +68,7 @@ impl Completion {
             .await?;
             self.dated([]);
             if let Some(row) = row {
-                let waits = row.waits;
+                let (begun, waits) = (row.begun, row.waits);
                 let found = live(
                     run,
                     row.group_id,
@@ -71,11 +78,12 @@ impl Completion {
                     row.trigger,
                     row.progress,
                 )?;
-                return Ok(Some(LiveRun { waits, ..found }));
+                return Ok(Some(LiveRun { begun, waits, ..found }));
             }
             let row = sqlx::query!(
-                "SELECT group_id, revision_id, state, priority, trigger, progress, dedupe
-                   FROM heddle.runs_done WHERE id = $1 FOR UPDATE",
+                r#"SELECT group_id, revision_id, state, priority, trigger, progress,
+                          started_at IS NOT NULL AS "begun!", dedupe, error, skipped
+                   FROM heddle.runs_done WHERE id = $1 FOR UPDATE"#,
                 run.0
             )
             .fetch_optional(self.connection())
@@ -94,8 +102,14 @@ impl Completion {
                     row.trigger,
                     row.progress,
                 )?;
+                let skipped = row
+                    .skipped
+                    .map(|skipped| StoreError::known(Skip::from_number, skipped, ("runs_done", "skipped"), run));
                 return Ok(Some(LiveRun {
+                    begun: row.begun,
                     dedupe: row.dedupe,
+                    error: row.error,
+                    skipped: skipped.transpose()?,
                     ..found
                 }));
             }
@@ -324,8 +338,11 @@ fn live(
         priority,
         trigger: StoreError::known(Trigger::from_number, trigger, ("runs_live", "trigger"), run)?,
         progress,
+        begun: false,
         waits: false,
         dedupe: None,
+        error: None,
+        skipped: None,
     })
 }
 

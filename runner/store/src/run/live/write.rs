@@ -39,6 +39,8 @@ pub struct RunWrite {
     pub error: Option<String>,
     /// If it never began: why.
     pub skipped: Option<Skip>,
+    /// Whether it had ended in the same state before, and has done nothing since: the feed has told its end.
+    pub told: bool,
     /// Whether its end may let other runs of its group begin.
     pub gated: bool,
     /// Whether it may have timers.
@@ -179,6 +181,7 @@ impl Completion {
         let errors: Vec<Option<String>> = ended.iter().map(|write| write.error.clone()).collect();
         let gates: Vec<bool> = ended.iter().map(|write| write.gated).collect();
         let skipped: Vec<Option<i16>> = ended.iter().map(|write| write.skipped.map(Skip::number)).collect();
+        let told: Vec<bool> = ended.iter().map(|write| write.told).collect();
         let rows = sqlx::query_file!(
             "src/sql/finish_runs.sql",
             &ids,
@@ -187,7 +190,8 @@ impl Completion {
             &errors as &[Option<String>],
             self.now,
             &gates,
-            &skipped as &[Option<i16>]
+            &skipped as &[Option<i16>],
+            &told
         )
         .fetch_all(&mut *self.tx)
         .await?;
