@@ -163,6 +163,12 @@ async fn a_success_that_is_undone_does_not_count() {
         assert_eq!(node.ended(&up).await["state"], state);
     };
     override_task("failed").await;
+    // As if no node had looked at its first end until now.
+    let sql = world.sql().await;
+    let unseen = "INSERT INTO heddle.link_events (kind, group_id, run, logical_time, source, backfilled)
+                  SELECT 0, group_id, id, logical_time, source, false FROM heddle.runs_done WHERE id = $1::text::uuid";
+    assert_eq!(sql.execute(unseen, &[&up]).await.unwrap(), 1);
+    settled(&world).await;
     node.put_group("timed", with(follows(json!(["up"])), once)).await;
     let waiting = eventually("a run that says what it waits for", async || {
         let run = runs(&node, "timed").await.pop();

@@ -39,8 +39,10 @@
 //!
 //! # Order of locks
 //!
-//! Rows of *link_events* (nobody waits for them), gates in order, then as in [`crate::live`]: rows of *runs_live* in id
-//! order, then *waits* and *needs*.
+//! Rows of *link_events* (nobody waits for them), gates in order, rows of *runs_done* whose success is noted in id order, then
+//! as in [`crate::live`]: rows of *runs_live* in id order, then *waits* and *needs*.
+
+use std::collections::HashSet;
 
 use heddle_domain::Time;
 use heddle_domain::backfill::Urgency;
@@ -330,6 +332,42 @@ impl Completion {
         Ok(())
     }
 
+    /// Which of these runs, whose successes are to be noted, have not succeeded any more: they have been reopened, or
+    /// overridden to another state, while that waited in *link_events*. A run that has been deleted has succeeded.
+    ///
+    /// Locking: the rows of *runs_done*, in id order, until the end of the transaction. Whoever changes one of them next finds
+    /// its success noted, and deletes that; whoever changes one now is waited for. No such transaction waits for events or gates.
+    pub async fn undone(&mut self, runs: &[RunId]) -> Result<HashSet<RunId>, StoreError> {
+        if runs.is_empty() {
+            return Ok(HashSet::new());
+        }
+        let ids: Vec<Uuid> = runs.iter().map(|run| run.0).collect();
+        let succeeded = RunState::Succeeded.number();
+        let found = sqlx::query!(
+            "SELECT id, state FROM heddle.runs_done WHERE id = ANY ($1) ORDER BY id FOR SHARE",
+            &ids
+        )
+        .fetch_all(self.connection())
+        .await?;
+        let known: HashSet<Uuid> = found.iter().map(|row| row.id).collect();
+        let mut undone: HashSet<RunId> = found
+            .into_iter()
+            .filter(|row| row.state != succeeded)
+            .map(|row| RunId(row.id))
+            .collect();
+        let missing: Vec<Uuid> = ids.into_iter().filter(|id| !known.contains(id)).collect();
+        if !missing.is_empty() {
+            let live = sqlx::query_scalar!(
+                r#"SELECT id AS "id!" FROM heddle.runs_live WHERE id = ANY ($1)
+                   UNION ALL SELECT id FROM heddle.runs_done WHERE id = ANY ($1) AND state <> $2"#,
+                &missing,
+                succeeded
+            );
+            undone.extend(live.fetch_all(self.connection()).await?.into_iter().map(RunId));
+        }
+        Ok(undone)
+    }
+
     /// Notes successes; returns for each whether it is the first of its logical time.
     pub async fn note_successes(&mut self, successes: &[Success]) -> Result<Vec<bool>, StoreError> {
         if successes.is_empty() {
@@ -338,7 +376,7 @@ impl Completion {
         let groups: Vec<i64> = successes.iter().map(|success| success.group_id).collect();
         let times: Vec<Time> = successes.iter().map(|success| success.logical_time).collect();
         let runs: Vec<Uuid> = successes.iter().map(|success| success.run.0).collect();
-        let new: std::collections::HashSet<Uuid> = sqlx::query_scalar!(
+        let new: HashSet<Uuid> = sqlx::query_scalar!(
             "INSERT INTO heddle.successes (group_id, logical_time, run)
              SELECT group_id, logical_time, run
                FROM UNNEST($1::bigint[], $2::timestamptz[], $3::uuid[]) AS s (group_id, logical_time, run)

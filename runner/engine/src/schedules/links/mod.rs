@@ -217,6 +217,11 @@ impl Schedules {
         gates.extend(followers.iter().map(|follower| follower.group_id));
         completion.hold_gates(&gates.into_iter().collect::<Vec<_>>()).await?;
         // From here on, every statement sees what earlier holders of these gates have written.
+        let runs: Vec<RunId> = successes.iter().map(|success| success.run).collect();
+        let undone = completion.undone(&runs).await?;
+        let (numbers, successes): (Vec<i64>, Vec<Success>) = (numbers.into_iter().zip(successes))
+            .filter(|(_, success)| !undone.contains(&success.run))
+            .unzip();
         let first = completion.note_successes(&successes).await?;
         let instants: Vec<(i64, Time)> = successes.iter().map(|one| (one.group_id, one.logical_time)).collect();
         weigh.extend(completion.lacking(&instants).await?);
