@@ -1,7 +1,10 @@
 //! What is known of a group's instants, for its followers: which have a run, which were skipped, which succeeded.
 
+use std::collections::{BTreeSet, HashMap, HashSet};
+
 use heddle_domain::Time;
 use heddle_domain::state::RunState;
+use uuid::Uuid;
 
 use crate::StoreError;
 use crate::live::Completion;
@@ -17,16 +20,24 @@ pub struct KnownInstants {
     pub made: Vec<Time>,
 }
 
+/// Intervals and instants at which a group holds up nobody.
+#[derive(Clone, Debug, Default)]
+pub struct ExcusedTimes {
+    /// When it was disabled.
+    pub disabled: Vec<(Time, Option<Time>)>,
+    /// What its overlap skipped.
+    pub skipped: BTreeSet<Time>,
+}
+
 impl Completion {
     /// What is known of a group's instants from `from` to `to`, both included.
     pub async fn known_instants(&mut self, group_id: i64, from: Time, to: Time) -> Result<KnownInstants, StoreError> {
         let rows = sqlx::query!(
-            r#"SELECT s.logical_time AS "at!", true AS "succeeded!", false AS "skipped!", false AS "made!"
+            r#"SELECT s.logical_time AS "at!", NULL AS "made?", false AS "skipped!"
                  FROM heddle.successes s WHERE s.group_id = $1 AND s.logical_time BETWEEN $2 AND $3
                UNION ALL
-               SELECT i.logical_time, coalesce(d.state = 3, false), i.skipped, true
-                 FROM heddle.run_instants i LEFT JOIN heddle.runs_done d ON d.id = i.run
-                WHERE i.group_id = $1 AND i.logical_time BETWEEN $2 AND $3"#,
+               SELECT i.logical_time, i.run, i.skipped
+                 FROM heddle.run_instants i WHERE i.group_id = $1 AND i.logical_time BETWEEN $2 AND $3"#,
             group_id,
             from,
             to
@@ -34,18 +45,67 @@ impl Completion {
         .fetch_all(self.connection())
         .await?;
         let mut known = KnownInstants::default();
+        let mut unknown: HashMap<Uuid, Time> = HashMap::new();
+        let noted: HashSet<Time> = (rows.iter().filter(|row| row.made.is_none()))
+            .map(|row| row.at)
+            .collect();
         for row in rows {
-            if row.succeeded {
-                known.succeeded.push(row.at);
-            }
             if row.skipped {
                 known.skipped.push(row.at);
             }
-            if row.made {
-                known.made.push(row.at);
+            match row.made {
+                None => known.succeeded.push(row.at),
+                Some(run) => {
+                    known.made.push(row.at);
+                    if !noted.contains(&row.at) {
+                        unknown.insert(run, row.at);
+                    }
+                }
             }
         }
+        let runs: Vec<Uuid> = unknown.keys().copied().collect();
+        let done = self.succeeded_of(&runs).await?;
+        known.succeeded.extend(done.iter().filter_map(|run| unknown.get(run)));
         Ok(known)
+    }
+
+    /// Which of these runs are in the history as succeeded. They are named one by one: to plan a join with the history,
+    /// Postgres looks at every day that is kept, which takes milliseconds each time.
+    async fn succeeded_of(&mut self, runs: &[Uuid]) -> Result<Vec<Uuid>, StoreError> {
+        if runs.is_empty() {
+            return Ok(Vec::new());
+        }
+        Ok(sqlx::query_scalar!(
+            "SELECT id FROM heddle.runs_done WHERE id = ANY ($1) AND state = 3",
+            runs
+        )
+        .fetch_all(self.connection())
+        .await?)
+    }
+
+    /// When a group holds up nobody between `from` and `to`, both included: the intervals in which it was disabled (an
+    /// open one has no end), and the instants that its overlap skipped.
+    pub async fn excused_between(&mut self, group_id: i64, from: Time, to: Time) -> Result<ExcusedTimes, StoreError> {
+        let rows = sqlx::query!(
+            r#"SELECT since AS "at!", until, false AS "skipped!" FROM heddle.group_disabled
+                WHERE group_id = $1 AND since <= $3 AND (until IS NULL OR until >= $2)
+               UNION ALL
+               SELECT logical_time, NULL, true FROM heddle.run_instants
+                WHERE group_id = $1 AND logical_time BETWEEN $2 AND $3 AND skipped"#,
+            group_id,
+            from,
+            to
+        )
+        .fetch_all(self.connection())
+        .await?;
+        let mut excused = ExcusedTimes::default();
+        for row in rows {
+            match row.skipped {
+                true => drop(excused.skipped.insert(row.at)),
+                false => excused.disabled.push((row.at, row.until)),
+            }
+        }
+        Ok(excused)
     }
 
     /// When the group's schedules are next due: earlier instants have been decided.
@@ -92,46 +152,38 @@ impl Completion {
         .transpose()
     }
 
-    /// The intervals in which a group was disabled that overlap [from, to]; an open one has no end.
-    pub async fn disabled_between(
-        &mut self,
-        group_id: i64,
-        from: Time,
-        to: Time,
-    ) -> Result<Vec<(Time, Option<Time>)>, StoreError> {
-        Ok(sqlx::query!(
-            "SELECT since, until FROM heddle.group_disabled
-              WHERE group_id = $1 AND since <= $3 AND (until IS NULL OR until >= $2) ORDER BY since",
-            group_id,
-            from,
-            to
-        )
-        .fetch_all(self.connection())
-        .await?
-        .into_iter()
-        .map(|row| (row.since, row.until))
-        .collect())
-    }
-
     /// Which of these (group, logical time) have a succeeded run.
-    pub async fn succeeded_at(&mut self, pairs: &[(i64, Time)]) -> Result<Vec<(i64, Time)>, StoreError> {
-        let groups: Vec<i64> = pairs.iter().map(|pair| pair.0).collect();
-        let times: Vec<Time> = pairs.iter().map(|pair| pair.1).collect();
-        Ok(sqlx::query!(
-            r#"SELECT DISTINCT p.group_id AS "group_id!", p.logical_time AS "logical_time!"
+    pub async fn succeeded_at(&mut self, pairs: &[(i64, Time)]) -> Result<HashSet<(i64, Time)>, StoreError> {
+        if pairs.is_empty() {
+            return Ok(HashSet::new());
+        }
+        let rows = sqlx::query!(
+            r#"SELECT p.group_id AS "group_id!", p.logical_time AS "logical_time!", i.run AS "made?",
+                      EXISTS (SELECT FROM heddle.successes s
+                               WHERE s.group_id = p.group_id AND s.logical_time = p.logical_time OFFSET 0) AS "noted!"
                  FROM UNNEST($1::bigint[], $2::timestamptz[]) AS p (group_id, logical_time)
-                WHERE EXISTS (SELECT FROM heddle.successes s
-                               WHERE s.group_id = p.group_id AND s.logical_time = p.logical_time)
-                   OR EXISTS (SELECT FROM heddle.run_instants i JOIN heddle.runs_done d ON d.id = i.run
-                               WHERE i.group_id = p.group_id AND i.logical_time = p.logical_time AND d.state = 3)"#,
-            &groups,
-            &times
+                 LEFT JOIN LATERAL (SELECT run FROM heddle.run_instants i
+                                     WHERE i.group_id = p.group_id AND i.logical_time = p.logical_time OFFSET 0) AS i
+                        ON true"#,
+            &pairs.iter().map(|pair| pair.0).collect::<Vec<_>>(),
+            &pairs.iter().map(|pair| pair.1).collect::<Vec<_>>()
         )
         .fetch_all(self.connection())
-        .await?
-        .into_iter()
-        .map(|row| (row.group_id, row.logical_time))
-        .collect())
+        .await?;
+        let mut succeeded = HashSet::new();
+        let mut unknown: HashMap<Uuid, (i64, Time)> = HashMap::new();
+        for row in rows {
+            let pair = (row.group_id, row.logical_time);
+            match (row.noted, row.made) {
+                (true, _) => drop(succeeded.insert(pair)),
+                (false, Some(run)) => drop(unknown.insert(run, pair)),
+                (false, None) => {}
+            }
+        }
+        let runs: Vec<Uuid> = unknown.keys().copied().collect();
+        let done = self.succeeded_of(&runs).await?;
+        succeeded.extend(done.iter().filter_map(|run| unknown.get(run)));
+        Ok(succeeded)
     }
 
     /// Which of these (group, logical time) have a succeeded run without a noted success: it was created manually for

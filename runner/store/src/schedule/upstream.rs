@@ -42,7 +42,7 @@
 //! Rows of *link_events* (nobody waits for them), gates in order, rows of *runs_done* whose success is noted in id order, then
 //! as in [`crate::live`]: rows of *runs_live* in id order, then *waits* and *needs*.
 
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 
 use heddle_domain::Time;
 use heddle_domain::backfill::Urgency;
@@ -55,7 +55,7 @@ use crate::database::PgSession;
 use crate::live::Completion;
 use crate::{Store, StoreError};
 
-pub use super::instants::KnownInstants;
+pub use super::instants::{ExcusedTimes, KnownInstants};
 
 /// How many events one transaction handles.
 const EVENTS_MAX: i64 = 500;
@@ -100,6 +100,17 @@ pub struct Success {
     pub backfilled: bool,
     /// If its source includes dependants and has not been cancelled: how urgent their runs are.
     pub cascades: Option<Urgency>,
+}
+
+/// What became of a success that was to be noted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Noted {
+    /// It is the first of its logical time.
+    First,
+    /// Its logical time had one already.
+    Again,
+    /// It does not count: the run has been reopened, or overridden to another state, while the event waited.
+    Undone,
 }
 
 /// A link, seen from the followed group.
@@ -278,6 +289,9 @@ impl Completion {
 
     /// The groups that follow these.
     pub async fn followers(&mut self, upstreams: &[i64]) -> Result<Vec<Follower>, StoreError> {
+        if upstreams.is_empty() {
+            return Ok(Vec::new());
+        }
         Ok(sqlx::query_as!(
             Follower,
             r#"SELECT l.upstream_id, g.id AS group_id, g.name, g.enabled, l.need = 'interval' AS "interval!",
@@ -332,70 +346,93 @@ impl Completion {
         Ok(())
     }
 
-    /// Which of these runs, whose successes are to be noted, have not succeeded any more: they have been reopened, or
-    /// overridden to another state, while that waited in *link_events*. A run that has been deleted has succeeded.
+    /// Notes successes, unless they have been undone; returns for each what became of it.
     ///
     /// Locking: the rows of *runs_done*, in id order, until the end of the transaction. Whoever changes one of them next finds
     /// its success noted, and deletes that; whoever changes one now is waited for. No such transaction waits for events or gates.
-    pub async fn undone(&mut self, runs: &[RunId]) -> Result<HashSet<RunId>, StoreError> {
-        if runs.is_empty() {
-            return Ok(HashSet::new());
-        }
-        let ids: Vec<Uuid> = runs.iter().map(|run| run.0).collect();
-        let succeeded = RunState::Succeeded.number();
-        let found = sqlx::query!(
-            "SELECT id, state FROM heddle.runs_done WHERE id = ANY ($1) ORDER BY id FOR SHARE",
-            &ids
-        )
-        .fetch_all(self.connection())
-        .await?;
-        let known: HashSet<Uuid> = found.iter().map(|row| row.id).collect();
-        let mut undone: HashSet<RunId> = found
-            .into_iter()
-            .filter(|row| row.state != succeeded)
-            .map(|row| RunId(row.id))
-            .collect();
-        let missing: Vec<Uuid> = ids.into_iter().filter(|id| !known.contains(id)).collect();
-        if !missing.is_empty() {
-            let live = sqlx::query_scalar!(
-                r#"SELECT id AS "id!" FROM heddle.runs_live WHERE id = ANY ($1)
-                   UNION ALL SELECT id FROM heddle.runs_done WHERE id = ANY ($1) AND state <> $2"#,
-                &missing,
-                succeeded
-            );
-            undone.extend(live.fetch_all(self.connection()).await?.into_iter().map(RunId));
-        }
-        Ok(undone)
-    }
-
-    /// Notes successes; returns for each whether it is the first of its logical time.
-    pub async fn note_successes(&mut self, successes: &[Success]) -> Result<Vec<bool>, StoreError> {
+    pub async fn note_successes(&mut self, successes: &[Success]) -> Result<Vec<Noted>, StoreError> {
         if successes.is_empty() {
             return Ok(Vec::new());
         }
-        let groups: Vec<i64> = successes.iter().map(|success| success.group_id).collect();
-        let times: Vec<Time> = successes.iter().map(|success| success.logical_time).collect();
         let runs: Vec<Uuid> = successes.iter().map(|success| success.run.0).collect();
-        let new: HashSet<Uuid> = sqlx::query_scalar!(
-            "INSERT INTO heddle.successes (group_id, logical_time, run)
-             SELECT group_id, logical_time, run
-               FROM UNNEST($1::bigint[], $2::timestamptz[], $3::uuid[]) AS s (group_id, logical_time, run)
-              ORDER BY group_id, logical_time
-             ON CONFLICT DO NOTHING
-             RETURNING run",
-            &groups,
-            &times,
+        let found = sqlx::query!(
+            r#"WITH done AS MATERIALIZED (
+                   SELECT id, group_id, logical_time, state FROM heddle.runs_done WHERE id = ANY ($1) ORDER BY id FOR SHARE),
+               noted AS (
+                   INSERT INTO heddle.successes (group_id, logical_time, run)
+                   SELECT group_id, logical_time, id FROM done WHERE state = 3 ORDER BY group_id, logical_time
+                   ON CONFLICT DO NOTHING
+                   RETURNING run)
+               SELECT id AS "run!", state = 3 AS "succeeded!", false AS "first!" FROM done
+               UNION ALL SELECT run, true, true FROM noted"#,
+            &runs
+        )
+        .fetch_all(self.connection())
+        .await?;
+        let mut known: HashMap<Uuid, Noted> = HashMap::new();
+        for row in found {
+            match (row.succeeded, row.first) {
+                (true, true) => drop(known.insert(row.run, Noted::First)),
+                (true, false) => drop(known.entry(row.run).or_insert(Noted::Again)),
+                (false, _) => drop(known.insert(row.run, Noted::Undone)),
+            }
+        }
+        let missing: Vec<&Success> = (successes.iter())
+            .filter(|success| !known.contains_key(&success.run.0))
+            .collect();
+        if !missing.is_empty() {
+            known.extend(self.note_missing(&missing).await?);
+        }
+        Ok(runs
+            .iter()
+            .map(|run| known.get(run).copied().unwrap_or(Noted::Again))
+            .collect())
+    }
+
+    /// The same for runs without a row in *runs_done*: they have been reopened or deleted. A deleted run has succeeded.
+    async fn note_missing(&mut self, missing: &[&Success]) -> Result<HashMap<Uuid, Noted>, StoreError> {
+        let runs: Vec<Uuid> = missing.iter().map(|success| success.run.0).collect();
+        // Whoever reopened one, and was waited for, may have ended it again.
+        let undone: HashSet<Uuid> = sqlx::query_scalar!(
+            r#"SELECT id AS "id!" FROM heddle.runs_live WHERE id = ANY ($1)
+               UNION ALL SELECT id FROM heddle.runs_done WHERE id = ANY ($1) AND state <> 3"#,
             &runs
         )
         .fetch_all(self.connection())
         .await?
         .into_iter()
         .collect();
-        Ok(runs.iter().map(|run| new.contains(run)).collect())
+        let counted: Vec<&&Success> = (missing.iter())
+            .filter(|success| !undone.contains(&success.run.0))
+            .collect();
+        let first: HashSet<Uuid> = sqlx::query_scalar!(
+            "INSERT INTO heddle.successes (group_id, logical_time, run)
+             SELECT group_id, logical_time, run
+               FROM UNNEST($1::bigint[], $2::timestamptz[], $3::uuid[]) AS s (group_id, logical_time, run)
+              ORDER BY group_id, logical_time
+             ON CONFLICT DO NOTHING
+             RETURNING run",
+            &counted.iter().map(|success| success.group_id).collect::<Vec<_>>(),
+            &counted.iter().map(|success| success.logical_time).collect::<Vec<_>>(),
+            &counted.iter().map(|success| success.run.0).collect::<Vec<_>>()
+        )
+        .fetch_all(self.connection())
+        .await?
+        .into_iter()
+        .collect();
+        let noted = |run: &Uuid| match (undone.contains(run), first.contains(run)) {
+            (true, _) => Noted::Undone,
+            (false, true) => Noted::First,
+            (false, false) => Noted::Again,
+        };
+        Ok(runs.into_iter().map(|run| (run, noted(&run))).collect())
     }
 
     /// Which runs of these groups wait for upstreams.
     pub async fn waiting_within(&mut self, groups: &[i64], limit: i64) -> Result<Vec<RunId>, StoreError> {
+        if groups.is_empty() {
+            return Ok(Vec::new());
+        }
         Ok(sqlx::query_scalar!(
             "SELECT run FROM heddle.waits WHERE group_id = ANY ($1) AND upstreams ORDER BY run LIMIT $2",
             groups,
@@ -410,6 +447,9 @@ impl Completion {
 
     /// Which runs lack these instants.
     pub async fn lacking(&mut self, instants: &[(i64, Time)]) -> Result<Vec<RunId>, StoreError> {
+        if instants.is_empty() {
+            return Ok(Vec::new());
+        }
         let groups: Vec<i64> = instants.iter().map(|entry| entry.0).collect();
         let times: Vec<Time> = instants.iter().map(|entry| entry.1).collect();
         Ok(sqlx::query_scalar!(
@@ -431,6 +471,9 @@ impl Completion {
     ///
     /// Locking: the runs in id order, after the gates.
     pub async fn lock_waiting(&mut self, runs: &[RunId]) -> Result<Vec<WaitingRun>, StoreError> {
+        if runs.is_empty() {
+            return Ok(Vec::new());
+        }
         let ids: Vec<Uuid> = runs.iter().map(|run| run.0).collect();
         Ok(sqlx::query!(
             r#"SELECT l.id, l.group_id, l.logical_time, l.interval_start, l.interval_end,

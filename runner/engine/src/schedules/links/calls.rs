@@ -120,11 +120,13 @@ impl Schedules {
         Ok(calls)
     }
 
-    /// Lays out the runs that are called for, of those followers that wait for nobody else.
+    /// Lays out the runs that are called for, of those followers that wait for nobody else. `succeeded`: the successes of
+    /// this transaction; the others are read.
     pub(super) async fn answer(
         self: &Arc<Self>,
         completion: &mut Completion,
         calls: Vec<Calling<'_>>,
+        mut succeeded: HashSet<(i64, Time)>,
         called: &mut Called,
     ) -> Result<(), EngineError> {
         if calls.is_empty() {
@@ -139,8 +141,9 @@ impl Schedules {
                 let above = family.above(call.follower.group_id);
                 above.iter().map(|link| (link.upstream_id, call.at))
             })
+            .filter(|pair| !succeeded.contains(pair))
             .collect();
-        let mut succeeded: HashSet<(i64, Time)> = completion.succeeded_at(&pairs).await?.into_iter().collect();
+        succeeded.extend(completion.succeeded_at(&pairs).await?);
         let unnoted: Vec<(i64, Time)> = pairs.into_iter().filter(|pair| !succeeded.contains(pair)).collect();
         succeeded.extend(completion.succeeded_unnoted(&unnoted).await?);
         // The follower gets no run for that instant either, and must not hold up its own followers.

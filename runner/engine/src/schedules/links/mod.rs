@@ -21,7 +21,7 @@ use heddle_domain::id::RunId;
 use heddle_domain::{Chain, Time};
 use heddle_store::StoreError;
 use heddle_store::live::Completion;
-use heddle_store::upstream::{LeftEvent, LinkEvent, Success};
+use heddle_store::upstream::{LeftEvent, LinkEvent, Noted, Success};
 use parking_lot::Mutex;
 use uuid::Uuid;
 
@@ -217,22 +217,21 @@ impl Schedules {
         gates.extend(followers.iter().map(|follower| follower.group_id));
         completion.hold_gates(&gates.into_iter().collect::<Vec<_>>()).await?;
         // From here on, every statement sees what earlier holders of these gates have written.
-        let runs: Vec<RunId> = successes.iter().map(|success| success.run).collect();
-        let undone = completion.undone(&runs).await?;
-        let (numbers, successes): (Vec<i64>, Vec<Success>) = (numbers.into_iter().zip(successes))
-            .filter(|(_, success)| !undone.contains(&success.run))
-            .unzip();
-        let first = completion.note_successes(&successes).await?;
-        let instants: Vec<(i64, Time)> = successes.iter().map(|one| (one.group_id, one.logical_time)).collect();
+        let noted = completion.note_successes(&successes).await?;
+        let successes: Vec<(i64, &Success, bool)> = (numbers.iter().zip(&successes).zip(noted))
+            .filter(|(_, noted)| *noted != Noted::Undone)
+            .map(|((id, success), noted)| (*id, success, noted == Noted::First))
+            .collect();
+        let instants: Vec<(i64, Time)> = (successes.iter())
+            .map(|(_, success, _)| (success.group_id, success.logical_time))
+            .collect();
         weigh.extend(completion.lacking(&instants).await?);
         let concerned: Vec<i64> = concerned.into_iter().collect();
         weigh.extend(completion.waiting_within(&concerned, CHANGED_MAX).await?);
         let mut called = Called::default();
-        let successes: Vec<(i64, &Success, bool)> = (numbers.iter().zip(&successes).zip(first))
-            .map(|((id, success), first)| (*id, success, first))
-            .collect();
         let calls = self.calls(&successes, &left_out, &followers, &mut called).await?;
-        self.answer(&mut completion, calls, &mut called).await?;
+        let instants = instants.into_iter().collect();
+        self.answer(&mut completion, calls, instants, &mut called).await?;
         let waiting = completion.lock_waiting(&weigh.into_iter().collect::<Vec<_>>()).await?;
         let weighed = self.weigh_all(&mut completion, waiting).await?;
         completion.write_weighed(&weighed).await?;

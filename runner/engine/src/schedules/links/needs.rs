@@ -22,7 +22,7 @@ use std::sync::Arc;
 use heddle_domain::Time;
 use heddle_domain::state::RunState;
 use heddle_store::live::Completion;
-use heddle_store::upstream::{Above, WaitingRun, Weighed};
+use heddle_store::upstream::{Above, ExcusedTimes, WaitingRun, Weighed};
 use serde_json::{Value, json};
 
 use super::{Schedules, unless_unreadable};
@@ -187,7 +187,7 @@ async fn latest(
         return Ok(made);
     };
     let pairs: Vec<(i64, Time)> = above.iter().map(|link| (link.upstream_id, common)).collect();
-    let succeeded = completion.succeeded_at(&pairs).await?.into_iter().collect();
+    let succeeded = completion.succeeded_at(&pairs).await?;
     let counts = match call(completion, family, above, &succeeded, common).await? {
         Call::Waits | Call::LeftOut => true,
         // It is called for and there is no run: it was disabled, it did not follow them yet, or the run will never come.
@@ -198,7 +198,7 @@ async fn latest(
 
 /// Whether a group was disabled at an instant.
 async fn was_disabled(completion: &mut Completion, group: i64, at: Time) -> Result<bool, EngineError> {
-    Ok(!completion.disabled_between(group, at, at).await?.is_empty())
+    Ok(!completion.excused_between(group, at, at).await?.disabled.is_empty())
 }
 
 /// The instant that is missing for a `latest` link.
@@ -227,11 +227,9 @@ async fn latest_lack(
     Ok(Some(instant))
 }
 
-/// Intervals and instants at which a group holds up nobody.
-#[derive(Default)]
+/// When a group holds up nobody.
 struct Excused {
-    disabled: Vec<(Time, Option<Time>)>,
-    skipped: BTreeSet<Time>,
+    times: ExcusedTimes,
     /// For a group without schedules, the groups that it follows: an instant that all of them skip gets no run here
     /// either.
     above: Vec<Excused>,
@@ -240,8 +238,8 @@ struct Excused {
 impl Excused {
     fn covers(&self, at: Time) -> bool {
         let within = |(since, until): &(Time, Option<Time>)| *since <= at && until.is_none_or(|until| at <= until);
-        self.skipped.contains(&at)
-            || self.disabled.iter().any(within)
+        self.times.skipped.contains(&at)
+            || self.times.disabled.iter().any(within)
             || (!self.above.is_empty() && self.above.iter().all(|above| above.covers(at)))
     }
 }
@@ -256,13 +254,7 @@ async fn excused(
     depth: u32,
 ) -> Result<Excused, EngineError> {
     let mut excused = Excused {
-        disabled: completion.disabled_between(group, from, to).await?,
-        skipped: completion
-            .known_instants(group, from, to)
-            .await?
-            .skipped
-            .into_iter()
-            .collect(),
+        times: completion.excused_between(group, from, to).await?,
         above: Vec::new(),
     };
     if family.revision(group)?.schedules.is_empty() && depth < DEPTH_MAX {
