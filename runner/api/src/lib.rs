@@ -13,6 +13,7 @@ mod claim;
 mod control;
 mod dispatch;
 mod group;
+mod json;
 mod list;
 mod log;
 mod message;
@@ -48,6 +49,7 @@ pub use group::{
     Detached, DisableMode, DisableRequest, Graph, GraphEdge, GraphLink, GraphNode, Group, GroupPatch, GroupPut,
     NextInstant, NextInstants, Revision, Validation,
 };
+pub use json::Json;
 pub use list::List;
 pub use log::{LogLine, RunEvent};
 pub use message::{

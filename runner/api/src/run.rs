@@ -4,11 +4,12 @@ use std::collections::BTreeMap;
 
 use heddle_domain::state::{AttemptState, ErrorKind, RunState, Skip, TaskState, Trigger};
 use schemars::JsonSchema;
-use serde::{Deserialize, Serialize};
-use serde_json::Value;
+use serde::de::Error as _;
+use serde::{Deserialize, Deserializer, Serialize};
+use serde_json::{Map, Value};
 use uuid::Uuid;
 
-use crate::Moment;
+use crate::{Json, Moment};
 
 /// The data interval of a run: from the previous instant of its schedule to this one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
@@ -153,7 +154,7 @@ pub struct TaskRun {
     /// When it reached its final state.
     pub finished_at: Option<Moment>,
     /// The output, any JSON.
-    pub output: Option<Value>,
+    pub output: Option<Json>,
     /// The error of its last attempt.
     pub error: Option<Failure>,
     /// The id of the node of its last attempt.
@@ -232,11 +233,63 @@ pub struct Attempt {
 }
 
 /// A task run with its attempts.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[derive(Clone, Debug, PartialEq, Serialize, JsonSchema)]
 pub struct TaskDetail {
     /// The task run as it is now.
     #[serde(flatten)]
     pub task: TaskRun,
     /// All attempts, oldest first.
     pub attempts: Vec<Attempt>,
+}
+
+/// By hand: an output cannot be read inside a flattened structure ([`Json`]).
+impl<'de> Deserialize<'de> for TaskDetail {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let mut fields = Map::deserialize(deserializer)?;
+        let attempts = fields.remove("attempts");
+        let attempts = attempts.ok_or_else(|| D::Error::missing_field("attempts"))?;
+        Ok(Self {
+            task: serde_json::from_value(Value::Object(fields)).map_err(D::Error::custom)?,
+            attempts: serde_json::from_value(attempts).map_err(D::Error::custom)?,
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_task_with_its_attempts_is_read_as_it_is_written() {
+        let task = TaskRun {
+            task: "load".into(),
+            item: Some(3),
+            state: TaskState::Succeeded,
+            attempt: 1,
+            next_attempt_at: None,
+            waiting_for: None,
+            started_at: None,
+            finished_at: None,
+            output: Some(r#"{"rows": [1, {"a": null}]}"#.parse().unwrap()),
+            error: None,
+            node: None,
+            worker: None,
+            r#override: None,
+            progress: None,
+            note: None,
+            items: None,
+        };
+        let detail = TaskDetail {
+            task,
+            attempts: Vec::new(),
+        };
+        let read: TaskDetail = serde_json::from_str(&serde_json::to_string(&detail).unwrap()).unwrap();
+        assert_eq!(
+            read.task.output.unwrap().value(),
+            serde_json::json!({"rows": [1, {"a": null}]})
+        );
+        assert_eq!((read.task.item, read.attempts), (Some(3), Vec::new()));
+        let error = serde_json::from_str::<TaskDetail>("{}").unwrap_err();
+        assert!(error.to_string().contains("attempts"), "{error}");
+    }
 }

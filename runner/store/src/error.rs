@@ -2,6 +2,7 @@
 
 use std::fmt;
 use std::panic::Location;
+use std::str::FromStr;
 use std::sync::Arc;
 
 use serde::Serialize;
@@ -91,12 +92,12 @@ impl StoreError {
     }
 
     /// The value of a column with JSON text.
-    pub fn json_in(
+    pub fn json_in<T: FromStr<Err = serde_json::Error>>(
         text: &str,
         (table, column): (&'static str, &'static str),
         row: impl fmt::Display,
-    ) -> Result<Value, Self> {
-        serde_json::from_str(text)
+    ) -> Result<T, Self> {
+        text.parse()
             .map_err(|error| Self::unreadable(table, column, row, format_args!("not JSON: {error}")))
     }
 

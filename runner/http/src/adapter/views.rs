@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use heddle_api::{Attempt, DataInterval, Failure, Override, Run, TaskDetail, TaskRun, TaskWait, TaskWaitReason};
+use heddle_api::{Attempt, DataInterval, Failure, Json, Override, Run, TaskDetail, TaskRun, TaskWait, TaskWaitReason};
 use heddle_domain::Time;
 use heddle_domain::id::RunId;
 use heddle_domain::plan::{Plan, PlanTask, TaskIndex};
@@ -152,10 +152,11 @@ fn task_runs(engine: &Engine, plan: &Plan, detail: &RunDetail) -> Result<Vec<Tas
     let run = RunId(detail.run.id);
     let progress = Progress::from_bytes(&detail.run.progress)
         .map_err(|error| Refusal::from(EngineError::Progress { run, error }))?;
-    let mut attempts: BTreeMap<TaskKey, Vec<&AttemptView>> = BTreeMap::new();
-    for attempt in &detail.attempts {
-        attempts.entry(attempt.key).or_default().push(attempt);
-    }
+    // They are in the order of their keys.
+    let attempts: BTreeMap<TaskKey, &[AttemptView]> = (detail.attempts)
+        .chunk_by(|one, next| one.key == next.key)
+        .map(|some| (some[0].key, some))
+        .collect();
     let open = detail.attempts.iter().filter(|attempt| attempt.finished_at.is_none());
     let under_way: BTreeSet<TaskIndex> = open.map(|attempt| attempt.key.task).collect();
     let mut overrides: BTreeMap<TaskKey, &OverrideView> = BTreeMap::new();
@@ -167,9 +168,8 @@ fn task_runs(engine: &Engine, plan: &Plan, detail: &RunDetail) -> Result<Vec<Tas
         }
     }
     let shown = |key: TaskKey| {
-        let none = Vec::new();
         let found = Found {
-            attempts: attempts.get(&key).unwrap_or(&none),
+            attempts: attempts.get(&key).copied().unwrap_or_default(),
             last_override: overrides.get(&key).copied(),
             cleared: [key, TaskKey::whole(key.task)]
                 .iter()
@@ -214,7 +214,7 @@ fn task_runs(engine: &Engine, plan: &Plan, detail: &RunDetail) -> Result<Vec<Tas
 
 /// What is known of a task run besides its state.
 struct Found<'a> {
-    attempts: &'a [&'a AttemptView],
+    attempts: &'a [AttemptView],
     /// The last override of an operator.
     last_override: Option<&'a OverrideView>,
     /// When it was last cleared: earlier ends say nothing about its state.
@@ -268,7 +268,7 @@ fn task_run(
     state: TaskState,
     found: &Found<'_>,
 ) -> Result<TaskRun, StoreError> {
-    let newest = found.attempts.last().copied();
+    let newest = found.attempts.last();
     let last = newest.filter(|attempt| {
         let ended_before = |cleared| attempt.finished_at.is_some_and(|ended| ended <= cleared);
         !found.cleared.is_some_and(ended_before)
@@ -302,7 +302,7 @@ fn task_run(
         None
     };
     let output = output_of(state, last, last_override).map(|(table, output)| {
-        let row = format!("{run}/{}/{}", key.task, key.item_number());
+        let row = format_args!("{run}/{}/{}", key.task, key.item_number());
         StoreError::json_in(output, (table, "output"), row)
     });
     let task = &plan.tasks[key.task as usize];
@@ -382,12 +382,7 @@ fn mapped(
     let in_effect = last_override.is_some_and(|last_override| last.is_none_or(|last| last <= last_override.at.into()));
     let said = in_effect && whole.state == TaskState::Succeeded && whole.output.is_some();
     if matches!(whole.state, TaskState::Succeeded | TaskState::Failed) && !said {
-        whole.output = Some(Value::Array(
-            items
-                .iter()
-                .map(|item| item.output.clone().unwrap_or(Value::Null))
-                .collect(),
-        ));
+        whole.output = Some(Json::array(items.iter().map(|item| item.output.as_ref())));
     }
     if whole.state == TaskState::Failed
         && let Some((kind, message)) = failure

@@ -6,6 +6,7 @@ use heddle_domain::Time;
 use heddle_domain::id::RunId;
 use heddle_domain::run::TaskKey;
 use heddle_domain::state::{AttemptState, ErrorKind, TaskState};
+use sqlx::postgres::PgRow;
 use sqlx::{Postgres, QueryBuilder, Row};
 use uuid::Uuid;
 
@@ -93,19 +94,25 @@ impl OverrideView {
     pub const RUN: u16 = u16::MAX;
 }
 
-/// The attempts of run `$1`, ended and running, as a JSON array of arrays: short, and parsed at once.
-const ATTEMPTS_OF_RUN: &str = "(SELECT json_agg(a.columns)::text FROM (
-    SELECT json_build_array(task, item, attempt, state, skipped, started_at, finished_at, node, output, error_kind,
-                            error_message, error_trace, memory_bytes, cpu_micros, worker, NULL, NULL) AS columns
-      FROM heddle.attempts WHERE run = $1
-    UNION ALL
-    SELECT json_build_array(w.task, w.item, w.attempt, 0, false, w.started_at, NULL, l.node, NULL, NULL, NULL, NULL, NULL,
-                            NULL, c.worker, c.progress, c.note)
-      FROM heddle.running w
-      LEFT JOIN heddle.leases l ON l.lease = w.lease
-      LEFT JOIN heddle.queue_claims c ON w.lease < 0 AND c.run = $1 AND c.task = w.task AND c.item = w.item
-                                     AND c.lease = w.lease
-     WHERE w.run = $1) AS a)";
+/// The attempts of run `$1`, ended and running, as one array for each column: in the binary form, ten thousand attempts
+/// take a tenth of the time that they take as JSON.
+const ATTEMPTS_OF_RUN: &str = "(SELECT array_agg(task) AS tasks, array_agg(item) AS items, array_agg(attempt) AS numbers,
+           array_agg(state) AS states, array_agg(skipped) AS skips, array_agg(started_at) AS starts,
+           array_agg(finished_at) AS ends, array_agg(node) AS nodes, array_agg(output) AS outputs,
+           array_agg(error_kind) AS error_kinds, array_agg(error_message) AS error_messages,
+           array_agg(error_trace) AS error_traces, array_agg(memory_bytes) AS memories, array_agg(cpu_micros) AS cpus,
+           array_agg(worker) AS workers, array_agg(progress) AS progresses, array_agg(note) AS notes
+      FROM (SELECT task, item, attempt, state, skipped, started_at, finished_at, node, output, error_kind, error_message,
+                   error_trace, memory_bytes, cpu_micros, worker, NULL::double precision AS progress, NULL::text AS note
+              FROM heddle.attempts WHERE run = $1
+            UNION ALL
+            SELECT w.task, w.item, w.attempt, 0::smallint, false, w.started_at, NULL, l.node, NULL, NULL, NULL, NULL, NULL,
+                   NULL, c.worker, c.progress, c.note
+              FROM heddle.running w
+              LEFT JOIN heddle.leases l ON l.lease = w.lease
+              LEFT JOIN heddle.queue_claims c ON w.lease < 0 AND c.run = $1 AND c.task = w.task AND c.item = w.item
+                                             AND c.lease = w.lease
+             WHERE w.run = $1) AS a)";
 
 /// When retries of run `$1` are due, as a JSON array of arrays; an ended run has none, and no timers are read.
 const TIMERS_OF_RUN: &str = "(SELECT json_agg(json_build_array(t.task, t.item, t.due_at))::text
@@ -148,54 +155,69 @@ impl WaitColumns {
 const OVERRIDES_OF_RUN: &str = "(SELECT json_agg(json_build_array(task, item, at, state, reason, actor, output))::text
       FROM heddle.overrides WHERE run = $1)";
 
-/// The columns of [`ATTEMPTS_OF_RUN`], in its order.
-#[derive(serde::Deserialize)]
-struct AttemptColumns(
-    i16,
-    i32,
-    i16,
-    i16,
-    bool,
-    Time,
-    Option<Time>,
-    Option<Uuid>,
-    Option<String>,
-    Option<i16>,
-    Option<String>,
-    Option<String>,
-    Option<i64>,
-    Option<i64>,
-    Option<String>,
-    Option<f64>,
-    Option<String>,
-);
+/// A column of [`ATTEMPTS_OF_RUN`].
+fn column<T>(row: &PgRow, name: &str) -> Result<std::vec::IntoIter<T>, StoreError>
+where
+    T: for<'r> sqlx::Decode<'r, Postgres> + sqlx::Type<Postgres> + sqlx::postgres::PgHasArrayType,
+{
+    // Without attempts there are no arrays.
+    let column: Option<Vec<T>> = row.try_get(name)?;
+    Ok(column.unwrap_or_default().into_iter())
+}
 
-impl AttemptColumns {
-    fn view(self, run: RunId) -> Result<AttemptView, StoreError> {
-        let columns = self;
-        let row = || format!("{run}/{}/{}/{}", columns.0, columns.1, columns.2);
-        let kind = columns
-            .9
-            .map(|kind| StoreError::known(ErrorKind::from_number, kind, ("attempts", "error_kind"), row()));
-        Ok(AttemptView {
-            key: TaskKey::from_numbers(columns.0, columns.1),
-            attempt: columns.2 as u32,
-            state: StoreError::known(AttemptState::from_number, columns.3, ("attempts", "state"), row())?,
-            skipped: columns.4,
-            started_at: columns.5,
-            finished_at: columns.6,
-            node: columns.7,
-            output: columns.8,
+/// The attempts of a run, in the order of their keys and numbers.
+fn attempts_of(row: &PgRow, run: RunId) -> Result<Vec<AttemptView>, StoreError> {
+    let tasks = column::<i16>(row, "tasks")?;
+    let mut attempts = Vec::with_capacity(tasks.len());
+    let mut items = column::<i32>(row, "items")?;
+    let mut numbers = column::<i16>(row, "numbers")?;
+    let mut states = column::<i16>(row, "states")?;
+    let mut skips = column::<bool>(row, "skips")?;
+    let mut starts = column::<Time>(row, "starts")?;
+    let mut ends = column::<Option<Time>>(row, "ends")?;
+    let mut nodes = column::<Option<Uuid>>(row, "nodes")?;
+    let mut outputs = column::<Option<String>>(row, "outputs")?;
+    let mut error_kinds = column::<Option<i16>>(row, "error_kinds")?;
+    let mut error_messages = column::<Option<String>>(row, "error_messages")?;
+    let mut error_traces = column::<Option<String>>(row, "error_traces")?;
+    let mut memories = column::<Option<i64>>(row, "memories")?;
+    let mut cpus = column::<Option<i64>>(row, "cpus")?;
+    let mut workers = column::<Option<String>>(row, "workers")?;
+    let mut progresses = column::<Option<f64>>(row, "progresses")?;
+    let mut notes = column::<Option<String>>(row, "notes")?;
+    for task in tasks {
+        // All arrays are equally long: each row has a value, or a null, in each of them.
+        let (Some(item), Some(number), Some(state), Some(skipped), Some(started_at)) =
+            (items.next(), numbers.next(), states.next(), skips.next(), starts.next())
+        else {
+            break;
+        };
+        let at = || format!("{run}/{task}/{item}/{number}");
+        let kind = error_kinds
+            .next()
+            .flatten()
+            .map(|kind| StoreError::known(ErrorKind::from_number, kind, ("attempts", "error_kind"), at()));
+        attempts.push(AttemptView {
+            key: TaskKey::from_numbers(task, item),
+            attempt: number as u32,
+            state: StoreError::known(AttemptState::from_number, state, ("attempts", "state"), at())?,
+            skipped,
+            started_at,
+            finished_at: ends.next().flatten(),
+            node: nodes.next().flatten(),
+            output: outputs.next().flatten(),
             error_kind: kind.transpose()?,
-            error_message: columns.10,
-            error_trace: columns.11,
-            memory_bytes: columns.12,
-            cpu_micros: columns.13,
-            worker: columns.14,
-            progress: columns.15,
-            note: columns.16,
-        })
+            error_message: error_messages.next().flatten(),
+            error_trace: error_traces.next().flatten(),
+            memory_bytes: memories.next().flatten(),
+            cpu_micros: cpus.next().flatten(),
+            worker: workers.next().flatten(),
+            progress: progresses.next().flatten(),
+            note: notes.next().flatten(),
+        });
     }
+    attempts.sort_by_key(|attempt| (attempt.key, attempt.attempt));
+    Ok(attempts)
 }
 
 /// The columns of [`OVERRIDES_OF_RUN`], in its order.
@@ -220,10 +242,8 @@ impl OverrideColumns {
 impl Store {
     /// A run with its attempts, as of one moment: one statement, so one snapshot and one round trip.
     pub async fn run_detail(&self, id: RunId) -> Result<Option<RunDetail>, StoreError> {
-        let mut query = QueryBuilder::<Postgres>::new("SELECT runs.*, ");
+        let mut query = QueryBuilder::<Postgres>::new("SELECT runs.*, attempts.*, ");
         query
-            .push(ATTEMPTS_OF_RUN)
-            .push(" AS attempts, ")
             .push(OVERRIDES_OF_RUN)
             .push(" AS overrides, ")
             .push(TIMERS_OF_RUN)
@@ -243,15 +263,18 @@ impl Store {
             .push(NAMES)
             .push(", l.xmin::text AS version FROM heddle.runs_done l")
             .push(JOINS);
-        query.push("WHERE l.id = ").push_bind(id.0).push(") AS runs");
+        query
+            .push("WHERE l.id = ")
+            .push_bind(id.0)
+            .push(") AS runs CROSS JOIN LATERAL ")
+            .push(ATTEMPTS_OF_RUN)
+            .push(" AS attempts");
         let Some(row) = query.build().fetch_optional(&self.pool).await? else {
             return Ok(None);
         };
         let run = RunRow::read(&row)?;
         let unreadable = |table| move |error: serde_json::Error| StoreError::unreadable(table, "of run", id, error);
-        let attempts: Option<String> = row.try_get("attempts")?;
-        let attempts: Vec<AttemptColumns> =
-            serde_json::from_str(attempts.as_deref().unwrap_or("[]")).map_err(unreadable("attempts"))?;
+        let attempts = attempts_of(&row, id)?;
         let overrides: Option<String> = row.try_get("overrides")?;
         let overrides: Vec<OverrideColumns> =
             serde_json::from_str(overrides.as_deref().unwrap_or("[]")).map_err(unreadable("overrides"))?;
@@ -270,9 +293,6 @@ impl Store {
             None => Vec::new(),
         };
         let waits = waits.into_iter().map(WaitColumns::view).collect();
-        let attempts: Result<Vec<AttemptView>, StoreError> = attempts.into_iter().map(|row| row.view(id)).collect();
-        let mut attempts = attempts?;
-        attempts.sort_by_key(|attempt| (attempt.key, attempt.attempt));
         let overrides: Result<Vec<OverrideView>, StoreError> = overrides.into_iter().map(|row| row.view(id)).collect();
         let mut overrides = overrides?;
         overrides.sort_by_key(|one| one.at);

@@ -186,7 +186,7 @@ fn row(ctx: &Ctx, name: &str, before: Option<&TaskRun>, after: Option<&TaskRun>)
 
 fn outputs(run: &Run) -> Value {
     let given = data::outputs(run).into_iter();
-    Value::Object(given.map(|(task, output)| (task.to_owned(), output.clone())).collect())
+    Value::Object(given.map(|(task, output)| (task.to_owned(), output)).collect())
 }
 
 fn differs(ctx: &Ctx, before: &Value, after: &Value) -> Markup {

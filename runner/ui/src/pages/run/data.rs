@@ -75,9 +75,9 @@ pub(super) async fn inside(ctx: &Ctx, run: &Run) -> Result<Markup, Trouble> {
 }
 
 /// The output of each task; for a mapped task, what its items did.
-pub(in crate::pages) fn outputs(run: &Run) -> Vec<(&str, &Value)> {
+pub(in crate::pages) fn outputs(run: &Run) -> Vec<(&str, Value)> {
     run.wholes()
-        .filter_map(|task| Some((task.task.as_str(), task.output.as_ref()?)))
+        .filter_map(|task| Some((task.task.as_str(), task.output.as_ref()?.value())))
         .collect()
 }
 
@@ -114,7 +114,7 @@ fn by_task(
     run: &Run,
     plan: &Plan,
     defaults: &BTreeMap<String, Map<String, Value>>,
-    outputs: &[(&str, &Value)],
+    outputs: &[(&str, Value)],
 ) -> Markup {
     let none = Map::new();
     let of_run = run.params.as_object().unwrap_or(&none);
@@ -154,18 +154,13 @@ fn one(ctx: &Ctx, params: &BTreeMap<&str, (&'static str, &Value)>) -> Markup {
 }
 
 /// The outputs of the tasks before it, which its templates read as `upstream`.
-fn upstream(ctx: &Ctx, plan: &Plan, task: &PlanTask, outputs: &[(&str, &Value)], ended: bool) -> Markup {
+fn upstream(ctx: &Ctx, plan: &Plan, task: &PlanTask, outputs: &[(&str, Value)], ended: bool) -> Markup {
     let needs = task
         .depends_on
         .iter()
         .map(|needed| plan.tasks[*needed as usize].name.as_str());
     let found: Vec<(&str, Option<&Value>)> = needs
-        .map(|name| {
-            (
-                name,
-                outputs.iter().find(|(of, _)| *of == name).map(|(_, value)| *value),
-            )
-        })
+        .map(|name| (name, outputs.iter().find(|(of, _)| *of == name).map(|(_, value)| value)))
         .collect();
     html! {
         @if !found.is_empty() {
