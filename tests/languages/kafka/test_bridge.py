@@ -66,7 +66,7 @@ class Wire:
         self.target = (address.hostname, address.port)
         self.listener = socket.create_server(("127.0.0.1", 0))
         self.base = f"http://127.0.0.1:{self.listener.getsockname()[1]}"
-        self.budget, self.cuts, self.refusing = None, 0, False
+        self.budget, self.cuts, self.refusing, self.opened = None, 0, False, 0
         threading.Thread(target=self.accept, daemon=True).start()
 
     def accept(self):
@@ -78,6 +78,7 @@ class Wire:
             far = socket.create_connection(self.target)
             for source, sink, counted in ((near, far, False), (far, near, True)):
                 threading.Thread(target=self.pump, args=(source, sink, counted), daemon=True).start()
+            self.opened += 1
 
     def pump(self, source, sink, counted):
         try:
@@ -242,9 +243,12 @@ def main():
     assert broker.held.wait(PATIENCE)
     bridge.kill()
     broker.release.set()
+    opened = wire.opened
     bridge = Bridge(wire.base, broker.address)
     check(heddle, broker, 128)
     assert broker.aborted == 1
+    # All of that was in Kafka before this bridge began. There is nothing to cut before it reads the feed.
+    within("connection to the feed", lambda: wire.opened > opened)
 
     # The feed is cut in the middle of a line, and Heddle cannot be reached for a moment.
     wire.budget, wire.refusing = 1_000, True
