@@ -102,8 +102,8 @@ const ATTEMPTS_OF_RUN: &str = "(SELECT array_agg(task) AS tasks, array_agg(item)
            array_agg(error_kind) AS error_kinds, array_agg(error_message) AS error_messages,
            array_agg(error_trace) AS error_traces, array_agg(memory_bytes) AS memories, array_agg(cpu_micros) AS cpus,
            array_agg(worker) AS workers, array_agg(progress) AS progresses, array_agg(note) AS notes
-      FROM (SELECT task, item, attempt, state, skipped, started_at, finished_at, node, output, error_kind, error_message,
-                   error_trace, memory_bytes, cpu_micros, worker, NULL::double precision AS progress, NULL::text AS note
+      FROM (SELECT task, item, attempt, state, skipped, started_at, finished_at, node, output, error_kind,
+                   error_message, error_trace, memory_bytes, cpu_micros, worker, NULL::double precision AS progress, NULL::text AS note
               FROM heddle.attempts WHERE run = $1
             UNION ALL
             SELECT w.task, w.item, w.attempt, 0::smallint, false, w.started_at, NULL, l.node, NULL, NULL, NULL, NULL, NULL,
@@ -170,7 +170,7 @@ fn attempts_of(row: &PgRow, run: RunId) -> Result<Vec<AttemptView>, StoreError> 
     let tasks = column::<i16>(row, "tasks")?;
     let mut attempts = Vec::with_capacity(tasks.len());
     let mut items = column::<i32>(row, "items")?;
-    let mut numbers = column::<i16>(row, "numbers")?;
+    let mut numbers = column::<i32>(row, "numbers")?;
     let mut states = column::<i16>(row, "states")?;
     let mut skips = column::<bool>(row, "skips")?;
     let mut starts = column::<Time>(row, "starts")?;
