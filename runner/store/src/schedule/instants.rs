@@ -188,6 +188,9 @@ impl Completion {
 
     /// Which of these (group, logical time) have a succeeded run without a noted success: it was created manually for
     /// that time, when no group followed yet.
+    ///
+    /// The arrays come from subqueries, so that Postgres expects equally many pairs with and without their values, and
+    /// keeps one plan: a plan for given values looks at every day that is kept, which takes milliseconds each time.
     pub async fn succeeded_unnoted(&mut self, pairs: &[(i64, Time)]) -> Result<Vec<(i64, Time)>, StoreError> {
         if pairs.is_empty() {
             return Ok(Vec::new());
@@ -196,7 +199,7 @@ impl Completion {
         let times: Vec<Time> = pairs.iter().map(|pair| pair.1).collect();
         Ok(sqlx::query!(
             r#"SELECT DISTINCT p.group_id AS "group_id!", p.logical_time AS "logical_time!"
-                 FROM UNNEST($1::bigint[], $2::timestamptz[]) AS p (group_id, logical_time)
+                 FROM UNNEST((SELECT $1::bigint[]), (SELECT $2::timestamptz[])) AS p (group_id, logical_time)
                 CROSS JOIN LATERAL (SELECT FROM heddle.runs_done d
                                      WHERE d.group_id = p.group_id AND d.logical_time = p.logical_time
                                        AND d.logical_time <> d.created_at AND d.trigger <> 4 AND d.state = 3

@@ -6,14 +6,17 @@
 -- Postgres computes first. So all runs are locked before the first row is deleted. An attempt whose row is gone, or
 -- has another lease or number, is not returned, and nothing of it is written: it was reported by a node that had lost
 -- it.
+--
+-- The ids come from a subquery: Postgres keeps a plan if it expects equally many rows without the values, and otherwise
+-- makes one each time.
 WITH ended AS (
-    SELECT * FROM UNNEST($1::uuid[], $2::smallint[], $3::integer[], $4::integer[], $5::bigint[])
+    SELECT * FROM UNNEST((SELECT $1::uuid[]), $2::smallint[], $3::integer[], $4::integer[], $5::bigint[])
         AS e (run, task, item, attempt, lease)
 ),
 locked AS MATERIALIZED (
     SELECT l.id, l.state, l.progress
       FROM heddle.runs_live l
-     WHERE l.id = ANY ($1)
+     WHERE l.id = ANY ((SELECT $1::uuid[])::uuid[])
      ORDER BY l.id
        FOR NO KEY UPDATE
 ),
