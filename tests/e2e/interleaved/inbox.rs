@@ -1,11 +1,12 @@
 //! What waits for its time or for a run: timers, and what the inbox takes.
 
+use chrono::TimeDelta;
 use heddle_domain::Clock;
 use heddle_domain::run::TaskKey;
 use heddle_domain::state::RunState;
 use heddle_store::Store;
 use heddle_store::live::{Completion, RunWrite, Take};
-use heddle_store::upstream::LinkEvent;
+use heddle_store::upstream::{LinkEvent, Noted, Success};
 use heddle_tests::eventually;
 use tokio_postgres::Client;
 
@@ -189,4 +190,50 @@ async fn what_the_inbox_has() {
     let events = unhindered(completion.take_link_events(&[])).await.unwrap();
     let events: Vec<LinkEvent> = events.into_iter().map(|(_, event)| event).collect();
     assert_eq!(events, [LinkEvent::Changed(2)]);
+}
+
+/// A success is noted once, unless it has been undone by then: its run is live again, or has been overridden. A run that has
+/// been deleted has succeeded. Whoever is changing one is waited for.
+#[tokio::test]
+async fn successes_that_are_noted() {
+    let (_world, store, sql, mut other) = set_up().await;
+    for (number, state) in [(1, 3), (2, 4), (5, 3)] {
+        let done = format!(
+            "INSERT INTO heddle.runs_done (id, group_id, revision_id, state, trigger, priority, logical_time,
+                 interval_start, interval_end, params, created_at, progress, finished_at)
+             VALUES ('{}', 1, 1, {state}, 1, 0, '2026-01-01'::timestamptz + {number} * interval '1 day', now(), now(), '{{}}',
+                 now(), '', now())",
+            run(number)
+        );
+        sql.batch_execute(&done).await.unwrap();
+    }
+    under_way(&sql, &[3], 7).await;
+    let since = "2026-01-01T00:00:00Z".parse::<heddle_domain::Time>().unwrap();
+    let success = |number: u128| Success {
+        group_id: 1,
+        run: run(number),
+        logical_time: since + TimeDelta::days(number as i64),
+        source: None,
+        backfilled: false,
+        cascades: None,
+    };
+    // The fourth is nowhere.
+    let all = [1, 2, 3, 4].map(success);
+    let mut completion = begin(&store, 7).await;
+    let noted = completion.note_successes(&all).await.unwrap();
+    assert_eq!(noted, [Noted::First, Noted::Undone, Noted::Undone, Noted::First]);
+    let again = completion.note_successes(&all).await.unwrap();
+    assert_eq!(again, [Noted::Again, Noted::Undone, Noted::Undone, Noted::Again]);
+    completion.commit().await.unwrap();
+    assert_eq!(count(&sql, "successes").await, 2);
+
+    let holder = other.transaction().await.unwrap();
+    let overridden = format!("UPDATE heddle.runs_done SET state = 4 WHERE id = '{}'", run(5));
+    assert_eq!(holder.execute(&overridden, &[]).await.unwrap(), 1);
+    let mut completion = begin(&store, 7).await;
+    let late = [success(5)];
+    let noted = meanwhile(&sql, completion.note_successes(&late), close(holder, true)).await;
+    assert_eq!(noted.unwrap(), [Noted::Undone]);
+    completion.commit().await.unwrap();
+    assert_eq!(count(&sql, "successes").await, 2);
 }
