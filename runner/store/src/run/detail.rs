@@ -190,7 +190,12 @@ fn attempts_of(row: &PgRow, run: RunId) -> Result<Vec<AttemptView>, StoreError> 
         let (Some(item), Some(number), Some(state), Some(skipped), Some(started_at)) =
             (items.next(), numbers.next(), states.next(), skips.next(), starts.next())
         else {
-            break;
+            return Err(StoreError::unreadable(
+                "attempts",
+                "of run",
+                run,
+                "some columns are shorter than others",
+            ));
         };
         let at = || format!("{run}/{task}/{item}/{number}");
         let kind = error_kinds
