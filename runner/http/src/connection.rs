@@ -122,7 +122,7 @@ impl Peer {
     /// The address that the server has noted. A request without a connection (in tests) has none.
     pub(crate) fn of(request: &Parts) -> Self {
         let connection = request.extensions.get::<Arc<Connection>>();
-        connection.map_or(Self::new(Ipv6Addr::UNSPECIFIED.into()), |connection| connection.peer)
+        connection.map_or_else(|| Self::new(Ipv6Addr::UNSPECIFIED.into()), |connection| connection.peer)
     }
 }
 
