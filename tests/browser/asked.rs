@@ -264,3 +264,78 @@ async fn the_events_of_a_run_tell_of_each_attempt() {
         assert_eq!(page.matches(said).count(), 1, "{said}: {page}");
     }
 }
+
+/// A form that is refused comes back with what was typed into it, and says at which field it was wrong.
+#[tokio::test]
+async fn what_was_typed_is_not_lost() {
+    let (_world, node) = World::with_node().await;
+    let visitor = Visitor::signed_in(node.base(), TOKEN).await;
+    node.put("/v1/pools/few", json!({"slots": 3})).await;
+    let spec = "description: long work\ntasks:\n  a:\n    script: hello\n";
+    node.put_group("brief", json!({"tasks": {"a": {"script": "hello"}}}))
+        .await;
+    node.put("/v1/audiences/gid_team/members", json!({"members": ["ann"]}))
+        .await;
+    for (path, form, kept, said) in [
+        (
+            "/system/pools",
+            vec![("name", "few"), ("slots", "1e3")],
+            vec!["1e3", "few"],
+            "id=\"slots-fault\"",
+        ),
+        (
+            "/system/pools",
+            vec![("name", "few"), ("slots", "")],
+            vec!["few"],
+            "id=\"slots-fault\"",
+        ),
+        (
+            "/system/pools",
+            vec![("name", "bad name!"), ("slots", "4")],
+            vec!["bad name!", "4"],
+            "role=\"alert\"",
+        ),
+        (
+            "/preferences",
+            vec![("lang", "zh"), ("zone", "Mars/Olympus")],
+            vec!["Mars/Olympus"],
+            "id=\"zone-fault\"",
+        ),
+        (
+            "/dispatch/audiences/gid_team",
+            vec![("add", "bob, gid_bad")],
+            vec!["bob, gid_bad"],
+            "id=\"add-fault\"",
+        ),
+        (
+            "/system/tokens",
+            vec![("name", "w"), ("queues", " , ")],
+            vec!["value=\" , \""],
+            "role=\"alert\"",
+        ),
+    ] {
+        let page = visitor.fill(path, &form).await;
+        check_page(path, &page);
+        assert!(page.status.is_client_error(), "{path}: {}", page.status);
+        let kept = kept.iter().all(|text| page.text.contains(text));
+        assert!(kept && page.text.contains(said), "{path} {form:?}: {}", page.text);
+        assert!(
+            !page.text.contains("add.1"),
+            "a field is called by its label: {}",
+            page.text
+        );
+    }
+    assert_eq!(node.get("/v1/pools/few").await.expect_status(200)["slots"], 3);
+    // The group is deleted while somebody writes its spec.
+    node.delete("/v1/groups/brief").await.expect_status(200);
+    let page = visitor
+        .fill("/groups/brief/spec?edit=1", &[("do", "save"), ("spec", spec)])
+        .await;
+    check_page("/groups/brief/spec", &page);
+    assert_eq!(page.status, StatusCode::NOT_FOUND);
+    assert!(
+        page.text.contains("long work") && page.text.contains("was deleted by"),
+        "{}",
+        page.text
+    );
+}

@@ -131,14 +131,22 @@ impl Visitor {
     }
 
     async fn post_from(&self, path: &str, form: &[(&str, &str)], origin: &str) -> Page {
-        let body: String = url_encoded(form);
-        let request = self
-            .client
+        self.send(self.form(path, form, origin)).await
+    }
+
+    /// The form of a page that the page gets itself.
+    async fn fill(&self, path: &str, form: &[(&str, &str)]) -> Page {
+        let page = format!("{}{path}", self.base);
+        let action = path.split('?').next().unwrap_or_default();
+        self.send(self.form(action, form, &self.base).header("referer", page)).await
+    }
+
+    fn form(&self, path: &str, form: &[(&str, &str)], origin: &str) -> reqwest::RequestBuilder {
+        self.client
             .request(Method::POST, format!("{}{path}", self.base))
             .header("origin", origin)
             .header("content-type", "application/x-www-form-urlencoded")
-            .body(body);
-        self.send(request).await
+            .body(url_encoded(form))
     }
 }
 

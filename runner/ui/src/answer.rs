@@ -7,6 +7,7 @@ use axum::http::{HeaderMap, HeaderName, HeaderValue, Method, StatusCode, header}
 use axum::response::Response;
 use bytes::Bytes;
 use flate2::Compression;
+use maud::{Markup, html};
 use sha2::{Digest, Sha256};
 
 use crate::ctx::{Ctx, printable};
@@ -41,7 +42,7 @@ pub(crate) async fn answer(ui: Ui, request: Request) -> Response {
         Err(turned) => {
             let ctx = Ctx::new(ui, nobody(), head, Bytes::new());
             let page = frame::trouble(&ctx, &Trouble::new(turned.status, turned.detail), false);
-            return html(&ctx, page, &headers);
+            return html_page(&ctx, page, &headers);
         }
     };
     let upload = path == "/scripts/upload";
@@ -89,29 +90,32 @@ async fn to_stranger(ctx: &Ctx, path: &str, headers: &HeaderMap, worker: bool) -
     };
     match answer {
         Ok(answer) => finish(ctx, answer, headers),
-        Err(trouble) => html(ctx, frame::trouble(ctx, &trouble, false), headers),
+        Err(trouble) => html_page(ctx, frame::trouble(ctx, &trouble, false), headers),
     }
 }
 
 async fn to_viewer(ctx: Ctx, path: &str, headers: &HeaderMap) -> Response {
     if ctx.has_nul() {
         let page = frame::trouble(&ctx, &Trouble::new(400, t!(&ctx, "no-nul")), true);
-        return html(&ctx, page, headers);
+        return html_page(&ctx, page, headers);
     }
     if path == "/live" {
         return live::stream(ctx).await;
     }
     match pages::page(&ctx).await {
         Ok(answer) => finish(&ctx, answer, headers),
-        Err(trouble) if ctx.posts() && !ctx.is_piece() && matches!(trouble.status, 400..500) => back(&ctx, &trouble),
-        Err(trouble) => {
-            let mut page = frame::trouble(&ctx, &trouble, true);
-            if trouble.status == 404 {
-                page.body = maud::html! { (page.body) (pages::gone::shown(&ctx).await) };
-            }
-            html(&ctx, page, headers)
-        }
+        Err(trouble) if ctx.posts() && !ctx.is_piece() => refused(&ctx, &trouble, headers).await,
+        Err(trouble) => html_page(&ctx, instead(&ctx, &trouble).await, headers),
     }
+}
+
+/// The page that stands for one that cannot be shown.
+async fn instead(ctx: &Ctx, trouble: &Trouble) -> Page {
+    let mut page = frame::trouble(ctx, trouble, true);
+    if trouble.status == 404 {
+        page.body = html! { (page.body) (pages::gone::shown(ctx).await) };
+    }
+    page
 }
 
 /// The viewer before anybody has signed in, who may see no page.
@@ -123,20 +127,54 @@ fn nobody() -> Viewer {
     }
 }
 
-/// A form that failed, on a page without a better place for the error: back to the previous page, which shows it.
-fn back(ctx: &Ctx, trouble: &Trouble) -> Response {
+/// A form that failed, and whose page left the answer to us. Nothing that somebody typed is lost: a page that was sent its
+/// own form shows it again, or, if there is no such page any more, what was typed. All other forms are buttons; the page
+/// that they are on shows the error.
+async fn refused(ctx: &Ctx, trouble: &Trouble, headers: &HeaderMap) -> Response {
     let sentence = match trouble.said(ctx.lang) {
         nothing if nothing.is_empty() => frame::means(ctx, trouble.status).1,
         sentence => sentence,
     };
     let said = format!("!{sentence}");
-    let to = form_home(ctx);
-    see(&to, Some(&said))
+    let home = form_home(ctx);
+    let own = home.split('?').next() == Some(ctx.path.as_str());
+    if matches!(trouble.status, 400..500) {
+        if !own {
+            return see(&home, Some(&said));
+        }
+        if let Some(again) = ctx.again(&home, trouble, said)
+            && let Ok(Answer::Page(mut page)) = pages::page(&again).await
+        {
+            page.status = trouble.status;
+            return html_page(&again, *page, headers);
+        }
+    }
+    let mut page = instead(ctx, trouble).await;
+    if own {
+        page.body = html! { (page.body) (typed(ctx)) };
+        // It would load the page without what was typed.
+        page.refresh = None;
+    }
+    html_page(ctx, page, headers)
+}
+
+/// What was typed into a form that cannot be shown.
+fn typed(ctx: &Ctx) -> Markup {
+    let form = ctx.form();
+    let typed = form
+        .iter()
+        .filter(|(name, text)| name != "do" && !text.trim().is_empty());
+    html! {
+        section.panel {
+            h2 { (t!(ctx, "typed-kept")) }
+            @for (_, text) in typed { pre.code { (text) } }
+        }
+    }
 }
 
 fn finish(ctx: &Ctx, answer: Answer, headers: &HeaderMap) -> Response {
     match answer {
-        Answer::Page(page) => html(ctx, *page, headers),
+        Answer::Page(page) => html_page(ctx, *page, headers),
         Answer::Piece(piece) => text_html(StatusCode::OK, printable(piece.into_string()).into(), headers),
         Answer::Go { to, said } => see(&to, said.as_deref()),
         Answer::Raw(response) => *response,
@@ -162,7 +200,7 @@ fn see(to: &str, said: Option<&str>) -> Response {
     response
 }
 
-fn html(ctx: &Ctx, page: Page, headers: &HeaderMap) -> Response {
+fn html_page(ctx: &Ctx, page: Page, headers: &HeaderMap) -> Response {
     let status = StatusCode::from_u16(page.status).unwrap_or(StatusCode::OK);
     let text = printable(frame::write(ctx, page).into_string());
     let mut response = text_html(status, text.into(), headers);

@@ -83,10 +83,18 @@ pub(crate) struct Ctx {
     pub(crate) body: Bytes,
     /// The message of the last action, shown once.
     pub(crate) said: Option<String>,
+    /// The form of this page that was refused.
+    refused: Option<Refused>,
     head: Parts,
     parts: Mutex<Vec<Part>>,
     beat: Mutex<Beat>,
     group_zone: Mutex<Option<Tz>>,
+}
+
+/// A form that was refused: what was typed, and why.
+struct Refused {
+    form: Vec<(String, String)>,
+    trouble: Trouble,
 }
 
 /// The value of a cookie.
@@ -150,11 +158,43 @@ impl Ctx {
             body,
             ui,
             viewer,
+            refused: None,
             head,
             parts: Mutex::default(),
             beat: Mutex::default(),
             group_zone: Mutex::default(),
         }
+    }
+
+    /// The same viewer at this address without a form, which shows the form that was just refused again.
+    pub(crate) fn again(&self, to: &str, trouble: &Trouble, said: String) -> Option<Self> {
+        let mut head = self.head.clone();
+        head.uri = to.parse().ok()?;
+        head.method = Method::GET;
+        let mut again = Self::new(self.ui.clone(), self.viewer.clone(), head, Bytes::new());
+        again.said = Some(said);
+        again.refused = Some(Refused {
+            form: self.form(),
+            trouble: trouble.clone(),
+        });
+        Some(again)
+    }
+
+    /// What was typed into a field of the form that was refused.
+    pub(crate) fn typed(&self, name: &str) -> Option<&str> {
+        let form = &self.refused.as_ref()?.form;
+        form.iter()
+            .find(|(key, _)| key == name)
+            .map(|(_, value)| value.as_str())
+    }
+
+    /// Why this field of the form was refused.
+    pub(crate) fn fault(&self, name: &str) -> Option<&str> {
+        let faults = &self.refused.as_ref()?.trouble.errors;
+        let fault = faults
+            .iter()
+            .find(|fault| fault.pointer.split('/').nth(1) == Some(name))?;
+        Some(&fault.detail)
     }
 
     pub(crate) fn store(&self) -> &heddle_store::Store {

@@ -281,6 +281,16 @@ pub(crate) fn when(ctx: &Ctx, name: &str) -> Markup {
     html! { label.when title=(ctx.zone.name()) { span { (t!(ctx, name)) } input type="datetime-local" name=(name) value=[given]; } }
 }
 
+/// Why a field of the form was refused, beneath the field. A field says `aria-describedby` with the id of this.
+pub(crate) fn fault(ctx: &Ctx, name: &str) -> Markup {
+    html! { @if let Some(why) = ctx.fault(name) { small.wrong id={ (name) "-fault" } { (why) } } }
+}
+
+/// For a field's `aria-describedby`: where it is said why the field was refused.
+pub(crate) fn fault_id(ctx: &Ctx, name: &str) -> Option<String> {
+    ctx.fault(name).map(|_| format!("{name}-fault"))
+}
+
 /// A time as it is written into an address or a form.
 pub(crate) fn parse(text: &str) -> Option<Time> {
     text.parse().ok()

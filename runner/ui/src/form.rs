@@ -6,7 +6,7 @@ use maud::{Markup, html};
 use serde_json::{Map, Value};
 
 use crate::elements::prose;
-use crate::words::t;
+use crate::words::{Arg, Lang, t};
 use crate::{Ctx, Trouble};
 
 /// The maximum number of fields of a form; further properties are written as JSON.
@@ -184,6 +184,19 @@ pub(crate) fn object(form: &[(String, String)], name: &str) -> Result<Map<String
     }
 }
 
+/// A field whose text is a whole number, or nothing.
+pub(crate) fn whole(lang: Lang, form: &[(String, String)], name: &str) -> Result<Option<i64>, Trouble> {
+    let Some(text) = field(form, name) else { return Ok(None) };
+    let wrong = || Trouble::at(format!("/{name}"), lang.t("no-number", &[("text", Arg::from(text))]));
+    text.trim().parse::<i64>().map(Some).map_err(|_| wrong())
+}
+
+/// The same for a number that may not be left out.
+pub(crate) fn whole_given(lang: Lang, form: &[(String, String)], name: &str) -> Result<i64, Trouble> {
+    let missing = || Trouble::at(format!("/{name}"), lang.t("number-missing", &[]));
+    whole(lang, form, name)?.ok_or_else(missing)
+}
+
 /// A field that is not empty.
 pub(crate) fn field<'a>(form: &'a [(String, String)], name: &str) -> Option<&'a str> {
     form.iter()
@@ -232,6 +245,24 @@ mod tests {
         assert_eq!(properties["n"], json!({"type": "integer"}));
         assert!(resolved(&json!({"$ref": "#/$defs/None"}), &schema)["enum"].is_null());
         assert!(resolved(&json!({"oneOf": [{"const": 1}, {"type": "null"}]}), &schema)["enum"].is_null());
+    }
+
+    #[test]
+    fn what_is_no_number_is_not_zero() {
+        let form = |text: &str| vec![("slots".to_owned(), text.to_owned())];
+        let read = |text: &str| whole_given(Lang::En, &form(text), "slots").map_err(|trouble| trouble.said(Lang::En));
+        assert_eq!(read(" 12 "), Ok(12));
+        for (text, wrong) in [
+            ("1e3", "Slots: “1e3” is not a whole number"),
+            (
+                "99999999999999999999",
+                "Slots: “99999999999999999999” is not a whole number",
+            ),
+            ("", "Slots: a number is missing"),
+        ] {
+            assert_eq!(read(text), Err(wrong.to_owned()));
+        }
+        assert!(whole(Lang::En, &form(" "), "slots").is_ok_and(|number| number.is_none()));
     }
 
     #[test]

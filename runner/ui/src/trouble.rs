@@ -91,7 +91,7 @@ impl Trouble {
 }
 
 /// Fields of forms, and the keys of their labels.
-const LABELS: [(&str, &str); 25] = [
+const LABELS: [(&str, &str); 28] = [
     ("from", "from"),
     ("to", "to"),
     ("step", "step"),
@@ -117,6 +117,9 @@ const LABELS: [(&str, &str); 25] = [
     ("queues", "nav-queues"),
     ("uids", "user"),
     ("expires_at", "expires"),
+    ("zone", "time-zone"),
+    ("add", "add"),
+    ("remove", "remove"),
 ];
 
 /// What a pointer points to: the label of a form's field, what it is called in the params, or its path in a text.
@@ -127,16 +130,19 @@ fn label(lang: Lang, pointer: &str, in_text: bool) -> Option<String> {
         .map(|part| part.replace("~1", "/").replace("~0", "~"))
         .collect();
     let parts: Vec<&str> = parts.iter().map(String::as_str).collect();
+    let of_field = |name: &str| {
+        let (_, key) = LABELS.iter().find(|(field, _)| *field == name)?;
+        Some(lang.t(key, &[]))
+    };
     match parts.as_slice() {
         [] => None,
         path if in_text => Some(path.join(".")),
         // An error about the form as a whole needs no label.
         ["filter"] => None,
-        [one] | ["filter", one] => Some(match LABELS.iter().find(|(name, _)| name == one) {
-            Some((_, key)) => lang.t(key, &[]),
-            None => (*one).to_owned(),
-        }),
+        [one] | ["filter", one] => of_field(one).or_else(|| Some((*one).to_owned())),
         ["params" | "task_params", rest @ ..] => Some(rest.join(".")),
+        // One of several values in one field. The detail says which.
+        [one, index] if index.parse::<usize>().is_ok() => of_field(one).or_else(|| Some(parts.join("."))),
         path => Some(path.join(".")),
     }
 }
@@ -191,6 +197,8 @@ mod tests {
             (of("/from: too late", &[("/from", "too late")]), "From: too late"),
             (of("/params/n: no", &[("/params/n", "no")]), "n: no"),
             (of("/filter: empty", &[("/filter", "empty")]), "empty"),
+            (of("/uids/0: no", &[("/uids/0", "no")]), "User: no"),
+            (of("/x/0: no", &[("/x/0", "no")]), "x.0: no"),
             (
                 of("/a~1b: no (and 1 more)", &[("/a~1b", "no"), ("/tasks/x", "no")]),
                 "a/b: no\ntasks.x: no",

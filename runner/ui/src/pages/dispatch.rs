@@ -13,7 +13,7 @@ use serde_json::{Value, json};
 use super::answer::Answer;
 use crate::chart::{Axis, hours};
 use crate::ctx::{Beat, segment};
-use crate::elements::{Button, ago, button, empty, line, more, number, state, state_word, time, when};
+use crate::elements::{Button, ago, button, empty, fault, fault_id, line, more, number, state, state_word, time, when};
 use crate::form::field;
 use crate::frame::Page;
 use crate::words::{Arg, Lang, t};
@@ -424,8 +424,11 @@ pub(super) async fn audience(ctx: &Ctx, name: &str) -> Result<Answer, Trouble> {
         div.heading { div.grow { h1 { bdi { (name) } } p { (t!(ctx, "members")) (ctx.lang.colon()) (number(found.count)) } } }
         @if ctx.viewer.operates() {
             form.panel.filters method="post" {
-                label.hidden for="add" { (t!(ctx, "add")) } input #add.broad type="text" name="add" placeholder=(t!(ctx, "add"));
-                label.hidden for="remove" { (t!(ctx, "remove")) } input #remove.broad type="text" name="remove" placeholder=(t!(ctx, "remove"));
+                @for name in ["add", "remove"] {
+                    label.hidden for=(name) { (t!(ctx, name)) }
+                    input.broad id=(name) type="text" name=(name) placeholder=(t!(ctx, name)) value=[ctx.typed(name)] aria-invalid=[ctx.fault(name).map(|_| "true")] aria-describedby=[fault_id(ctx, name)];
+                    (fault(ctx, name))
+                }
                 button type="submit" { (t!(ctx, "save")) }
             }
         }

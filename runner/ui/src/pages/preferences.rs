@@ -7,6 +7,7 @@ use maud::html;
 
 use super::answer::{Answer, form_home, set_cookie};
 use crate::ctx::Theme;
+use crate::elements::{fault, fault_id};
 use crate::frame::Page;
 use crate::words::{Lang, t};
 use crate::{Ctx, Trouble};
@@ -42,18 +43,19 @@ pub(super) async fn page(ctx: &Ctx) -> Result<Answer, Trouble> {
             fieldset.field {
                 legend { (t!(ctx, "language")) }
                 @for lang in Lang::ALL {
-                    label { input type="radio" name="lang" value=(lang.code()) checked[lang == ctx.lang]; span lang=(lang.tag()) { (lang.own_name()) } }
+                    label { input type="radio" name="lang" value=(lang.code()) checked[lang.code() == ctx.typed("lang").unwrap_or(ctx.lang.code())]; span lang=(lang.tag()) { (lang.own_name()) } }
                 }
             }
             fieldset.field {
                 legend { (t!(ctx, "theme")) }
                 @for theme in Theme::ALL {
-                    label { input type="radio" name="theme" value=(theme.code()) checked[theme == ctx.theme]; (t!(ctx, &format!("theme-{}", theme.code()))) }
+                    label { input type="radio" name="theme" value=(theme.code()) checked[theme.code() == ctx.typed("theme").unwrap_or(ctx.theme.code())]; (t!(ctx, &format!("theme-{}", theme.code()))) }
                 }
             }
             label.field {
                 span { (t!(ctx, "time-zone")) }
-                input type="text" name="zone" value=(ctx.zone.name()) list="zones" autocomplete="off";
+                input type="text" name="zone" value=(ctx.typed("zone").unwrap_or(ctx.zone.name())) list="zones" autocomplete="off" aria-invalid=[ctx.fault("zone").map(|_| "true")] aria-describedby=[fault_id(ctx, "zone")];
+                (fault(ctx, "zone"))
                 datalist #zones { @for zone in ZONES { option value=(zone) {} } }
             }
             div { button.primary type="submit" { (t!(ctx, "save")) } }
@@ -79,7 +81,7 @@ fn change(ctx: &Ctx) -> Result<Response, Trouble> {
             "zone" => {
                 let zone: chrono_tz::Tz = value
                     .parse()
-                    .map_err(|_| Trouble::new(422, t!(ctx, "zone-unknown", name = &value)))?;
+                    .map_err(|_| Trouble::at("/zone", t!(ctx, "zone-unknown", name = &value)))?;
                 let name = percent_encoding::utf8_percent_encode(zone.name(), percent_encoding::NON_ALPHANUMERIC);
                 set_cookie(&mut response, &format!("heddle_zone={name}; {YEAR}"));
             }

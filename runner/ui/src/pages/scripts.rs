@@ -18,7 +18,7 @@ use super::answer::Answer;
 use super::script_text;
 use crate::ctx::{Beat, segment};
 use crate::elements::{Button, ago, button, empty, group_link, line, millis, more, prose, state, state_of, tabs, time};
-use crate::form::{self, field, fields, object, read};
+use crate::form::{self, field, fields, object, read, whole, whole_given};
 use crate::frame::Page;
 use crate::words::t;
 use crate::{Ctx, Trouble, span, yaml};
@@ -197,10 +197,7 @@ pub(super) async fn upload(ctx: &Ctx) -> Result<Answer, Trouble> {
 pub(super) async fn page(ctx: &Ctx, name: &str, rest: &[&str]) -> Result<Answer, Trouble> {
     let api = format!("/v1/scripts/{}", segment(name));
     if let (["activate"], true) = (rest, ctx.posts()) {
-        let form = ctx.form();
-        let version: i64 = field(&form, "version")
-            .and_then(|text| text.parse().ok())
-            .unwrap_or_default();
+        let version = whole_given(ctx.lang, &ctx.form(), "version")?;
         ctx.send(Method::PUT, &format!("{api}/active"), &json!({ "version": version }))
             .await?;
         return Answer::back(ctx, Some(t!(ctx, "said-activated", n = version)));
@@ -532,7 +529,7 @@ async fn invoke(
     let mut params = read(properties, form)?;
     params.extend(object(form, "params")?);
     let mut body = json!({ "params": params });
-    if let Some(version) = field(form, "version").and_then(|text| text.parse::<i64>().ok()) {
+    if let Some(version) = whole(ctx.lang, form, "version")? {
         body["version"] = json!(version);
     }
     if let Some(timeout) = field(form, "timeout") {

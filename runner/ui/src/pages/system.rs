@@ -12,8 +12,10 @@ use serde_json::{Value, json};
 use super::answer::Answer;
 use super::{notifications, retention};
 use crate::ctx::{Beat, segment};
-use crate::elements::{self, Button, ago, button, empty, more, number, prose, state, tabs, time_exact};
-use crate::form::field;
+use crate::elements::{
+    self, Button, ago, button, empty, fault, fault_id, more, number, prose, state, tabs, time_exact,
+};
+use crate::form::{field, whole_given};
 use crate::frame::Page;
 use crate::words::t;
 use crate::{Ctx, Trouble, span, yaml};
@@ -32,7 +34,7 @@ pub(super) async fn page(ctx: &Ctx, tab: &str) -> Result<Answer, Trouble> {
         "secrets" => secrets(ctx).await?,
         "channels" => notifications::channels(ctx).await?,
         "retention" => retention::shown(ctx).await?,
-        "tokens" => tokens(ctx, None, None).await?,
+        "tokens" => tokens(ctx, None).await?,
         _ => return Err(Trouble::not_found()),
     };
     framed(ctx, tab, inside, admin)
@@ -191,8 +193,11 @@ async fn pools(ctx: &Ctx) -> Result<Markup, Trouble> {
         (ctx.live("pools", shown))
         @if ctx.viewer.administers() {
             form.panel.filters method="post" action="/system/pools" {
-                label.hidden for="name" { (t!(ctx, "name")) } input #name type="text" name="name" required placeholder=(t!(ctx, "pool"));
-                label.hidden for="slots" { (t!(ctx, "slots")) } input #slots type="number" name="slots" min="0" required placeholder=(t!(ctx, "slots"));
+                label.hidden for="name" { (t!(ctx, "name")) }
+                input #name type="text" name="name" required placeholder=(t!(ctx, "pool")) value=[ctx.typed("name")];
+                label.hidden for="slots" { (t!(ctx, "slots")) }
+                input #slots type="number" name="slots" min="0" required placeholder=(t!(ctx, "slots")) value=[ctx.typed("slots")] aria-invalid=[ctx.fault("slots").map(|_| "true")] aria-describedby=[fault_id(ctx, "slots")];
+                (fault(ctx, "slots"))
                 button type="submit" { (t!(ctx, "save")) }
             }
         }
@@ -201,9 +206,7 @@ async fn pools(ctx: &Ctx) -> Result<Markup, Trouble> {
 
 pub(super) async fn put_pool(ctx: &Ctx) -> Result<Answer, Trouble> {
     let form = ctx.form();
-    let slots: i64 = field(&form, "slots")
-        .and_then(|text| text.trim().parse().ok())
-        .unwrap_or_default();
+    let slots = whole_given(ctx.lang, &form, "slots")?;
     let name = field(&form, "name").unwrap_or_default().trim().to_owned();
     ctx.send(
         Method::PUT,
@@ -397,18 +400,15 @@ fn changed(ctx: &Ctx, one: &AuditEntry) -> Markup {
     yaml::difference(&before, &after)
 }
 
-/// Tokens, and the form for one; `new` is one that was made just now, `wrong` why the form was refused, which keeps its
-/// values.
-async fn tokens(ctx: &Ctx, new: Option<&MadeToken>, wrong: Option<&Trouble>) -> Result<Markup, Trouble> {
+/// Tokens, and the form for one; `new` is one that was made just now.
+async fn tokens(ctx: &Ctx, new: Option<&MadeToken>) -> Result<Markup, Trouble> {
     if !ctx.viewer.administers() {
         return Err(Trouble::new(403, ""));
     }
     let found: List<Token> = ctx.get("/v1/tokens?limit=500").await?;
     let signed_in: List<SignedIn> = ctx.get("/v1/sessions?limit=500").await?;
-    let form = wrong.map(|_| ctx.form()).unwrap_or_default();
-    let typed = |name| field(&form, name).unwrap_or_default();
+    let typed = |name| ctx.typed(name).unwrap_or_default();
     Ok(html! {
-        @if let Some(trouble) = wrong { div.said.wrong role="alert" { p { (trouble.said(ctx.lang)) } } }
         @if let Some(new) = new {
             section.panel role="status" {
                 h2 { (t!(ctx, "token-new")) }
@@ -509,17 +509,8 @@ fn token_body(zone: chrono_tz::Tz, form: &[(String, String)]) -> Value {
 pub(super) async fn make_token(ctx: &Ctx) -> Result<Answer, Trouble> {
     let form = ctx.form();
     let body = token_body(ctx.zone, &form);
-    match ctx.ask::<MadeToken>(Method::POST, "/v1/tokens", &body).await {
-        Ok(made) => framed(ctx, "tokens", tokens(ctx, Some(&made), None).await?, true),
-        Err(trouble) if matches!(trouble.status, 400 | 409 | 422) => {
-            let mut answer = framed(ctx, "tokens", tokens(ctx, None, Some(&trouble)).await?, true)?;
-            if let Answer::Page(page) = &mut answer {
-                page.status = trouble.status;
-            }
-            Ok(answer)
-        }
-        Err(trouble) => Err(trouble),
-    }
+    let made: MadeToken = ctx.ask(Method::POST, "/v1/tokens", &body).await?;
+    framed(ctx, "tokens", tokens(ctx, Some(&made)).await?, true)
 }
 
 pub(super) async fn revoke_token(ctx: &Ctx, name: &str) -> Result<Answer, Trouble> {

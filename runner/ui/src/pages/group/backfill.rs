@@ -13,7 +13,7 @@ use super::calendar::{Day, begins, days_of, legend_of_days, month_and_year, mont
 use super::here::{Here, framed};
 use super::times::median;
 use crate::elements::{self, parse, prose, time};
-use crate::form::{field, object};
+use crate::form::{field, object, whole};
 use crate::pages::answer::Answer;
 use crate::words::t;
 use crate::{Ctx, Trouble, span};
@@ -104,7 +104,7 @@ async fn preview(
     took: Option<i64>,
 ) -> Result<Markup, Trouble> {
     let instants: Vec<Time> = planned.instants.iter().map(|at| at.0).collect();
-    let at_once = field(form, "max_active").and_then(|text| text.trim().parse::<i64>().ok());
+    let at_once = whole(ctx.lang, form, "max_active")?;
     let at_once = usize::try_from(at_once.unwrap_or(1)).unwrap_or(1).max(1);
     let rounds = instants.len().div_ceil(at_once) as i64;
     Ok(html! {
@@ -175,7 +175,7 @@ async fn send(ctx: &Ctx, here: &Here, form: &[(String, String)], dry_run: bool) 
             body[name] = json!(moment(ctx, name, text.trim()));
         }
     }
-    if let Some(n) = field(form, "max_active").and_then(|text| text.trim().parse::<i64>().ok()) {
+    if let Some(n) = whole(ctx.lang, form, "max_active")? {
         body["max_active"] = json!(n);
     }
     if field(form, "include_downstream").is_some() {

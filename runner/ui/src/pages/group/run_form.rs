@@ -15,7 +15,7 @@ use uuid::Uuid;
 
 use super::here::{Here, framed};
 use crate::elements::{named, prose};
-use crate::form::{self, field, fields, object, read};
+use crate::form::{self, field, fields, object, read, whole};
 use crate::pages::answer::Answer;
 use crate::words::t;
 use crate::{Ctx, Trouble};
@@ -192,11 +192,7 @@ async fn submit(
             body[name] = json!(text.trim());
         }
     }
-    if let Some(text) = field(form, "priority") {
-        let priority: i64 = text
-            .trim()
-            .parse()
-            .map_err(|_| Trouble::new(422, t!(ctx, "no-number", text = text)))?;
+    if let Some(priority) = whole(ctx.lang, form, "priority")? {
         body["priority"] = json!(priority);
     }
     if field(form, "force").is_some() {
