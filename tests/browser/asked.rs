@@ -339,3 +339,34 @@ async fn what_was_typed_is_not_lost() {
         page.text
     );
 }
+
+/// A spec is saved onto the revision from which it was written, and no other person's revision is replaced unseen.
+#[tokio::test]
+async fn nobody_replaces_a_spec_that_they_have_not_seen() {
+    let (_world, node) = World::with_node().await;
+    let visitor = Visitor::signed_in(node.base(), TOKEN).await;
+    let spec = |description: &str| json!({"description": description, "tasks": {"a": {"script": "hello"}}});
+    node.put_group("shared", spec("one")).await;
+    let page = visitor.get("/groups/shared/spec?edit=1").await.fine();
+    assert!(page.contains("name=\"opened\" value=\"1\""), "{page}");
+    node.put_group("shared", spec("theirs")).await;
+    let mine = "description: mine\ntasks:\n  a:\n    script: hello\n";
+    let form = |opened: &'static str| [("opened", opened), ("do", "save"), ("spec", mine)];
+    let page = visitor.fill("/groups/shared/spec?edit=1", &form("1")).await;
+    check_page("/groups/shared/spec", &page);
+    assert_eq!(page.status, StatusCode::PRECONDITION_FAILED, "{}", page.text);
+    for shown in [
+        "+ description: theirs",
+        "- description: one",
+        "description: mine",
+        "name=\"opened\" value=\"2\"",
+    ] {
+        assert!(page.text.contains(shown), "{shown}: {}", page.text);
+    }
+    let group = node.get("/v1/groups/shared").await.expect_status(200);
+    assert_eq!(group["description"], "theirs");
+    let page = visitor.fill("/groups/shared/spec", &form("2")).await;
+    assert_eq!(page.status, StatusCode::SEE_OTHER, "{}", page.text);
+    let group = node.get("/v1/groups/shared").await.expect_status(200);
+    assert_eq!((&group["description"], &group["revision"]), (&json!("mine"), &json!(3)));
+}

@@ -1,6 +1,6 @@
 //! A group's spec: as YAML, to be changed; its revisions, and what differs between two.
 
-use axum::http::Method;
+use axum::http::{HeaderValue, Method, header};
 use heddle_api::{Group, List, Revision};
 use maud::{Markup, html};
 use serde::de::IgnoredAny;
@@ -20,31 +20,18 @@ const NEW: &str = "description: \ntasks:\n  first:\n    script: hello\n";
 pub(super) async fn page(ctx: &Ctx, here: &Here) -> Result<Answer, Trouble> {
     ctx.beats_with(Beat::Still);
     let form = ctx.form();
-    let mut wrong = None;
-    let mut valid = false;
     if ctx.posts() && ctx.is_piece() {
         return as_one_types(ctx, &here.api("/validate"), &form).await;
     }
+    let mut sent = Ok(());
     if ctx.posts() {
-        let text = field(&form, "spec").unwrap_or_default().to_owned();
-        let (method, target) = if field(&form, "do") == Some("check") {
-            (Method::POST, here.api("/validate"))
-        } else {
-            (Method::PUT, here.api(""))
-        };
-        let puts = method == Method::PUT;
-        match ctx
-            .ask_as::<IgnoredAny>(method, &target, "application/yaml", text.into())
-            .await
-        {
-            Ok(_) if puts => {
-                return Ok(Answer::Go {
-                    to: here.address("spec"),
-                    said: Some(t!(ctx, "said-saved")),
-                });
-            }
-            Ok(_) => valid = true,
-            Err(trouble) => wrong = Some(trouble),
+        let checks = field(&form, "do") == Some("check");
+        sent = send(ctx, here, &form, checks).await;
+        if sent.is_ok() && !checks {
+            return Ok(Answer::Go {
+                to: here.address("spec"),
+                said: Some(t!(ctx, "said-saved")),
+            });
         }
     }
     let revisions: List<Revision> = ctx.get(&here.api("/revisions?limit=50")).await?;
@@ -57,37 +44,77 @@ pub(super) async fn page(ctx: &Ctx, here: &Here) -> Result<Answer, Trouble> {
         Some(n) => Some((n, spec_of(ctx, here, &revisions, n).await?)),
         None => None,
     };
-    let edits =
-        ctx.viewer.operates() && shown == current && before.is_none() && (ctx.q("edit").is_some() || ctx.posts());
-    let mut page = framed(
-        ctx,
-        here,
-        "spec",
-        html! {
-            @if let Some(trouble) = &wrong { div.said.wrong role="alert" { p { (trouble.said_of(ctx.lang, field(&form, "spec").unwrap_or_default())) } } }
-            @if valid { div.said role="status" { p { (t!(ctx, "spec-valid")) } } }
-            div.two {
-                section.panel {
-                    div.row {
-                        h2.grow { (t!(ctx, "revision-n", n = i64::from(shown))) @if let Some((n, _)) = &before { " " (t!(ctx, "against-n", n = i64::from(*n))) } }
-                        @if !edits && ctx.viewer.operates() && shown == current { a.button href={ (here.address("spec")) "?edit=1" } { (t!(ctx, "edit")) } }
-                    }
-                    @if edits {
-                        (editor(ctx, &here.address("spec"), field(&form, "spec").unwrap_or(&yaml::text(&now))))
-                    } @else if let Some((_, before)) = &before {
-                        (yaml::difference(&yaml::text(before), &yaml::text(&now)))
-                    } @else {
-                        (yaml::highlighted(&yaml::text(&now)))
-                    }
+    let typed = field(&form, "spec").or(ctx.typed("spec"));
+    let asked = ctx.q("edit").is_some() || typed.is_some();
+    let edits = ctx.viewer.operates() && shown == current && before.is_none() && asked;
+    let opened = opened(&form).unwrap_or(shown);
+    let changed = sent.as_ref().is_err_and(|trouble| trouble.status == 412);
+    // What is saved next replaces what the page shows to have changed.
+    let newest = revisions.first().filter(|_| changed);
+    let based = newest.map_or(opened, |one| one.revision);
+    let body = html! {
+        @if changed { (meanwhile(ctx, here, &revisions, opened).await?) }
+        @else if let Err(trouble) = &sent { div.said.wrong role="alert" { p { (trouble.said_of(ctx.lang, typed.unwrap_or_default())) } } }
+        @if ctx.posts() && sent.is_ok() { div.said role="status" { p { (t!(ctx, "spec-valid")) } } }
+        div.two {
+            section.panel {
+                div.row {
+                    h2.grow { (t!(ctx, "revision-n", n = i64::from(shown))) @if let Some((n, _)) = &before { " " (t!(ctx, "against-n", n = i64::from(*n))) } }
+                    @if !edits && ctx.viewer.operates() && shown == current { a.button href={ (here.address("spec")) "?edit=1" } { (t!(ctx, "edit")) } }
                 }
-                (list(ctx, here, &revisions, shown))
+                @if edits {
+                    (editor(ctx, &here.address("spec"), typed.unwrap_or(&yaml::text(&now)), based, changed))
+                } @else if let Some((_, before)) = &before {
+                    (yaml::difference(&yaml::text(before), &yaml::text(&now)))
+                } @else {
+                    (yaml::highlighted(&yaml::text(&now)))
+                }
             }
-        },
-    );
-    if let Some(trouble) = wrong {
+            (list(ctx, here, &revisions, shown))
+        }
+    };
+    let mut page = framed(ctx, here, "spec", body);
+    if let Err(trouble) = sent {
         page.status = trouble.status;
     }
     Answer::page(page)
+}
+
+/// The revision from which somebody began to write.
+fn opened(form: &[(String, String)]) -> Option<i32> {
+    field(form, "opened")?.parse().ok()
+}
+
+/// Checks what was written, or saves it: only onto the revision from which it was written, so that nobody replaces what
+/// they have not seen.
+async fn send(ctx: &Ctx, here: &Here, form: &[(String, String)], checks: bool) -> Result<(), Trouble> {
+    let text = field(form, "spec").unwrap_or_default().to_owned();
+    let (method, target) = match checks {
+        true => (Method::POST, here.api("/validate")),
+        false => (Method::PUT, here.api("")),
+    };
+    let mut request = ctx.request(method, &target, "application/yaml", text.into())?;
+    if let Some(revision) = opened(form).filter(|_| !checks) {
+        let headers = request.headers_mut();
+        headers.insert(header::IF_MATCH, HeaderValue::from(revision));
+    }
+    let answer = ctx.ui.host.call(request).await;
+    ctx.read::<IgnoredAny>(&target, answer).await.map(drop)
+}
+
+/// Somebody else has saved revisions since the spec was opened: who, when, and what they changed.
+async fn meanwhile(ctx: &Ctx, here: &Here, revisions: &[Revision], opened: i32) -> Result<Markup, Trouble> {
+    let before = spec_of(ctx, here, revisions, opened).await?;
+    let newest = revisions.first().map_or(&before, |one| &one.spec);
+    Ok(html! {
+        div.said.wrong role="alert" { p { (t!(ctx, "spec-meanwhile")) } }
+        section.panel {
+            @for one in revisions.iter().take_while(|one| one.revision > opened) {
+                p { (t!(ctx, "revision-n", n = i64::from(one.revision))) " · " bdi { (one.created_by) } " · " (time(ctx, one.created_at)) }
+            }
+            (yaml::difference(&yaml::text(&before), &yaml::text(newest)))
+        }
+    })
 }
 
 async fn spec_of(ctx: &Ctx, here: &Here, revisions: &[Revision], number: i32) -> Result<Value, Trouble> {
@@ -131,13 +158,20 @@ fn text_field(action: &str, rows: usize, text: &str) -> Markup {
     }
 }
 
-fn editor(ctx: &Ctx, action: &str, text: &str) -> Markup {
+/// The spec to be changed; `opened` is the revision that a save replaces. If somebody `changed` it meanwhile, the button says
+/// so.
+fn editor(ctx: &Ctx, action: &str, text: &str, opened: i32, changed: bool) -> Markup {
+    let save = match changed {
+        true => t!(ctx, "save-onto", n = i64::from(opened)),
+        false => t!(ctx, "save"),
+    };
     html! {
         form.stack method="post" action=(action) {
+            input type="hidden" name="opened" value=(opened);
             label.hidden for="spec" { (t!(ctx, "tab-spec")) }
             (text_field(action, text.lines().count().clamp(12, 40) + 2, text))
             div.row {
-                button.primary type="submit" name="do" value="save" { (t!(ctx, "save")) }
+                button.primary type="submit" name="do" value="save" { (save) }
                 button type="submit" name="do" value="check" { (t!(ctx, "check")) }
             }
         }
