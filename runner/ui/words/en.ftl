@@ -766,6 +766,7 @@ offer-daily-at = daily at { $at }
 offer-days-at = every { $n } days at { $at }
 offers-ahead = Next 7 days
 offer-line = { $name }: due { $n } times in the next 7 days
+offers-dense = An offer that is due more than { $n } times is drawn as one line.
 no-offers = No offers yet. An offer is work that users poll for, once or repeatedly, with a stock: `heddle apply -f offer.yaml`.
 offer-of-run = of the run
 audience = Audience

@@ -690,6 +690,7 @@ offer-daily-at = 每日 { $at }
 offer-days-at = 每 { $n } 天 { $at }
 offers-ahead = 未来 7 天
 offer-line = { $name }：未来 7 天到期 { $n } 次
+offers-dense = 到期超过 { $n } 次的派发单画成一条线。
 no-offers = 还没有派发单。派发单是用户轮询领取的工作，有库存，一次或周期到期：`heddle apply -f offer.yaml`。
 offer-of-run = 属于运行
 audience = 受众

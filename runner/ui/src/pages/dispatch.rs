@@ -3,10 +3,10 @@
 use std::collections::BTreeMap;
 
 use axum::http::Method;
-use chrono::{SecondsFormat, TimeDelta};
+use chrono::TimeDelta;
 use heddle_api::{Assignment, AssignmentState, Audience, List, Members, Occurrence, Offer, OfferTerms, Peek};
 use heddle_domain::Time;
-use heddle_domain::dispatch::{OfferKind, Why};
+use heddle_domain::dispatch::{Offer as Terms, OfferKind, OfferSpec, Why};
 use maud::{Markup, html};
 use serde_json::{Value, json};
 
@@ -30,9 +30,11 @@ const STATES: [AssignmentState; 5] = [
     AssignmentState::Revoked,
 ];
 
-/// How far ahead occurrences are drawn, and how many of them at most.
+/// How far ahead occurrences are drawn, and of how many offers they are computed at most.
 const AHEAD: TimeDelta = TimeDelta::days(7);
-const AHEAD_MAX: u32 = 500;
+const AHEAD_OFFERS_MAX: i64 = 1_000;
+/// How many occurrences of an offer are drawn; if there are more, one line is drawn.
+const AHEAD_EACH: usize = 60;
 /// How many offers have a line in the picture.
 const LINES_MAX: usize = 20;
 
@@ -40,22 +42,16 @@ pub(super) async fn page(ctx: &Ctx) -> Result<Answer, Trouble> {
     ctx.beats_with(Beat::Cluster);
     let query = ctx.asks(50, &ASKED);
     let assigned = format!("/v1/assignments?{query}");
-    let written = |at: Time| segment(&at.to_rfc3339_opts(SecondsFormat::Millis, true));
-    let ahead = format!(
-        "/v1/offers/occurrences?limit={AHEAD_MAX}&from={}&to={}",
-        written(ctx.now),
-        written(ctx.now + AHEAD)
-    );
     let (offers, occurrences, ahead, audiences, assignments) = futures::join!(
         ctx.get::<List<Offer>>("/v1/offers?limit=100"),
         ctx.get::<List<Occurrence>>("/v1/offers/occurrences?limit=50"),
-        ctx.get::<List<Occurrence>>(&ahead),
+        ahead(ctx),
         ctx.get::<List<Audience>>("/v1/audiences?limit=100"),
         ctx.get::<List<Assignment>>(&assigned),
     );
-    let (offers, audiences, assignments) = (offers?, audiences?, assignments?);
+    let (offers, ahead, audiences, assignments) = (offers?, ahead?, audiences?, assignments?);
     // If the API lists no occurrences, the page shows none of them, and everything else.
-    let [occurrences, ahead] = [occurrences, ahead].map(|found| found.map(|found| found.items).unwrap_or_default());
+    let occurrences = occurrences.map(|found| found.items).unwrap_or_default();
     let title = t!(ctx, "nav-dispatch");
     let body = html! {
         div.heading { h1 { (title) } }
@@ -246,30 +242,57 @@ fn offers_table(ctx: &Ctx, offers: &[Offer]) -> Markup {
     }
 }
 
+/// The offers that are due in the days to come, by name, and when: computed for each offer by itself, so that one that is
+/// due every minute hides no other.
+async fn ahead(ctx: &Ctx) -> Result<BTreeMap<String, Vec<Time>>, Trouble> {
+    let to = ctx.now + AHEAD;
+    let rows = ctx.store().offers_due(None, (ctx.now, to), 0, AHEAD_OFFERS_MAX).await?;
+    let lines = rows.into_iter().filter_map(|row| {
+        let spec: OfferSpec = serde_json::from_value(row.spec).ok()?;
+        let times = due(&Terms::compile(spec, row.starts_at).ok()?, ctx.now, to);
+        (!times.is_empty()).then_some((row.name, times))
+    });
+    Ok(lines.collect())
+}
+
+/// When an offer is due in some time; one more than is drawn.
+fn due(offer: &Terms, from: Time, to: Time) -> Vec<Time> {
+    std::iter::successors(offer.first_from(from), |at| offer.next_after(*at))
+        .take_while(|at| *at <= to)
+        .take(AHEAD_EACH + 1)
+        .collect()
+}
+
 /// When each offer is due in the days to come, on a line.
-fn upcoming(ctx: &Ctx, occurrences: &[Occurrence]) -> Markup {
+fn upcoming(ctx: &Ctx, lines: &BTreeMap<String, Vec<Time>>) -> Markup {
     let axis = Axis {
         from: ctx.now,
         to: ctx.now + AHEAD,
         width: 1_000.0,
     };
-    let mut lines: BTreeMap<&str, Vec<Time>> = BTreeMap::new();
-    for one in occurrences {
-        lines.entry(&one.offer).or_default().push(one.occurrence.0);
-    }
     if lines.is_empty() {
         return html! {};
     }
     let days = hours(ctx.zone, axis.from, axis.to, 24);
+    let is_dense = |times: &[Time]| times.len() > AHEAD_EACH;
+    let count = |times: &[Time]| match is_dense(times) {
+        true => format!("{AHEAD_EACH}+"),
+        false => times.len().to_string(),
+    };
     html! {
         section.panel {
             h2 { (t!(ctx, "offers-ahead")) }
             div.lanes {
                 @for (offer, times) in lines.iter().take(LINES_MAX) {
                     div.lane.lane-name { a href={ "/dispatch?offer=" (segment(offer)) } { bdi { (offer) } } }
-                    svg.lane.picture viewBox="0 0 1000 26" preserveAspectRatio="none" role="img" aria-label=(t!(ctx, "offer-line", name = *offer, n = times.len())) {
+                    svg.lane.picture viewBox="0 0 1000 26" preserveAspectRatio="none" role="img" aria-label=(t!(ctx, "offer-line", name = offer, n = count(times))) {
                         @for day in &days { line.axis vector-effect="non-scaling-stroke" x1=(format!("{:.1}", axis.x(*day))) x2=(format!("{:.1}", axis.x(*day))) y1="0" y2="26" {} }
-                        @for at in times { rect.due x=(format!("{:.1}", axis.x(*at) - 2.0)) y="8" width="4" height="10" rx="1" { title { (crate::span::moment(ctx.lang, ctx.zone, *at, ctx.now, false)) } } }
+                        @if is_dense(times) {
+                            @let first = axis.x(times[0]);
+                            rect.density x=(format!("{first:.1}")) y="12" width=(format!("{:.1}", 1_000.0 - first)) height="2" { title { (t!(ctx, "offer-line", name = offer, n = count(times))) } }
+                        } @else {
+                            @for at in times { rect.due x=(format!("{:.1}", axis.x(*at) - 2.0)) y="8" width="4" height="10" rx="1" { title { (crate::span::moment(ctx.lang, ctx.zone, *at, ctx.now, false)) } } }
+                        }
                     }
                 }
             }
@@ -280,6 +303,7 @@ fn upcoming(ctx: &Ctx, occurrences: &[Occurrence]) -> Markup {
                     @if x > 30.0 && x < 970.0 { text x=(format!("{:.2}%", x / 10.0)) y="14" text-anchor="middle" { (crate::span::day(ctx.lang, ctx.zone, *day, ctx.now)) } }
                 } }
             }
+            @if lines.values().take(LINES_MAX).any(|times| is_dense(times)) { p.muted { (t!(ctx, "offers-dense", n = AHEAD_EACH)) } }
             @if lines.len() > LINES_MAX { p.muted { (t!(ctx, "and-more", n = lines.len() - LINES_MAX)) } }
         }
     }
@@ -456,6 +480,22 @@ mod tests {
             run_of(&format!("run-{id}-0")).map(|id| id_end(&id)).as_deref(),
             Some("43089edb2d5a")
         );
+    }
+
+    #[test]
+    fn what_is_due_often_is_cut_and_what_is_due_rarely_is_whole() {
+        let at = |text: &str| text.parse::<Time>().unwrap();
+        let (from, to) = (at("2026-11-26T00:00:00Z"), at("2026-12-03T00:00:00Z"));
+        let due = |spec: Value| {
+            let spec: OfferSpec = serde_json::from_value(spec).unwrap();
+            super::due(&Terms::compile(spec, from).unwrap(), from, to)
+        };
+        let often = due(json!({"audience": "gid_a", "anchor": "2026-11-20T09:00:00Z", "every": "5m"}));
+        assert_eq!(often.len(), AHEAD_EACH + 1);
+        let late = due(json!({"kind": "once", "audience": "gid_a", "starts_at": "2026-12-02T09:00:00Z"}));
+        assert_eq!(late, [at("2026-12-02T09:00:00Z")]);
+        let daily = due(json!({"audience": "gid_a", "at": "02:30", "timezone": "UTC"}));
+        assert_eq!(daily.len(), 7);
     }
 
     #[test]
