@@ -203,4 +203,22 @@ async fn a_cell_tells_what_it_is_to_those_who_point_and_to_those_who_type() {
         .await;
     assert_eq!(chrome.value(positions).await, before);
     assert_eq!(chrome.value(&format!("{tip}.hidden")).await, true);
+    // An address that names a cell marks it. A new run moves the columns, and the mark stays on its run.
+    let mut newest = String::new();
+    for _ in 0..25 {
+        newest = node.start("mixed", json!({})).await;
+    }
+    chrome
+        .open(&format!("{}/groups/mixed?run={newest}&task=bad", node.base()))
+        .await;
+    let marked = |column: u32| {
+        format!(
+            "(() => {{ const svg = document.querySelector('svg[data-columns]'), here = svg.querySelector('.here'); \
+             return svg.dataset.runs.split(' ').indexOf('{newest}') === {column} && !here.hasAttribute('visibility') \
+             && Number(here.getAttribute('x')) === {column} * Number(svg.dataset.size) + 1; }})()"
+        )
+    };
+    chrome.until(&marked(24)).await;
+    node.start("mixed", json!({})).await;
+    chrome.until(&marked(23)).await;
 }

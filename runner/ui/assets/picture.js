@@ -52,29 +52,36 @@ document.addEventListener("htmx:sseMessage", () => told.clear());
 
 function setUp(svg) {
   if (known.has(svg)) return known.get(svg)();
-  known.set(svg, () => { if (at) show(at, false); });
-  svg.addEventListener("closed", () => { at = null; svg.querySelector(".here").setAttribute("visibility", "hidden"); });
+  svg.addEventListener("closed", () => { at = null; mark(); });
   const read = () => ({
     columns: Number(svg.dataset.columns), rows: Number(svg.dataset.rows), size: Number(svg.dataset.size), top: Number(svg.dataset.top),
     runs: svg.dataset.runs.split(" "), tasks: svg.dataset.tasks.split("/").map(decodeURIComponent),
   });
+  // Which cell is marked: its run and its task. Each new run moves the columns.
   let at = null;
-  const show = (cell, detail) => {
-    const grid = read();
-    at = cell;
-    const here = svg.querySelector(".here");
+  const cellOf = (grid) => {
+    const column = grid.runs.indexOf(at?.run), row = grid.tasks.indexOf(at?.task);
+    return column < 0 || row < 0 ? null : { column, row };
+  };
+  const mark = () => {
+    const grid = read(), cell = cellOf(grid), here = svg.querySelector(".here");
+    if (!cell) { here.setAttribute("visibility", "hidden"); return; }
     here.setAttribute("x", cell.column * grid.size + 1);
     here.setAttribute("y", grid.top + cell.row * grid.size + 1);
     here.setAttribute("width", grid.size - 2);
     here.setAttribute("height", grid.size - 2);
     here.removeAttribute("visibility");
+  };
+  const show = (cell, detail) => {
+    const grid = read();
+    at = { run: grid.runs[cell.column], task: grid.tasks[cell.row] };
+    mark();
     if (!detail) return;
-    const url = `${svg.dataset.detail}?run=${grid.runs[cell.column]}&task=${encodeURIComponent(grid.tasks[cell.row])}`;
     document.getElementById("grid-view").classList.add("has-detail");
-    hush(`${grid.runs[cell.column]} ${grid.tasks[cell.row]}`);
-    here.scrollIntoView({ block: "nearest", inline: "nearest" });
-    htmx.ajax("GET", url, { target: "#detail", swap: "innerHTML" });
-    history.replaceState(null, "", `?${new URLSearchParams({ ...Object.fromEntries(new URLSearchParams(location.search)), run: grid.runs[cell.column], task: grid.tasks[cell.row] })}`);
+    hush(`${at.run} ${at.task}`);
+    svg.querySelector(".here").scrollIntoView({ block: "nearest", inline: "nearest" });
+    htmx.ajax("GET", `${svg.dataset.detail}?${new URLSearchParams(at)}`, { target: "#detail", swap: "innerHTML" });
+    history.replaceState(null, "", `?${new URLSearchParams({ ...Object.fromEntries(new URLSearchParams(location.search)), ...at })}`);
   };
   const from = (event) => {
     const grid = read();
@@ -92,14 +99,19 @@ function setUp(svg) {
     if (moves[event.key]) {
       event.preventDefault();
       event.stopPropagation();
-      const cell = at ?? { column: grid.columns - 1, row: -moves[event.key][1] };
+      const cell = cellOf(grid) ?? { column: grid.columns - 1, row: -moves[event.key][1] };
       show({ column: Math.min(grid.columns - 1, Math.max(0, cell.column + moves[event.key][0])), row: Math.min(grid.rows - 1, Math.max(0, cell.row + moves[event.key][1])) }, false);
       const here = svg.querySelector(".here");
       here.scrollIntoView({ block: "nearest", inline: "nearest" });
       const place = here.getBoundingClientRect();
-      point(svg, grid, at, place.right, place.bottom);
-    } else if (event.key === "Enter" && at) { event.preventDefault(); show(at, true); }
+      point(svg, grid, cellOf(grid), place.right, place.bottom);
+    } else if (event.key === "Enter" && cellOf(grid)) { event.preventDefault(); show(cellOf(grid), true); }
   });
+  // The address may name the cell whose details are shown.
+  const asked = new URLSearchParams(location.search);
+  if (asked.has("run") && asked.has("task")) at = { run: asked.get("run"), task: asked.get("task") };
+  known.set(svg, mark);
+  mark();
 }
 
 // The details go as they came: nothing but they has moved, and the address tells of none.
@@ -125,6 +137,7 @@ function newest(box) {
   if (known.has(box)) return;
   known.set(box, () => {});
   box.scrollLeft = box.scrollWidth;
+  box.querySelector(".here:not([visibility])")?.scrollIntoView({ block: "nearest", inline: "nearest" });
 }
 
 // Nearer than this, names can be read; from farther away boxes have the colours of their states and larger letters.
