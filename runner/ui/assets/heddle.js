@@ -17,9 +17,9 @@ if (dot) {
   };
   const fine = () => { since = null; heard = Date.now(); if (!over) show("live", brief ? words.brief : words.live); };
   // Answers that end are no loss, as long as another follows.
-  const lost = () => {
+  const lost = (seconds) => {
     if (brief && Date.now() - heard < 15000) return;
-    since ??= new Date();
+    since ??= new Date(Date.now() - 1000 * seconds);
     if (!over) show("reconnecting", words.reconnecting);
   };
   // Something on the way that hands out an answer when it has ended, and not before: from now on, answers that end.
@@ -39,7 +39,7 @@ if (dot) {
     listen(source);
     source.addEventListener("here", () => { clearTimeout(deaf); fine(); });
     source.addEventListener("error", () => listen(source));
-    source.addEventListener("away", lost);
+    source.addEventListener("away", (message) => lost(Number(message.data)));
     source.addEventListener("over", (message) => {
       over = true;
       source.close();
@@ -48,7 +48,7 @@ if (dot) {
     });
     return source;
   };
-  document.addEventListener("htmx:sseError", () => { if (!resting()) lost(); });
+  document.addEventListener("htmx:sseError", () => { if (!resting()) lost(0); });
   // A browser has six connections for a node. A page that nobody looks at gives its own back, and asks for what it has
   // missed when somebody looks again: the extension opens anew after an error of a source that is closed.
   const resting = () => rests === -1;

@@ -54,7 +54,8 @@ impl Store {
                       FROM pg_class c
                      WHERE c.oid = ANY (ARRAY['heddle.runs_live', 'heddle.queue_ready', 'heddle.queue_claims',
                                               'heddle.notifications', 'heddle.holds', 'heddle.message_slices',
-                                              'heddle.backfills', 'heddle.leases']::regclass[]))) AS "fingerprint!""#
+                                              'heddle.message_buckets', 'heddle.message_outcomes', 'heddle.backfills',
+                                              'heddle.leases']::regclass[]))) AS "fingerprint!""#
         )
         .fetch_one(&self.reads)
         .await?)

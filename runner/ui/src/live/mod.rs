@@ -22,6 +22,9 @@
 //! A proxy that buffers answers passes on nothing of an answer that does not end. A page that gets nothing asks for
 //! answers that do end (`&brief=1`): the changes until now, and when to ask again, which browsers do by themselves.
 //!
+//! A database that does not answer the watcher for some seconds is away. Pages say so without waiting for their own
+//! statements, which may hang for longer, and say since when they are out of date.
+//!
 //! A page ends with its viewer's token or session: the log of changes reports a revoked token or an ended session, on
 //! any node ([`crate::Host::left`]). The browser then loads the page again, has to sign in, and is led back to it.
 

@@ -21,6 +21,8 @@ const PAGES_MAX: usize = 5_000;
 const LOOK_EVERY: Duration = Duration::from_millis(500);
 /// How many checks pass between two checks of runs.
 const RUNS_EVERY: u64 = 2;
+/// How long the database may take to answer the watcher before pages say that they are out of date. The watcher waits on.
+const ANSWER_MAX: Duration = Duration::from_secs(5);
 /// How often a comment is sent if nothing else is, so that proxies and browsers know that the connection is alive.
 const KEEP_ALIVE: Duration = Duration::from_secs(15);
 
@@ -34,6 +36,8 @@ pub(crate) struct Pulse {
     runs: Mutex<HashMap<Uuid, watch::Sender<Instant>>>,
     /// The pages that are shown.
     shown: Mutex<HashMap<Looks, Weak<Shown>>>,
+    /// Since when the database has not answered the watcher.
+    away: watch::Sender<Option<Instant>>,
 }
 
 impl Pulse {
@@ -45,17 +49,26 @@ impl Pulse {
         }
         let (sender, receiver) = watch::channel(Instant::now());
         *watcher = Some(receiver.clone());
+        // As the watcher before it may have left it.
+        ui.pulse.away.send_replace(None);
         let ui = ui.clone();
         tokio::spawn(async move {
             let mut last = None;
             let mut marks = HashMap::new();
             let mut looks = 0_u64;
             while !ui.pulse.is_done(&ui) {
-                let counted = ui.engine.counters();
-                let seen = match ui.engine.store().page_fingerprint().await {
-                    Ok(fingerprint) => Some((fingerprint, format!("{counted:?}"))),
-                    // The pages are made again, and say that the database is away.
-                    Err(_) => None,
+                let counted = (ui.engine.counters(), ui.engine.message_counters());
+                let begun = Instant::now();
+                let seen = match ui.pulse.asked(ANSWER_MAX, ui.engine.store().page_fingerprint()).await {
+                    Ok(fingerprint) => {
+                        ui.pulse.away.send_if_modified(|away| away.take().is_some());
+                        Some((fingerprint, format!("{counted:?}")))
+                    }
+                    // The pages say that the database is away.
+                    Err(_) => {
+                        ui.pulse.away.send_modify(|away| *away = away.or(Some(begun)));
+                        None
+                    }
                 };
                 if seen != last {
                     let _ = sender.send(Instant::now());
@@ -69,6 +82,30 @@ impl Pulse {
             }
         });
         receiver
+    }
+
+    /// What the database answers to the watcher. If that takes longer than `most`, it counts as away until it answers.
+    async fn asked<T>(&self, most: Duration, answer: impl Future<Output = T>) -> T {
+        let begun = Instant::now();
+        let mut answer = std::pin::pin!(answer);
+        match tokio::time::timeout(most, answer.as_mut()).await {
+            Ok(answer) => answer,
+            Err(_) => {
+                self.away.send_modify(|away| *away = away.or(Some(begun)));
+                answer.await
+            }
+        }
+    }
+
+    /// How long the database has been away; zero if it is not.
+    pub(super) fn away_for(&self) -> Duration {
+        self.away.borrow().map_or(Duration::ZERO, |since| since.elapsed())
+    }
+
+    /// Completes when the database is away: what is asked of it then may hang for long.
+    pub(super) async fn is_away(&self) {
+        // The sender is ours: this does not end without a reason.
+        let _ = self.away.subscribe().wait_for(Option::is_some).await;
     }
 
     /// Whether the watcher may end. Decided under the lock under which a page looks for it: a page that is opened
@@ -105,7 +142,8 @@ impl Pulse {
         if asked.is_empty() {
             return;
         }
-        let mut found: HashMap<Uuid, Option<String>> = match ui.engine.store().page_run_marks(&asked).await {
+        let marked = self.asked(ANSWER_MAX, ui.engine.store().page_run_marks(&asked)).await;
+        let mut found: HashMap<Uuid, Option<String>> = match marked {
             Ok(found) => found.into_iter().map(|(run, mark)| (run, Some(mark))).collect(),
             Err(_) => HashMap::new(),
         };
@@ -191,6 +229,21 @@ pub(super) async fn wait(
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[tokio::test]
+    async fn a_database_that_hangs_is_away_before_it_answers() {
+        let pulse = Pulse::default();
+        assert_eq!(pulse.asked(ANSWER_MAX, std::future::ready(1)).await, 1);
+        assert_eq!(pulse.away_for(), Duration::ZERO);
+        let (answers, answer) = tokio::sync::oneshot::channel();
+        let seen = async {
+            pulse.is_away().await;
+            answers.send(7).unwrap();
+        };
+        let (answer, ()) = tokio::join!(pulse.asked(Duration::from_millis(1), answer), seen);
+        assert_eq!(answer, Ok(7));
+        assert!(pulse.away_for() > Duration::ZERO, "until the watcher asks again");
+    }
 
     #[tokio::test]
     async fn what_a_run_did_while_its_page_was_made_is_shown() {

@@ -56,8 +56,17 @@ enum News {
 }
 
 impl Again {
-    /// What has changed up to `due`, or later.
+    /// What has changed up to `due`, or later; or that the database is away, without a wait for what it does not answer.
     async fn make(&mut self, due: Instant) -> News {
+        let ui = self.ui.clone();
+        tokio::select! {
+            biased;
+            () = ui.pulse.is_away() => self.away(),
+            news = self.made(due) => news,
+        }
+    }
+
+    async fn made(&mut self, due: Instant) -> News {
         let mut head = self.head.clone();
         let Ok(uri) = self.target.parse() else {
             return News::Over("gone");
@@ -101,7 +110,9 @@ impl Again {
 
     fn away(&mut self) -> News {
         self.away = true;
-        News::Events(vec![Bytes::from_static(b"event: away\ndata: 1\n\n")], Beat::Cluster)
+        let seconds = self.ui.pulse.away_for().as_secs();
+        let event = format!("event: away\ndata: {seconds}\n\n");
+        News::Events(vec![Bytes::from(event)], Beat::Cluster)
     }
 }
 
@@ -214,6 +225,7 @@ impl Stream {
                     tokio::select! {
                         changed = wait(ui, pulse, run, beat) => changed,
                         () = tokio::time::sleep(AWAY_EVERY), if away => Some(Instant::now()),
+                        () = ui.pulse.is_away(), if !away => Some(Instant::now()),
                     }
                 };
                 let changed = tokio::select! {
