@@ -136,7 +136,7 @@ async fn two_tabs_are_of_one_mind_and_end_with_their_session() {
     chrome.until(asked).await;
     sign_in(&mut chrome, made["token"].as_str().unwrap()).await;
     chrome.until(&here).await;
-    // What a page shows is deleted: the page says so, and the next one by whom.
+    // What a page shows is deleted: the page says so, and by whom.
     chrome.open(&format!("{base}/groups/long")).await;
     chrome
         .until("document.querySelector('#live')?.dataset.state === 'live'")
@@ -145,8 +145,10 @@ async fn two_tabs_are_of_one_mind_and_end_with_their_session() {
     chrome
         .until("document.querySelector('#live').dataset.state === 'stale'")
         .await;
+    let text = "document.querySelector('main').innerText";
+    chrome.until(&format!("{text}.includes('was deleted by')")).await;
     chrome.open(&format!("{base}/groups/long")).await;
-    let text = chrome.value("document.querySelector('main').innerText").await;
+    let text = chrome.value(text).await;
     assert!(text.as_str().unwrap().contains("was deleted by"), "{text}");
 }
 

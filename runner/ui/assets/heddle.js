@@ -33,6 +33,13 @@ if (dot) {
       source.dispatchEvent(new Event("error"));
     }, 6000);
   };
+  // What the page was about is gone. Who did that stands above the page, on which nothing that somebody typed is lost.
+  const told = async () => {
+    const answer = await fetch(location.href, { headers: { accept: "text/html" } }).catch(() => null);
+    if (answer?.status !== 404) return;
+    const page = new DOMParser().parseFromString(await answer.text(), "text/html");
+    document.getElementById("main").prepend(...page.querySelectorAll("#main > section"));
+  };
   htmx.createEventSource = (url) => {
     const source = new EventSource(brief ? `${url}&brief=1` : url, { withCredentials: true });
     open = source;
@@ -45,6 +52,7 @@ if (dot) {
       source.close();
       show("stale", message.data === "signed-out" ? words.ended : words.over);
       if (message.data === "signed-out") location.reload();
+      else told();
     });
     return source;
   };

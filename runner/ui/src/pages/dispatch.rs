@@ -443,9 +443,12 @@ pub(super) async fn audience(ctx: &Ctx, name: &str) -> Result<Answer, Trouble> {
         .q("cursor")
         .map(|cursor| format!("&cursor={}", segment(cursor)))
         .unwrap_or_default();
+    ctx.beats_with(Beat::Cluster);
     let found: Members = ctx.get(&format!("{api}?limit=200{cursor}")).await?;
+    let head = html! { div.heading { div.grow { h1 { bdi { (name) } } p { (t!(ctx, "members")) (ctx.lang.colon()) (number(found.count)) } } } };
+    let members = html! { section.panel { ul.row { @for uid in &found.members { li { a.tag href={ "/dispatch/as?uid=" (segment(uid)) } { bdi { (uid) } } } } } @if found.members.is_empty() { (empty(&t!(ctx, "none"))) } } };
     let body = html! {
-        div.heading { div.grow { h1 { bdi { (name) } } p { (t!(ctx, "members")) (ctx.lang.colon()) (number(found.count)) } } }
+        (ctx.live("audience-head", head))
         @if ctx.viewer.operates() {
             form.panel.filters method="post" {
                 @for name in ["add", "remove"] {
@@ -456,7 +459,7 @@ pub(super) async fn audience(ctx: &Ctx, name: &str) -> Result<Answer, Trouble> {
                 button type="submit" { (t!(ctx, "save")) }
             }
         }
-        section.panel { ul.row { @for uid in &found.members { li { a.tag href={ "/dispatch/as?uid=" (segment(uid)) } { bdi { (uid) } } } } } @if found.members.is_empty() { (empty(&t!(ctx, "none"))) } }
+        (ctx.live("members", members))
         (more(ctx, found.next_cursor.as_deref()))
     };
     Answer::page(Page::new("dispatch", name, body).crumbs(vec![

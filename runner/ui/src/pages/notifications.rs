@@ -47,7 +47,7 @@ pub(super) async fn list(ctx: &Ctx) -> Result<Answer, Trouble> {
         @if let Some(channel) = ctx.q("channel") { p { span.tag { (t!(ctx, "channel")) (ctx.lang.colon()) bdi { (channel) } " " a href=(with_query(ctx, &[("channel", None), ("cursor", None)])) aria-label=(t!(ctx, "remove-filter")) { "×" } } } }
         (ctx.live("notifications", shown))
         (more(ctx, found.next_cursor.as_deref()))
-        (of_channels(ctx, &channels.items))
+        (ctx.live("channel-list", of_channels(ctx, &channels.items)))
     };
     Answer::page(Page::new("notifications", title, body))
 }
@@ -80,7 +80,7 @@ fn row(ctx: &Ctx, one: &Notification) -> Markup {
 /// The channels, as a page of the system.
 pub(super) async fn channels(ctx: &Ctx) -> Result<Markup, Trouble> {
     let channels: List<Channel> = ctx.get("/v1/channels?limit=100").await?;
-    Ok(of_channels(ctx, &channels.items))
+    Ok(ctx.live("channel-list", of_channels(ctx, &channels.items)))
 }
 
 fn of_channels(ctx: &Ctx, channels: &[Channel]) -> Markup {

@@ -91,7 +91,6 @@ pub(super) async fn page(ctx: &Ctx, here: &Here) -> Result<Answer, Trouble> {
     if let Some(trouble) = wrong {
         page.status = trouble.status;
     }
-    ctx.beats_with(crate::ctx::Beat::Still);
     Answer::page(page)
 }
 

@@ -27,6 +27,9 @@ impl Here {
     }
 }
 
+/// Tabs in which somebody writes. They are not kept up to date: a spec may be long, and is not made again for each change.
+const WRITTEN: [&str; 3] = ["spec", "run", "backfill"];
+
 /// A tab's page: header, tabs, and what is under them.
 pub(super) fn framed(ctx: &Ctx, here: &Here, tab: &str, inside: Markup) -> Page {
     let group = &here.group;
@@ -61,6 +64,11 @@ pub(super) fn framed(ctx: &Ctx, here: &Here, tab: &str, inside: Markup) -> Page 
                 }
             }
         }
+    };
+    let is_live = !WRITTEN.contains(&tab);
+    ctx.beats_with(if is_live { Beat::Cluster } else { Beat::Still });
+    let head = html! {
+        @if is_live { (ctx.live("group-head", head)) } @else { (head) }
         (tabs(&here.name, tab, &[
             (String::new(), here.address(""), t!(ctx, "tab-grid")),
             ("graph".into(), here.address("graph"), t!(ctx, "tab-graph")),
@@ -97,6 +105,5 @@ pub(super) fn framed(ctx: &Ctx, here: &Here, tab: &str, inside: Markup) -> Page 
         None => here.name.clone(),
     };
     crumbs.extend(word.map(|word| (word, None)));
-    ctx.beats_with(Beat::Cluster);
     Page::new("groups", title, html! { (head) (inside) }).crumbs(crumbs)
 }

@@ -43,7 +43,7 @@ pub(super) async fn page(ctx: &Ctx, here: &Here) -> Result<Answer, Trouble> {
             }
         }
     };
-    Answer::page(framed(ctx, here, "schedules", inside))
+    Answer::page(framed(ctx, here, "schedules", ctx.live("schedules", inside)))
 }
 
 /// What kind of schedule it is, as it was written.

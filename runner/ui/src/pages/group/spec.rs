@@ -7,7 +7,7 @@ use serde::de::IgnoredAny;
 use serde_json::Value;
 
 use super::here::{Here, framed};
-use crate::ctx::{Beat, segment};
+use crate::ctx::segment;
 use crate::elements::{glyph, time};
 use crate::form::field;
 use crate::frame::Page;
@@ -18,7 +18,6 @@ use crate::{Ctx, Trouble, assets, yaml};
 const NEW: &str = "description: \ntasks:\n  first:\n    script: hello\n";
 
 pub(super) async fn page(ctx: &Ctx, here: &Here) -> Result<Answer, Trouble> {
-    ctx.beats_with(Beat::Still);
     let form = ctx.form();
     if ctx.posts() && ctx.is_piece() {
         return as_one_types(ctx, &here.api("/validate"), &form).await;
