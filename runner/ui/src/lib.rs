@@ -25,6 +25,7 @@ mod assets;
 mod chart;
 mod ctx;
 pub mod difference;
+mod digits;
 mod elements;
 mod form;
 mod frame;

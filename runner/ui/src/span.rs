@@ -4,6 +4,7 @@ use chrono::{DateTime, Datelike, NaiveDate, NaiveDateTime, NaiveTime, TimeDelta,
 use chrono_tz::Tz;
 use heddle_domain::Time;
 
+pub(crate) use crate::digits::{capped, number};
 use crate::words::Lang;
 
 /// Seconds from which on nobody counts hours.
@@ -58,19 +59,6 @@ pub(crate) fn in_zone(zone: Tz, text: &str) -> Option<Time> {
 /// A time as a form has it.
 pub(crate) fn for_form(zone: Tz, at: Time) -> String {
     at.with_timezone(&zone).format("%Y-%m-%dT%H:%M").to_string()
-}
-
-/// With a comma for each thousand: `12,345`.
-pub(crate) fn number(n: i64) -> String {
-    let digits = n.unsigned_abs().to_string();
-    let mut text = String::new();
-    for (index, digit) in digits.chars().enumerate() {
-        if index > 0 && (digits.len() - index).is_multiple_of(3) {
-            text.push(',');
-        }
-        text.push(digit);
-    }
-    if n < 0 { format!("-{text}") } else { text }
 }
 
 /// `12.3 k`, `4.5 M`: where there is little room.

@@ -6,6 +6,8 @@ use std::sync::LazyLock;
 use fluent_bundle::concurrent::FluentBundle;
 use fluent_bundle::{FluentArgs, FluentResource, FluentValue};
 
+use crate::digits;
+
 /// A language of the pages.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum Lang {
@@ -153,13 +155,27 @@ impl From<&String> for Arg {
     }
 }
 impl From<i64> for Arg {
+    /// Large numbers have commas. They are texts: none of them has a form of a word to itself.
     fn from(number: i64) -> Self {
-        Self::Number(number)
+        match number {
+            -999..=999 => Self::Number(number),
+            _ => Self::Text(digits::number(number)),
+        }
     }
 }
 impl From<usize> for Arg {
     fn from(number: usize) -> Self {
-        Self::Number(number as i64)
+        Self::from(number as i64)
+    }
+}
+
+impl Arg {
+    /// A number that was counted up to `most`.
+    pub(crate) fn capped(number: i64, most: i64) -> Self {
+        match number >= most {
+            true => Self::Text(digits::capped(number, most)),
+            false => number.into(),
+        }
     }
 }
 
@@ -277,5 +293,11 @@ mod tests {
         assert_eq!(Lang::En.t("runs-count", &[("n", Arg::from(1_usize))]), "1 run");
         assert_eq!(Lang::En.t("runs-count", &[("n", Arg::from(3_usize))]), "3 runs");
         assert_eq!(Lang::Zh.t("runs-count", &[("n", Arg::from(3_usize))]), "3 次运行");
+        assert_eq!(Lang::En.t("runs-count", &[("n", Arg::from(12_345_i64))]), "12,345 runs");
+        assert_eq!(
+            Lang::En.t("runs-count", &[("n", Arg::capped(1_000, 1_000))]),
+            "1,000+ runs"
+        );
+        assert_eq!(Lang::En.t("runs-count", &[("n", Arg::capped(1, 1_000))]), "1 run");
     }
 }

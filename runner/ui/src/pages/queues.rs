@@ -11,7 +11,7 @@ use super::answer::Answer;
 use crate::ctx::{Beat, segment};
 use crate::elements::{Button, ago, button, empty, more, number, state};
 use crate::frame::Page;
-use crate::words::t;
+use crate::words::{Arg, t};
 use crate::{Ctx, Trouble, span};
 
 /// How many task runs of a queue are listed.
@@ -142,17 +142,22 @@ fn queue_state(ctx: &Ctx, one: &Queue) -> Markup {
 }
 
 /// Why nothing of a queue is claimed.
-pub(super) fn stalled(ctx: &Ctx, waiting: i64, paused: bool, held: i64) -> String {
+pub(super) fn stalled(ctx: &Ctx, waiting: Arg, paused: bool, held: Option<Arg>) -> String {
     match (paused, held) {
         (true, _) => t!(ctx, "stalled-paused", n = waiting),
-        (false, 0) => t!(ctx, "stalled", n = waiting),
-        (false, held) => t!(ctx, "stalled-held", n = waiting, held = held),
+        (false, None) => t!(ctx, "stalled", n = waiting),
+        (false, Some(held)) => t!(ctx, "stalled-held", n = waiting, held = held),
     }
 }
 
 /// Why nobody can claim the task runs that wait in a queue, if so.
 pub(super) fn reason(ctx: &Ctx, one: &Queue) -> Option<String> {
-    is_stuck(one).then(|| stalled(ctx, one.depth, one.paused, one.claimed))
+    let waiting: Arg = match one.depth_exact {
+        true => one.depth.into(),
+        false => depth(one).into(),
+    };
+    let held: Option<Arg> = (one.claimed > 0).then(|| one.claimed.into());
+    is_stuck(one).then(|| stalled(ctx, waiting, one.paused, held))
 }
 
 /// Entries of the audit that are read to find out who paused queues.

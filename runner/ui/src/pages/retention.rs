@@ -100,7 +100,7 @@ fn row(ctx: &Ctx, line: &Line, asks: bool) -> Markup {
                 td.num data-label=(t!(ctx, "retention-due")) {
                     @match line.due {
                         Some(0) => span.muted { "0" },
-                        Some(due) => { (span::number(due)) @if due >= line.most { "+" } },
+                        Some(due) => (span::capped(due, line.most)),
                         None => span.muted { "–" },
                     }
                 }

@@ -17,15 +17,17 @@ use crate::ctx::{Beat, segment};
 use crate::elements::{self, Button, ago, button, group_link, group_or_topic, line, linked, number, state};
 use crate::frame::Page;
 use crate::span;
-use crate::words::t;
+use crate::words::{Arg, t};
 use crate::{Ctx, Trouble};
 
 /// How many failed runs are read.
 const FAILURES_MAX: i64 = 300;
 /// Up to this number things are counted.
 const COUNT_MAX: i64 = 10_000;
-/// How many runs are counted for each minute.
+/// How many runs are counted for each minute, task runs for each queue, and notifications.
 const MINUTE_MAX: i64 = 500;
+const STALLED_MAX: i64 = 1_000;
+const UNSENT_MAX: i64 = 500;
 /// How many attempts that timed out are read, and how many of their scripts are named.
 const TIMED_OUT_MAX: i64 = 200;
 const SLOW_MAX: usize = 5;
@@ -97,8 +99,8 @@ impl View {
             let minutes = store.page_minutes(now, 60, MINUTE_MAX).await?;
             let counts = store.page_now(COUNT_MAX).await?;
             let late = store.page_late(now - LATE_AFTER, 10).await?;
-            let stalled = store.page_stalled(now - STALLED_AFTER, 1_000).await?;
-            let unsent = store.page_unsent(now - TimeDelta::hours(24), 500).await?;
+            let stalled = store.page_stalled(now - STALLED_AFTER, STALLED_MAX).await?;
+            let unsent = store.page_unsent(now - TimeDelta::hours(24), UNSENT_MAX).await?;
             let timed_out = store.page_timed_out(now - TimeDelta::hours(24), TIMED_OUT_MAX).await?;
             let nodes: List<Node> = ctx.get("/v1/nodes?limit=100").await?;
             Ok::<_, Trouble>((
@@ -241,7 +243,7 @@ fn attention(ctx: &Ctx, view: &View) -> Markup {
                         tr {
                             td.tight { a href={ "/queues/" (segment(&one.queue)) } { (t!(ctx, "queue-named", name = &one.queue)) } }
                             td.tight { (state(ctx, if one.paused { "paused" } else { "waiting" })) }
-                            td.wide.why { (queues::stalled(ctx, one.waiting, one.paused, one.claimed)) }
+                            td.wide.why { (queues::stalled(ctx, Arg::capped(one.waiting, STALLED_MAX), one.paused, (one.claimed > 0).then(|| Arg::capped(one.claimed, STALLED_MAX)))) }
                             td.tight.why { (ago(ctx, one.paused_at.unwrap_or(one.since))) }
                             td.tight.side {}
                         }
@@ -278,7 +280,7 @@ fn attention(ctx: &Ctx, view: &View) -> Markup {
                             td.tight { a href="/notifications" { (t!(ctx, "channel-named", name = &one.channel)) } }
                             td.tight { (state(ctx, NotificationState::Failed)) }
                             td.wide { span.error { (line(one.last_error.as_deref().unwrap_or_default())) } }
-                            td.tight.why { (t!(ctx, "given-up", n = one.count)) }
+                            td.tight.why { (t!(ctx, "given-up", n = Arg::capped(one.count, UNSENT_MAX))) }
                             td.tight.side {}
                         }
                     }
@@ -323,16 +325,10 @@ fn pace(ctx: &Ctx, view: &View) -> Markup {
     let most = peak.max(1) as f64;
     let total: i64 = view.minutes.iter().map(|minute| minute.ended).sum();
     let failed: i64 = view.minutes.iter().map(|minute| minute.failed).sum();
-    let capped = |n: i64| {
-        if n >= COUNT_MAX {
-            format!("{}+", span::number(COUNT_MAX))
-        } else {
-            span::number(n)
-        }
-    };
+    let capped = |n: i64| span::capped(n, COUNT_MAX);
     html! {
         section.panel aria-labelledby="pace-title" {
-            div.row { h2.grow #pace-title { (t!(ctx, "pace-title")) } span.muted { (t!(ctx, "pace-most", n = peak)) } }
+            div.row { h2.grow #pace-title { (t!(ctx, "pace-title")) } span.muted { (t!(ctx, "pace-most", n = Arg::capped(peak, MINUTE_MAX))) } }
             svg.picture.pace viewBox="0 0 600 80" preserveAspectRatio="none" role="img" aria-label=(t!(ctx, "pace-label", runs = total, failed = failed)) {
                 line.axis x1="0" x2="600" y1="79.5" y2="79.5" vector-effect="non-scaling-stroke" {}
                 @for (index, minute) in view.minutes.iter().enumerate() {
