@@ -370,3 +370,23 @@ async fn nobody_replaces_a_spec_that_they_have_not_seen() {
     let group = node.get("/v1/groups/shared").await.expect_status(200);
     assert_eq!((&group["description"], &group["revision"]), (&json!("mine"), &json!(3)));
 }
+
+/// The overview's timeline has room for forty groups. What failed is among them, whatever it is called.
+#[tokio::test]
+async fn a_group_that_failed_is_on_the_timeline_before_those_that_are_due() {
+    let (_world, node) = World::with_node().await;
+    let visitor = Visitor::signed_in(node.base(), TOKEN).await;
+    for n in 0..41 {
+        let due = json!({"schedules": {"hourly": {"cron": "0 * * * *"}}, "tasks": {"a": {"script": "hello"}}});
+        node.put_group(&format!("a-{n}"), due).await;
+    }
+    let bad = json!({"tasks": {"a": {"script": "flaky", "params": {"fail_times": 9, "kind": "fatal"}}}});
+    node.put_group("zz", bad).await;
+    let run = node.start("zz", json!({})).await;
+    node.run_becomes(&run, "failed").await;
+    let page = visitor.get("/").await.fine();
+    let day = page.split("id=\"day\"").nth(1).expect("the page has a timeline");
+    let day = day.split("id=\"pace\"").next().unwrap();
+    assert!(day.contains("href=\"/groups/zz\""), "{day}");
+    assert_eq!(day.matches("lane-name").count(), 40, "{day}");
+}

@@ -187,20 +187,26 @@ impl Store {
         })
     }
 
-    /// Groups of the newest runs, and of the next instants; at most `limit`.
+    /// Groups of the newest runs, and of the next instants; at most `limit`: first those with a run that failed, then those
+    /// with one that goes on, then those that are due, then all others.
     pub async fn page_timeline(&self, since: Time, until: Time, limit: i64) -> Result<Vec<TimelineRow>, StoreError> {
         Ok(sqlx::query_as!(
             TimelineRow,
-            r#"SELECT g.id, g.name FROM heddle.groups g
-                WHERE g.deleted_at IS NULL AND g.id = ANY (ARRAY(
-                    SELECT group_id FROM (SELECT group_id FROM heddle.runs_live ORDER BY id DESC LIMIT 1000) AS live
-                     UNION
-                    SELECT group_id FROM (SELECT group_id FROM heddle.runs_done WHERE id >= heddle.uuid_floor($1)
-                                           ORDER BY id DESC LIMIT 2000) AS done
-                     UNION
-                    SELECT group_id FROM (SELECT group_id FROM heddle.schedules WHERE next_fire_at < $2
-                                           ORDER BY next_fire_at LIMIT 500) AS due))
-                ORDER BY g.name LIMIT $3"#,
+            r#"SELECT g.id AS "id!", g.name AS "name!"
+                 FROM (SELECT found.group_id, min(found.place) AS place
+                         FROM (SELECT group_id, 1 AS place
+                                 FROM (SELECT group_id FROM heddle.runs_live ORDER BY id DESC LIMIT 1000) AS live
+                                UNION ALL
+                               SELECT group_id, CASE WHEN state = 4 THEN 0 ELSE 3 END
+                                 FROM (SELECT group_id, state FROM heddle.runs_done WHERE id >= heddle.uuid_floor($1)
+                                        ORDER BY id DESC LIMIT 2000) AS done
+                                UNION ALL
+                               SELECT group_id, 2
+                                 FROM (SELECT group_id FROM heddle.schedules WHERE next_fire_at < $2
+                                        ORDER BY next_fire_at LIMIT 500) AS due) AS found
+                        GROUP BY found.group_id) AS n
+                 JOIN heddle.groups g ON g.id = n.group_id
+                WHERE g.deleted_at IS NULL ORDER BY n.place, g.name LIMIT $3"#,
             since,
             until,
             limit

@@ -39,6 +39,8 @@ pub(super) async fn read(ctx: &Ctx, from: Time, to: Time) -> Result<(Vec<DrawnRo
     let mut rows = ctx.store().page_timeline(from, to, TIMELINE_ROWS_MAX + 1).await?;
     let more = rows.len() as i64 > TIMELINE_ROWS_MAX;
     rows.truncate(TIMELINE_ROWS_MAX as usize);
+    // By name, so that lines stay where they are when a run begins or fails.
+    rows.sort_unstable_by(|left, right| left.name.cmp(&right.name));
     Ok((with_bars(ctx, rows, from, to).await?, more))
 }
 
