@@ -390,3 +390,44 @@ async fn a_group_that_failed_is_on_the_timeline_before_those_that_are_due() {
     assert!(day.contains("href=\"/groups/zz\""), "{day}");
     assert_eq!(day.matches("lane-name").count(), 40, "{day}");
 }
+
+/// A topic whose messages fail says why, on its page and on the page of the day.
+#[tokio::test]
+async fn a_topic_says_why_its_messages_failed() {
+    let (world, node) = World::with_node().await;
+    let visitor = Visitor::signed_in(node.base(), TOKEN).await;
+    let due = crate::later(world.now().await);
+    node.put("/v1/topics/letters", json!({"queue": "post"}))
+        .await
+        .expect_status(201);
+    let message = json!([{"sender": 1, "receiver": 2, "due": due.to_string(), "payload": 1}]);
+    node.post("/v1/topics/letters/messages", message)
+        .await
+        .expect_status(200);
+    let pages = [
+        format!("/topics/letters?month={}", due.format("%Y-%m")),
+        format!("/topics/letters/{due}"),
+    ];
+    for page in &pages {
+        let page = visitor.get(page).await.fine();
+        assert!(!page.contains("Why messages failed"), "{page}");
+    }
+    let failed = format!(
+        "INSERT INTO heddle.message_retries (topic, day, bucket, id, attempt, retry, due_at, error)
+         SELECT t.id, '{due}', 1, gen_random_uuid(), 1, '{{}}', '2100-01-01',
+                CASE WHEN n < 3 THEN 'the mailbox is full' ELSE 'nobody <b>lives</b> there' END
+           FROM heddle.topics t, generate_series(0, 3) AS n WHERE t.name = 'letters'"
+    );
+    world.sql().await.batch_execute(&failed).await.unwrap();
+    for page in &pages {
+        let answer = visitor.get(page).await;
+        check_page(page, &answer);
+        let text = answer.fine();
+        let errors = text.split("Why messages failed").nth(1).expect("the page has errors");
+        let (full, nobody) = (errors.find("the mailbox is full"), errors.find("nobody &lt;b&gt;lives"));
+        assert!(
+            full.is_some() && full < nobody,
+            "the more frequent one is first: {text}"
+        );
+    }
+}

@@ -7,6 +7,7 @@ pub mod group;
 pub mod overview;
 pub mod pool;
 pub mod run;
+pub mod topic;
 
 use uuid::Uuid;
 

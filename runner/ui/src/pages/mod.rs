@@ -8,6 +8,7 @@ mod drawing;
 pub(crate) mod gone;
 mod group;
 mod groups;
+mod message_errors;
 mod notifications;
 mod overview;
 mod picture;

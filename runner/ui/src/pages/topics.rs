@@ -9,7 +9,7 @@ use maud::{Markup, html};
 use serde_json::json;
 
 use super::answer::Answer;
-use super::queues;
+use super::{message_errors, queues};
 use crate::chart::fill;
 use crate::ctx::{Beat, segment};
 use crate::elements::{
@@ -127,8 +127,11 @@ fn word(ctx: &Ctx, one: &Topic, state: &str) -> String {
     }
 }
 
-/// Why what a topic has put into its queue stays there, if it does.
+/// Why a topic sends nothing, or why what it has put into its queue stays there, if it does.
 async fn held_up(ctx: &Ctx, one: &Topic, days: &[Day]) -> Markup {
+    if let Some(problem) = &one.problem {
+        return html! { p.error { (line(problem)) } };
+    }
     let queue = one
         .spec
         .queue
@@ -202,8 +205,10 @@ async fn days(ctx: &Ctx, topic: &str, api: &str) -> Result<Answer, Trouble> {
     let asked = beside(ctx, asked_cancel(ctx, api).await)?;
     let status = refused(&looked).or(refused(&asked)).unwrap_or(200);
     let held_up = held_up(ctx, &one, &items).await;
+    let errors = message_errors::shown(ctx, topic, &items).await?;
     let shown = html! {
         (held_up)
+        (errors)
         section.panel {
             (month_choice(ctx, month))
             (month_grid(ctx, topic, month, ctx.now.with_timezone(&zone).date_naive(), &items))
@@ -400,7 +405,9 @@ async fn one_day(ctx: &Ctx, topic: &str, date: &str, api: &str) -> Result<Answer
     let (one, day): (Topic, Day) = futures::try_join!(ctx.get(api), ctx.get(&target))?;
     let asked = beside(ctx, asked_cancel(ctx, api).await)?;
     let status = refused(&asked).unwrap_or(200);
-    let held_up = held_up(ctx, &one, std::slice::from_ref(&day)).await;
+    let days = std::slice::from_ref(&day);
+    let held_up = held_up(ctx, &one, days).await;
+    let errors = message_errors::shown(ctx, topic, days).await?;
     let shown = html! { div.stack {
         section.panel {
             p.params { (bar(ctx, &day)) }
@@ -414,6 +421,7 @@ async fn one_day(ctx: &Ctx, topic: &str, date: &str, api: &str) -> Result<Answer
             @if let Some(limit) = limit(ctx, &one) { p.muted { (limit) } }
             @if let Some(at) = day.drained_at { p.muted { (t!(ctx, "state-drained")) " " (ago(ctx, at)) } }
         }
+        (errors)
         section.panel {
             h2 { (t!(ctx, "buckets")) }
             (buckets(ctx, &day))
