@@ -56,7 +56,9 @@ async fn what_goes_away_while_a_page_is_open_is_said() {
     // A group that somebody disables, and then deletes.
     let page = visitor.get("/groups/brief").await.fine();
     tokio::join!(visitor.hears(&page, &["event: group-head"]), async {
-        node.post("/v1/groups/brief/disable", json!({})).await.expect_status(200);
+        node.post("/v1/groups/brief/disable", json!({}))
+            .await
+            .expect_status(200);
     });
     let page = visitor.get("/groups/brief").await.fine();
     let (heard, ()) = tokio::join!(visitor.hears(&page, &["event: over", "data: gone"]), async {

@@ -138,7 +138,8 @@ impl Visitor {
     async fn fill(&self, path: &str, form: &[(&str, &str)]) -> Page {
         let page = format!("{}{path}", self.base);
         let action = path.split('?').next().unwrap_or_default();
-        self.send(self.form(action, form, &self.base).header("referer", page)).await
+        self.send(self.form(action, form, &self.base).header("referer", page))
+            .await
     }
 
     fn form(&self, path: &str, form: &[(&str, &str)], origin: &str) -> reqwest::RequestBuilder {
