@@ -161,9 +161,9 @@ async fn refused(ctx: &Ctx, trouble: &Trouble, headers: &HeaderMap) -> Response 
 /// What was typed into a form that cannot be shown.
 fn typed(ctx: &Ctx) -> Markup {
     let form = ctx.form();
-    let typed = form
-        .iter()
-        .filter(|(name, text)| name != "do" && !text.trim().is_empty());
+    // What a button says, and what the page itself has put into the form, nobody has typed.
+    let is_typed = |name: &str, text: &str| !matches!(name, "do" | "opened") && !text.trim().is_empty();
+    let typed = form.iter().filter(|(name, text)| is_typed(name, text));
     html! {
         section.panel {
             h2 { (t!(ctx, "typed-kept")) }
