@@ -329,7 +329,10 @@ async fn what_was_typed_is_not_lost() {
     // The group is deleted while somebody writes its spec.
     node.delete("/v1/groups/brief").await.expect_status(200);
     let page = visitor
-        .fill("/groups/brief/spec?edit=1", &[("do", "save"), ("spec", spec)])
+        .fill(
+            "/groups/brief/spec?edit=1",
+            &[("opened", "1"), ("do", "save"), ("spec", spec)],
+        )
         .await;
     check_page("/groups/brief/spec", &page);
     assert_eq!(page.status, StatusCode::NOT_FOUND);
