@@ -23,10 +23,12 @@ pub enum ShortWay {
     QuietPoll,
     /// Log lines that are written with the outcome.
     LinesWithOutcome,
+    /// A run of a follower that begins in the transaction that creates it.
+    FollowerAtOnce,
 }
 
 impl ShortWay {
-    pub const ALL: [Self; 8] = [
+    pub const ALL: [Self; 9] = [
         Self::SingleTaskEnd,
         Self::PlainRuns,
         Self::BackfillStep,
@@ -35,6 +37,7 @@ impl ShortWay {
         Self::PlainMessages,
         Self::QuietPoll,
         Self::LinesWithOutcome,
+        Self::FollowerAtOnce,
     ];
 
     /// Its name in settings.
@@ -48,6 +51,7 @@ impl ShortWay {
             Self::PlainMessages => "plain_messages",
             Self::QuietPoll => "quiet_poll",
             Self::LinesWithOutcome => "lines_with_outcome",
+            Self::FollowerAtOnce => "follower_at_once",
         }
     }
 }

@@ -241,6 +241,7 @@ impl Schedules {
             left,
         } = called;
         completion.leave_link_events(&left).await?;
+        self.runs.admit_new(&mut completion, &mut runs, &contexts).await?;
         self.runs.hand_out(&mut runs);
         let created = completion.create(&runs).await?;
         completion.commit().await?;
