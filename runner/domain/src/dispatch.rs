@@ -6,14 +6,16 @@
 //! occurrence).
 
 use chrono_tz::Tz;
-use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
 use crate::schedule::Schedule;
 use crate::schedule::local::{parse_far_moment, parse_moment, parse_zone};
-use crate::spec::{DailySpec, ScheduleSpec};
+use crate::spec::{DailySpec, STOCK_MAX, ScheduleSpec};
 use crate::{Fault, Faults, Name, Span, Time};
+
+pub use crate::spec::stock;
 
 /// The longest horizon, not included.
 pub const HORIZON_MAX: Span = Span::from_secs(24 * 3_600);
@@ -22,8 +24,6 @@ pub const HORIZON_DEFAULT: Span = Span::from_secs(12 * 3_600);
 /// Repeating offers per audience unless it is configured.
 pub const OFFERS_MAX_DEFAULT: u32 = 100;
 const EVERY_MIN: Span = Span::from_secs(1);
-/// The most stock that one occurrence may have.
-pub const STOCK_MAX: i32 = 1_000_000_000;
 /// The longest audience, in characters.
 const AUDIENCE_CHARS_MAX: usize = 255;
 /// The longest user id, in characters.
@@ -212,11 +212,6 @@ pub struct OfferSpec {
     /// Whether polls return the offer. Default: true.
     #[serde(default = "yes")]
     pub enabled: bool,
-}
-
-/// The schema of an occurrence's stock.
-pub fn stock(_: &mut SchemaGenerator) -> Schema {
-    json_schema!({"anyOf": [{"type": "integer", "minimum": 1, "maximum": STOCK_MAX}, {"const": "each"}, {"type": "null"}]})
 }
 
 fn yes() -> bool {

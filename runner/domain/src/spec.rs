@@ -18,6 +18,7 @@ use serde_json::{Map, Value};
 use crate::retention::GroupRetention;
 use crate::{Name, Span, Time};
 
+pub use describe::stock;
 pub use gather::Gathered;
 pub(crate) use read::script;
 pub use read::{gather_group, parse_group, parse_submission, read};
@@ -556,6 +557,9 @@ pub enum QueryMode {
     Execute,
 }
 
+/// The most stock that one occurrence of an offer may have.
+pub const STOCK_MAX: i32 = 1_000_000_000;
+
 /// An offer to a user or a user group. The task ends when the whole stock is completed.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
@@ -564,7 +568,7 @@ pub struct AudienceSpec {
     pub audience: String,
     /// The stock: a number of at least 1, or `each` (every member once). Default: 1.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schemars(schema_with = "crate::dispatch::stock")]
+    #[schemars(schema_with = "stock")]
     pub dispatch_times: Option<Value>,
     /// `single`: a user can take it once; `repeat`: again and again. Default: `single`.
     #[serde(default, skip_serializing_if = "Option::is_none")]

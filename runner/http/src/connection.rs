@@ -12,6 +12,7 @@
 //! periodically and checks how long it has been idle.
 
 use std::collections::HashMap;
+use std::net::Ipv6Addr;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -19,6 +20,7 @@ use std::task::{Context, Poll};
 use std::time::Duration;
 
 use axum::body::Body;
+use axum::http::request::Parts;
 use axum::response::Response;
 use bytes::Bytes;
 use http_body::{Frame, SizeHint};
@@ -113,6 +115,14 @@ impl Connection {
                 () = self.check.notified() => {}
             }
         }
+    }
+}
+
+impl Peer {
+    /// The address that the server has noted. A request without a connection (in tests) has none.
+    pub(crate) fn of(request: &Parts) -> Self {
+        let connection = request.extensions.get::<Arc<Connection>>();
+        connection.map_or_else(|| Self::new(Ipv6Addr::UNSPECIFIED.into()), |connection| connection.peer)
     }
 }
 

@@ -11,7 +11,7 @@
 
 use heddle_domain::Time;
 
-use crate::database::{PgSession, column};
+use crate::database::{Announced, PgSession, column};
 use crate::{Store, StoreError};
 
 /// Who changes something, and when.
@@ -125,18 +125,10 @@ pub const CHANGES_CHANNEL: &str = "heddle_changes";
 /// Serialises writers of the log; see the head of this file.
 const CHANGES_LOCK: i64 = 0x6865_6464_6c65_0001;
 
-/// A row for the log.
-#[derive(Debug)]
-pub(crate) struct Announced {
-    noun: Noun,
-    name: String,
-    at: Time,
-}
-
 /// Has the transaction's commit write the log row of a change.
 pub(crate) fn announce(connection: &mut PgSession, at: Time, noun: Noun, name: &str) {
     connection.announce(Announced {
-        noun,
+        kind: noun.as_str(),
         name: name.into(),
         at,
     });
@@ -157,7 +149,7 @@ pub(crate) async fn write(connection: &mut PgSession, announced: &[Announced]) -
          SELECT kind, name, at
            FROM UNNEST($1::text[], $2::text[], $3::timestamptz[]) WITH ORDINALITY AS a (kind, name, at, ordinal)
           ORDER BY ordinal",
-        &column(announced, |one| one.noun.as_str()) as &[&str],
+        &column(announced, |one| one.kind) as &[&str],
         &column(announced, |one| one.name.as_str()) as &[&str],
         &column(announced, |one| one.at),
     )

@@ -179,7 +179,7 @@ impl From<sqlx::Error> for StoreError {
     fn from(error: sqlx::Error) -> Self {
         let error = Failed::new(error);
         match &*error.error {
-            // A new session found this; see `database/server.rs`.
+            // A new session found this; see `database/connector.rs`.
             sqlx::Error::Io(cause) if cause.kind() == std::io::ErrorKind::ReadOnlyFilesystem => Self::ReadOnly(error),
             sqlx::Error::Io(_) | sqlx::Error::PoolTimedOut | sqlx::Error::PoolClosed | sqlx::Error::WorkerCrashed => {
                 Self::Unavailable(error)

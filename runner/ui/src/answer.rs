@@ -125,7 +125,7 @@ fn nobody() -> Viewer {
 
 /// A form that failed, on a page without a better place for the error: back to the previous page, which shows it.
 fn back(ctx: &Ctx, trouble: &Trouble) -> Response {
-    let sentence = match trouble.said(ctx) {
+    let sentence = match trouble.said(ctx.lang) {
         nothing if nothing.is_empty() => frame::means(ctx, trouble.status).1,
         sentence => sentence,
     };

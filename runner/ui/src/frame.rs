@@ -266,7 +266,7 @@ pub(crate) fn trouble(ctx: &Ctx, trouble: &Trouble, known: bool) -> Page {
             p.status { (trouble.status) }
             h1 { (title) }
             p { (text) }
-            @if !trouble.said(ctx).is_empty() { pre.error { (trouble.said(ctx)) } }
+            @if !trouble.said(ctx.lang).is_empty() { pre.error { (trouble.said(ctx.lang)) } }
             p { a.button href=(ctx.path) { (t!(ctx, "try-again")) } " " a.button href="/" { (t!(ctx, "nav-overview")) } }
         }
     };

@@ -8,7 +8,7 @@ use heddle_engine::EngineError;
 use heddle_store::StoreError;
 
 use crate::words::Lang;
-use crate::{Ctx, yaml};
+use crate::yaml;
 
 /// A problem: the API's, or one of the pages. Boxed, because each answer of a page has room for it.
 #[derive(Clone, Debug)]
@@ -58,13 +58,13 @@ impl Trouble {
     }
 
     /// The same for people: a field is named by its label, not by its pointer.
-    pub(crate) fn said(&self, ctx: &Ctx) -> String {
-        self.in_words(ctx.lang, None)
+    pub(crate) fn said(&self, lang: Lang) -> String {
+        self.in_words(lang, None)
     }
 
     /// The same for a text that somebody wrote, with the numbers of the lines.
-    pub(crate) fn said_of(&self, ctx: &Ctx, text: &str) -> String {
-        self.in_words(ctx.lang, Some(text))
+    pub(crate) fn said_of(&self, lang: Lang, text: &str) -> String {
+        self.in_words(lang, Some(text))
     }
 
     fn in_words(&self, lang: Lang, text: Option<&str>) -> String {

@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 
-use crate::source::{code, first_name, group, modules, quoted, read, root, rust_files, without_comments};
+use crate::source::{code, first_name, group, imported, modules, quoted, read, root, rust_files, without_comments};
 
 /// The table of loops has a row for each service of the engine, and for each file with group commits. Each service is
 /// started.
@@ -68,18 +68,9 @@ fn named_of_crate(code: &str) -> Vec<&str> {
 }
 
 /// By name, from which module the crate's root has what it shows to others.
-fn shown_by(root: &str) -> HashMap<&str, &str> {
-    let uses = root.split("pub use ").skip(1);
-    uses.flat_map(|path| {
-        let module = first_name(path);
-        let rest = path.split(';').next().unwrap_or_default();
-        let names = match rest.find('{') {
-            Some(brace) => group(&rest[brace..]),
-            None => rest.rsplit("::").take(1).collect(),
-        };
-        names.into_iter().map(move |name| (first_name(name), module))
-    })
-    .collect()
+fn shown_by(root: &str) -> HashMap<String, String> {
+    let shown = imported(root).into_iter();
+    shown.map(|(path, name)| (name, first_name(&path).to_owned())).collect()
 }
 
 #[test]
@@ -88,7 +79,10 @@ fn names_of_a_crate_are_found() {
     assert_eq!(named_of_crate(code), ["node", "a", "D", "other", "Z"]);
     let root = "pub use a::{B, C};\npub use d::e::F;\npub use g as h;\n";
     let shown = shown_by(root);
-    assert_eq!((shown["B"], shown["C"], shown["F"]), ("a", "a", "d"));
+    assert_eq!(
+        ["B", "C", "F", "h"].map(|name| shown[name].as_str()),
+        ["a", "a", "d", "g"]
+    );
 }
 
 /// The node knows no service; services know the node and the runs, and no other service; runs know no service.
@@ -110,7 +104,7 @@ fn services_of_the_engine_do_not_know_each_other() {
             .to_string_lossy();
         let code = code(path);
         for name in named_of_crate(&code) {
-            let module = shown.get(name).copied().unwrap_or(name);
+            let module = shown.get(name).map_or(name, String::as_str);
             let may = match own.as_ref() {
                 "node" => ["node", "EngineError"].contains(&module),
                 // The tests that drive services by themselves.
@@ -129,29 +123,11 @@ fn services_of_the_engine_do_not_know_each_other() {
     }
 }
 
-/// Adds what a tree of imports brings into a file: paths, and the names that they have there.
-fn imported(before: &str, tree: &str, found: &mut Vec<(String, String)>) {
-    let tree = tree.trim();
-    if let Some(brace) = tree.find('{') {
-        let before = format!("{before}{}", &tree[..brace]);
-        group(&tree[brace..])
-            .into_iter()
-            .for_each(|tree| imported(&before, tree, found));
-    } else if !tree.is_empty() {
-        let (path, name) = tree
-            .split_once(" as ")
-            .unwrap_or((tree, tree.rsplit("::").next().unwrap_or_default()));
-        found.push((format!("{before}{path}"), name.to_owned()));
-    }
-}
-
 /// What a file imports from its own crate: paths, and the names that they have there.
 fn imports(code: &str) -> Vec<(String, String)> {
-    let mut found = Vec::new();
-    for tree in code.split("use crate::").skip(1) {
-        imported("", tree.split(';').next().unwrap_or_default(), &mut found);
-    }
-    found
+    let all = imported(code).into_iter();
+    all.filter_map(|(path, name)| Some((path.strip_prefix("crate::")?.to_owned(), name)))
+        .collect()
 }
 
 /// Whether code makes a value of a type: `Type(..)`, or `Type::function(..)`.

@@ -79,3 +79,36 @@ pub(crate) fn first_name(path: &str) -> &str {
     let end = path.find(|one: char| !one.is_alphanumeric() && one != '_');
     &path[..end.unwrap_or(path.len())]
 }
+
+/// What a file imports and shows: paths, and the names that they have there. What its inner modules and functions import
+/// is left out.
+pub(crate) fn imported(code: &str) -> Vec<(String, String)> {
+    let mut found = Vec::new();
+    for (at, begin) in code.match_indices("use ") {
+        let before = code[..at].rsplit('\n').next().unwrap_or_default();
+        if ["", "pub "].contains(&before) || (before.starts_with("pub(") && before.ends_with(") ")) {
+            let tree = code[at + begin.len()..].split(';').next().unwrap_or_default();
+            add_imported("", tree, &mut found);
+        }
+    }
+    found
+}
+
+/// Adds what a tree of imports brings into a file.
+fn add_imported(before: &str, tree: &str, found: &mut Vec<(String, String)>) {
+    let tree = tree.trim();
+    if let Some(brace) = tree.find('{') {
+        let before = format!("{before}{}", &tree[..brace]);
+        group(&tree[brace..])
+            .into_iter()
+            .for_each(|tree| add_imported(&before, tree, found));
+    } else if !tree.is_empty() {
+        let (path, alias) = tree
+            .split_once(" as ")
+            .map_or((tree, None), |(path, name)| (path, Some(name)));
+        let path = format!("{before}{path}");
+        let path = path.strip_suffix("::self").unwrap_or(&path);
+        let name = alias.or_else(|| path.rsplit("::").next()).unwrap_or_default();
+        found.push((path.to_owned(), name.to_owned()));
+    }
+}

@@ -11,9 +11,10 @@ use super::message;
 use super::rules::Reach;
 use super::storm::{BURST_DEFAULT, BURST_MAX, EVERY, EVERY_DEFAULT, Pace, SCRIPT_BURST_DEFAULT};
 use crate::fault::one_of;
-use crate::spec::validate::RECIPIENTS_MAX;
 use crate::{Faults, Span};
 
+/// How many addresses a channel, and how many channels and addresses a rule may have.
+pub const RECIPIENTS_MAX: usize = 100;
 /// How many bytes a secret, a password, a URL or a certificate of a channel may have.
 pub const VALUE_MAX_BYTES: usize = 16 * 1024;
 /// How many bytes a template of a channel may have.

@@ -21,6 +21,7 @@
 //! `docs/state-machine.md` draws the states and tells the rules.
 
 mod abandoned;
+mod allowed;
 mod control;
 mod format;
 mod machine;
@@ -29,7 +30,7 @@ mod map;
 mod tests;
 
 pub use abandoned::Past;
-pub use control::Control;
+pub use allowed::Control;
 pub use format::FormatError;
 
 use std::collections::{BTreeMap, BTreeSet};

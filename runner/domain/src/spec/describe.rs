@@ -4,12 +4,17 @@ use std::borrow::Cow;
 
 use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 
-use super::{AudienceSpec, ByteSize, TimeoutSpec};
+use super::{AudienceSpec, ByteSize, STOCK_MAX, TimeoutSpec};
 
 /// An audience alone, or with all that may be said of an offer to it.
 pub(super) fn audience(generator: &mut SchemaGenerator) -> Schema {
     let spec = generator.subschema_for::<AudienceSpec>();
     json_schema!({"anyOf": [{"type": "string", "examples": ["gid_team"]}, spec]})
+}
+
+/// The stock of an occurrence, or of an offer that is a task.
+pub fn stock(_: &mut SchemaGenerator) -> Schema {
+    json_schema!({"anyOf": [{"type": "integer", "minimum": 1, "maximum": STOCK_MAX}, {"const": "each"}, {"type": "null"}]})
 }
 
 /// A condition: an expression, or a constant.

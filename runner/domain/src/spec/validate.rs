@@ -13,6 +13,7 @@ use serde_json::Value;
 
 use super::{GroupSpec, NotifyRules, ScheduleSpec};
 use crate::fault::pointer_token;
+use crate::notify::channel::{RECIPIENTS_MAX, is_address};
 use crate::plan::TASKS_MAX;
 use crate::schedule::Schedule;
 use crate::schedule::local::parse_zone;
@@ -31,8 +32,6 @@ pub const LABEL_MAX_CHARS: (usize, usize) = (63, 255);
 pub const DESCRIPTION_MAX_CHARS: usize = 10_000;
 /// How many schedules a group may have.
 pub const SCHEDULES_MAX: usize = 100;
-/// How many channels and addresses a rule may have.
-pub const RECIPIENTS_MAX: usize = 100;
 
 /// Judges a group's spec. `now` is the moment new schedules count from.
 pub fn validate(name: &Name, spec: &GroupSpec, catalog: &dyn Catalog, now: Time) -> Result<(), Faults> {
@@ -204,7 +203,7 @@ fn check_notify(rules: &NotifyRules, pointer: &str, catalog: &dyn Catalog, fault
         }
     }
     for (index, address) in rules.to.iter().enumerate() {
-        if !crate::notify::channel::is_address(address) {
+        if !is_address(address) {
             let shown: String = address.chars().filter(|c| !c.is_control()).take(100).collect();
             faults.add(
                 format!("{pointer}/to/{index}"),

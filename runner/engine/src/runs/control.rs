@@ -19,7 +19,7 @@ use crate::node::signals::Signal;
 use crate::runs::apply::After;
 use crate::runs::starts::complete;
 use crate::runs::submit::Layout;
-use crate::runs::transition::{Snapshot, Transition, progress_of};
+use crate::runs::transition::{NoTransition, Snapshot, Transition, progress_of};
 use crate::{Engine, EngineError, RunContext, Runs, SubmitError, UseCase};
 
 /// Why a control did nothing.
@@ -170,6 +170,16 @@ const TRIES_MAX: u32 = 5;
 impl From<StoreError> for ControlError {
     fn from(error: StoreError) -> Self {
         Self::Engine(EngineError::Store(error))
+    }
+}
+
+/// An operator may have asked for something impossible.
+impl From<NoTransition> for ControlError {
+    fn from(none: NoTransition) -> Self {
+        match none {
+            NoTransition::Refused(refused) => refused.into(),
+            NoTransition::Engine(error) => error.into(),
+        }
     }
 }
 

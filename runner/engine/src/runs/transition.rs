@@ -14,7 +14,7 @@ use heddle_domain::state::RunState;
 use heddle_store::StoreError;
 use heddle_store::live::{Completion, LiveRun, LockedRun};
 
-use crate::{ControlError, EngineError, RunContext, Runs};
+use crate::{EngineError, RunContext, Runs};
 
 /// The state of a run after its events, and what has to be done.
 pub(crate) struct Transition {
@@ -45,16 +45,6 @@ impl From<Refused> for NoTransition {
 impl From<StoreError> for NoTransition {
     fn from(error: StoreError) -> Self {
         Self::Engine(error.into())
-    }
-}
-
-/// For an operator, who may have asked for something impossible.
-impl From<NoTransition> for ControlError {
-    fn from(none: NoTransition) -> Self {
-        match none {
-            NoTransition::Refused(refused) => refused.into(),
-            NoTransition::Engine(error) => error.into(),
-        }
     }
 }
 

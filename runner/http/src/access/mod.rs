@@ -18,10 +18,12 @@
 
 mod device;
 mod local;
+mod peer;
 pub mod provider;
 mod rate;
 pub(crate) mod session;
 mod spec;
+mod token_cache;
 mod token_watch;
 mod tokens;
 
@@ -40,12 +42,13 @@ pub use heddle_api::Role;
 
 pub use device::{DEVICE_KEY_BYTES_MIN, DEVICE_TOKEN_MAX, Signer};
 pub use local::check_local;
-pub use rate::Peer;
+pub use peer::Peer;
 pub(crate) use rate::Rates;
 pub use spec::TokenSpec;
 pub(crate) use spec::shown_token;
+use token_cache::Shown;
+pub(crate) use token_cache::TokenCache;
 pub(crate) use token_watch::TokenWatch;
-pub(crate) use tokens::TokenCache;
 pub use tokens::{TOKEN_PREFIX, USES_WRITTEN_EVERY, token_hash};
 
 /// What a route requires of its caller.
@@ -179,11 +182,11 @@ impl Caller {
 pub(crate) struct Admitted {
     pub(crate) caller: Arc<Caller>,
     /// The token or session, if it is in the table.
-    key: Option<tokens::Key>,
+    key: Option<token_cache::Key>,
 }
 
 impl Admitted {
-    async fn by(app: &App, peer: Peer, shown: tokens::Shown, text: &str, now: Time) -> Result<Self, Problem> {
+    async fn by(app: &App, peer: Peer, shown: Shown, text: &str, now: Time) -> Result<Self, Problem> {
         let hash = token_hash(text);
         let token = tokens::look_up(app, peer, shown, hash, now).await?;
         let caller = token.caller.clone().ok_or_else(refused)?;
@@ -259,7 +262,7 @@ async fn admitted(app: &App, request: &Parts, acts: bool, now: Time) -> Result<A
         }
         None => match session::cookie(&request.headers) {
             Some(text) => {
-                let admitted = Admitted::by(app, peer, tokens::Shown::Session, text, now).await?;
+                let admitted = Admitted::by(app, peer, Shown::Session, text, now).await?;
                 if acts {
                     session::check_origin(&request.headers, request.uri.authority())?;
                 }
@@ -278,7 +281,7 @@ async fn admitted(app: &App, request: &Parts, acts: bool, now: Time) -> Result<A
 
 /// The row of a valid token: for signing in.
 pub(crate) async fn token(app: &App, peer: Peer, token: &str, now: Time) -> Result<TokenRow, Problem> {
-    let token = tokens::look_up(app, peer, tokens::Shown::Token, token_hash(token), now).await?;
+    let token = tokens::look_up(app, peer, Shown::Token, token_hash(token), now).await?;
     Ok(token.row.clone())
 }
 
@@ -291,7 +294,7 @@ async fn by_token(app: &App, peer: Peer, token: &str, now: Time) -> Result<Admit
         let caller = Arc::new(Caller::device(uid, expires_at));
         return Ok(Admitted { caller, key: None });
     }
-    Admitted::by(app, peer, tokens::Shown::Token, token, now).await
+    Admitted::by(app, peer, Shown::Token, token, now).await
 }
 
 pub(crate) fn refused() -> Problem {

@@ -8,12 +8,10 @@
 //!   at once would all be looked up. If it turns out to be valid, it was no guess, and its count is taken back.
 
 use std::hash::Hash;
-use std::net::{IpAddr, Ipv6Addr};
 use std::num::NonZeroU32;
 use std::sync::Arc;
 use std::time::Duration;
 
-use axum::http::request::Parts;
 use governor::middleware::NoOpMiddleware;
 use governor::nanos::Nanos;
 use governor::state::StateStore;
@@ -21,7 +19,7 @@ use governor::{Quota, RateLimiter};
 use heddle_domain::Clock;
 use quick_cache::sync::{Cache, EntryAction, EntryResult};
 
-use crate::connection::Connection;
+use super::Peer;
 use crate::problem::Problem;
 
 /// How many unknown tokens of one address are looked up at once, and then per second.
@@ -34,37 +32,6 @@ const UNKNOWN_NODE_PER_SECOND: u32 = 100;
 
 /// Keys that a table remembers.
 const KEYS_MAX: usize = 50_000;
-
-/// The address of a request's connection. A proxy's address counts for all its clients: what it says of them
-/// (`X-Forwarded-For`) could be invented.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct Peer(IpAddr);
-
-impl Peer {
-    /// Its key among others.
-    pub(crate) fn address(self) -> IpAddr {
-        self.0
-    }
-
-    /// The key of an address. An IPv6 network of 64 bits counts as one address, because one customer has all of it.
-    pub fn new(address: IpAddr) -> Self {
-        Self(match address.to_canonical() {
-            IpAddr::V6(v6) => {
-                let s = v6.segments();
-                IpAddr::V6(Ipv6Addr::new(s[0], s[1], s[2], s[3], 0, 0, 0, 0))
-            }
-            v4 => v4,
-        })
-    }
-
-    /// The address that the server has noted. A request without a connection (in tests) has none.
-    pub(crate) fn of(request: &Parts) -> Self {
-        request
-            .extensions
-            .get::<Arc<Connection>>()
-            .map_or(Self(IpAddr::V6(Ipv6Addr::UNSPECIFIED)), |connection| connection.peer)
-    }
-}
 
 /// The node's clock as `governor` reads it: nanoseconds since 1970.
 #[derive(Clone, Debug)]
@@ -255,15 +222,6 @@ mod tests {
         assert!(buckets.table.0.len() <= KEYS_MAX);
         buckets.put_back(&usize::MIN);
         assert!(buckets.table.0.len() <= KEYS_MAX);
-    }
-
-    #[test]
-    fn neighbours_in_a_network_are_one() {
-        let peer = |text: &str| Peer::new(text.parse().unwrap());
-        assert_eq!(peer("2001:db8:1:2::1"), peer("2001:db8:1:2:ffff::9"));
-        assert_ne!(peer("2001:db8:1:2::1"), peer("2001:db8:1:3::1"));
-        assert_eq!(peer("::ffff:1.2.3.4"), peer("1.2.3.4"));
-        assert_ne!(peer("1.2.3.4"), peer("1.2.3.5"));
     }
 
     #[test]

@@ -15,9 +15,8 @@ use std::time::Duration;
 use axum::http::StatusCode;
 use heddle_domain::Time;
 
-use super::Admitted;
-use super::rate::Peer;
-use super::tokens::{self, Key};
+use super::token_cache::Key;
+use super::{Admitted, Peer, tokens};
 use crate::app::App;
 
 /// How soon a check that got no answer is repeated.

@@ -1,14 +1,12 @@
-//! Tokens of the table, and what a node remembers of them.
+//! Tokens of the table: how they are made, and looked up.
 //!
 //! A token is 256 random bits; the table has its SHA-256. A lookup is by that hash, here in a map, there in an index:
 //! what its timing could leak is something of a hash, from which no token can be made, so nothing is compared byte by
 //! byte with what a caller sent.
 //!
 //! A token that was valid recently is accepted for [`TOKEN_TTL`]. After that, or when the log of changes says that a
-//! token has changed, the table is read again, without waiting in the queue of unknown tokens. Invalid tokens are
-//! remembered separately, so that a flood of wrong tokens evicts no valid one.
+//! token has changed, the table is read again, without waiting in the queue of unknown tokens.
 
-use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -18,14 +16,10 @@ use chrono::TimeDelta;
 use heddle_domain::Chain;
 use heddle_domain::{Chance, Time};
 use heddle_store::token::TokenRow;
-use parking_lot::Mutex;
-use quick_cache::sync::Cache;
 use sha2::{Digest, Sha256};
-use tokio::sync::{OnceCell, Semaphore, watch};
-use uuid::Uuid;
 
-use super::rate::Peer;
-use super::{Caller, refused};
+use super::token_cache::{Flight, Key, Known, Shown, Token, USES_MAX};
+use super::{Caller, Peer, refused};
 use crate::app::App;
 use crate::problem::Problem;
 
@@ -36,21 +30,8 @@ pub const TOKEN_PREFIX: &str = "hdl_";
 /// changes.
 const TOKEN_TTL: TimeDelta = TimeDelta::seconds(5);
 
-/// How many tokens in force a node remembers, and how many that were not; beyond that it forgets the least used of a kind.
-const TOKENS_MAX: usize = 10_000;
-
-/// How often the use of one token is written at most.
-const USED_EVERY: TimeDelta = TimeDelta::seconds(60);
-
 /// How often a node writes which tokens were used.
 pub const USES_WRITTEN_EVERY: Duration = Duration::from_secs(2);
-
-/// How many uses one statement writes.
-const USES_MAX: usize = 1_000;
-
-/// How many requests of a node check their tokens at once after a change: all others continue meanwhile. Requests with
-/// the same token share one check.
-const RECHECKS_MAX: usize = 4;
 
 /// `prefix` and 256 random bits.
 fn random(prefix: &str, chance: &dyn Chance) -> String {
@@ -73,143 +54,6 @@ pub(super) fn new_session(chance: &dyn Chance) -> String {
 /// The stored form of a token, or of a session's cookie.
 pub fn token_hash(token: &str) -> [u8; 32] {
     Sha256::digest(token.as_bytes()).into()
-}
-
-/// The source of a hash: each counts only for its own header, remembered or not.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(crate) enum Shown {
-    Token,
-    /// The cookie of a session.
-    Session,
-}
-
-/// A token of the table, and its owner.
-#[derive(Debug)]
-pub(crate) struct Token {
-    pub(super) row: TokenRow,
-    /// `None`: this program does not know its role.
-    pub(super) caller: Option<Arc<Caller>>,
-}
-
-/// What a caller has shown: whether it is a token or a session, and its hash.
-pub(super) type Key = (Shown, [u8; 32]);
-
-/// An answer of the table, and when it was asked for.
-#[derive(Clone, Debug)]
-struct Known<T> {
-    answer: T,
-    until: Time,
-    /// The cache's age then: an older answer is not used.
-    age: u64,
-}
-
-impl<T> Known<T> {
-    fn is_valid(&self, age: u64, now: Time) -> bool {
-        self.age == age && self.until > now
-    }
-}
-
-/// The table's answer for all who show the same token meanwhile.
-type Answer = Arc<OnceCell<Result<Arc<Token>, Problem>>>;
-
-/// Recent answers of the table, by hash; and which tokens were used and not yet noted.
-#[derive(Debug)]
-pub(crate) struct TokenCache {
-    good: Cache<Key, Known<Arc<Token>>>,
-    bad: Cache<Key, Known<()>>,
-    /// The cache's age: how often a token has changed.
-    changes: watch::Sender<u64>,
-    rechecks: Semaphore,
-    /// The open look-ups, by hash and age; one entry for each token for which a request waits.
-    asked: Mutex<HashMap<(Key, u64), Answer>>,
-    /// Uses to be written, and those that were written last.
-    uses: Mutex<HashMap<Uuid, Time>>,
-    written: Cache<Uuid, Time>,
-}
-
-impl Default for TokenCache {
-    fn default() -> Self {
-        Self {
-            good: Cache::new(TOKENS_MAX),
-            bad: Cache::new(TOKENS_MAX),
-            changes: watch::Sender::default(),
-            rechecks: Semaphore::new(RECHECKS_MAX),
-            asked: Mutex::default(),
-            uses: Mutex::default(),
-            written: Cache::new(TOKENS_MAX),
-        }
-    }
-}
-
-impl TokenCache {
-    /// Reads the table again for each token, also for those of open requests.
-    pub(crate) fn clear(&self) {
-        self.changes.send_modify(|age| *age += 1);
-    }
-
-    /// How often the answers were forgotten.
-    pub(crate) fn age(&self) -> u64 {
-        *self.changes.borrow()
-    }
-
-    /// Announces when they are forgotten again.
-    pub(super) fn changes(&self) -> watch::Receiver<u64> {
-        self.changes.subscribe()
-    }
-
-    /// Notes that a token was used; it is written later, with others.
-    pub(super) fn used(&self, id: Uuid, now: Time) {
-        // A person's session is no token's.
-        if id.is_nil() {
-            return;
-        }
-        if self.written.get(&id).is_some_and(|at| now - at < USED_EVERY) {
-            return;
-        }
-        let mut uses = self.uses.lock();
-        if uses.len() < TOKENS_MAX || uses.contains_key(&id) {
-            uses.insert(id, now);
-        }
-    }
-
-    /// Takes up to [`USES_MAX`] uses that are to be written.
-    fn take_uses(&self) -> Vec<(Uuid, Time)> {
-        let mut uses = self.uses.lock();
-        let ids: Vec<Uuid> = uses.keys().copied().take(USES_MAX).collect();
-        let taken: Vec<(Uuid, Time)> = ids.into_iter().filter_map(|id| uses.remove_entry(&id)).collect();
-        for (id, at) in &taken {
-            self.written.insert(*id, *at);
-        }
-        taken
-    }
-}
-
-/// A request's part in a look-up. A node that has just started gets the same token from all of its pollers at once: one
-/// of them looks it up, as an unknown one, and all get the answer.
-struct Flight<'a> {
-    cache: &'a TokenCache,
-    key: (Key, u64),
-    answer: Answer,
-}
-
-impl<'a> Flight<'a> {
-    fn join(cache: &'a TokenCache, key: (Key, u64)) -> Self {
-        let answer = cache.asked.lock().entry(key).or_default().clone();
-        Self { cache, key, answer }
-    }
-}
-
-impl Drop for Flight<'_> {
-    fn drop(&mut self) {
-        let mut asked = self.cache.asked.lock();
-        // A request that comes after the answer looks up again; the last one that waits removes the entry.
-        let ours = asked
-            .get(&self.key)
-            .is_some_and(|answer| Arc::ptr_eq(answer, &self.answer));
-        if ours && (self.answer.initialized() || Arc::strong_count(&self.answer) == 2) {
-            asked.remove(&self.key);
-        }
-    }
 }
 
 /// The token of a hash, if it is valid. 401 if it is not; 429 if too many unknown ones were shown. Its use is noted

@@ -1,10 +1,11 @@
-//! A script's calls of the host, and what the store keeps for them.
+//! A script's calls of the host.
 //!
 //! There is one import, `heddle.call(operation, text) -> text`. Most operations are a message in JSON, answered at once
 //! (`{"error": null, "ok": …}`). Those that take time begin here, and [`super::pending`] reports their end.
 
 use super::answer::Answer;
-use super::pending::{self, Pending};
+use super::pending;
+use super::state::{MAIN, SourceState, TASK};
 use crate::bindings::task::heddle::task as wit;
 use crate::guest::Guest;
 use crate::services::LogLevel;
@@ -12,9 +13,7 @@ use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use serde::Deserialize;
 use serde_json::{Value, json};
-use std::collections::BTreeMap;
-use std::sync::Arc;
-use wasmtime::{Caller, Linker, Memory, Result, TypedFunc};
+use wasmtime::{Caller, Linker, Memory, Result};
 
 /// The operations, with the numbers of `js/runtime.js`.
 const LOG: u32 = 0;
@@ -37,56 +36,12 @@ const MODULES: [(&str, &str); 4] = [
     ("heddle:web", include_str!("js/web.js")),
     (TASK, include_str!("js/task.js")),
 ];
-/// The module with which everything begins.
-pub(super) const MAIN: &str = "heddle:main";
-/// The module that scripts may import.
-const TASK: &str = "heddle:task";
-/// Its name for the script.
+/// The name that the main module has for the script.
 const SCRIPT: &str = "heddle:script";
 
 /// Our own modules, as this program has them.
 pub(super) fn own_modules() -> impl Iterator<Item = (&'static str, &'static str)> {
     MODULES.into_iter()
-}
-
-/// A runtime's own modules, by name.
-pub(crate) struct Modules(BTreeMap<String, String>);
-
-impl Modules {
-    pub fn new(texts: BTreeMap<String, String>) -> Result<Self, String> {
-        match [MAIN, TASK].into_iter().find(|name| !texts.contains_key(*name)) {
-            Some(missing) => Err(format!("its module `{missing}` is missing")),
-            None => Ok(Self(texts)),
-        }
-    }
-
-    /// The module with which everything begins.
-    pub fn main(&self) -> &str {
-        self.0.get(MAIN).map_or("", String::as_str)
-    }
-
-    fn get(&self, name: &str) -> Option<&str> {
-        self.0.get(name).map(String::as_str)
-    }
-}
-
-/// A store's part for a text script.
-#[derive(Default)]
-pub(crate) struct SourceState {
-    pub memory: Option<Memory>,
-    pub realloc: Option<TypedFunc<(u32, u32, u32, u32), u32>>,
-    /// Those of the runtime on which it runs.
-    pub modules: Option<Arc<Modules>>,
-    /// The text whose top level is being evaluated, and the name of its module.
-    pub loading: Option<(Arc<str>, &'static str)>,
-    /// How the script ended: JSON.
-    pub ended: Option<String>,
-    /// What the script says about itself (`Described`), as JSON.
-    pub description: Option<String>,
-    pub pending: Pending,
-    pub python: super::python::State,
-    answer: Vec<u8>,
-    last_nanos: u64,
 }
 
 impl Guest {

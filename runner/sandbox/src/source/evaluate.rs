@@ -1,12 +1,12 @@
 //! Evaluates a script's top level, once, and keeps the resulting memory.
 
-use super::calls::MAIN;
 use super::fault::SourceFault;
 use super::image::PAGE_BYTES;
 use super::language::Language;
 use super::linked::Interpreter;
 use super::runtime::{Exported, Running, Runtime};
 use super::snapshot::{Described, Snapshot};
+use super::state::MAIN;
 use crate::attempt::AttemptRequest;
 use crate::guest::{Guest, MemoryMeter};
 use crate::journal::Journal;

@@ -18,6 +18,7 @@
 //! | `runtime`, `evaluate` | JavaScript's interpreter, linked; evaluating a top level |
 //! | `snapshot`, `attempt` | what is kept of a top level; running a script |
 //! | `python/` | the same for Python, whose interpreter is several libraries |
+//! | `state`, `under_way` | what a store keeps for a script |
 //! | `calls`, `answer`, `pending`, `fetch`, `zones`, `wasi` | the host's part for a script |
 //! | `js/` | the modules between the interpreter and the script |
 
@@ -40,11 +41,13 @@ mod pending;
 pub(crate) mod python;
 pub(crate) mod runtime;
 mod snapshot;
+mod state;
+mod under_way;
 mod wasi;
 mod zones;
 
 pub use bundle::{RuntimeBundle, RuntimeId, has_interface};
-pub(crate) use calls::SourceState;
 pub use fault::{SourceFault, trace_of_file};
 pub use language::{Key, Language, MAX_SOURCE_BYTES, code_key, split_key};
 pub use own::own_runtime;
+pub(crate) use state::SourceState;

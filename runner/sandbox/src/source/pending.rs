@@ -5,17 +5,15 @@
 
 use super::answer::Answer;
 use super::fetch::{self, Fetch};
+use super::under_way::{Raw, Timer};
 use crate::effects::Entry;
 use crate::guest::{Guest, HostSide};
 use crate::imports::elsewhere;
 use crate::rehearsal::{SqlAnswer, SqlStatement};
 use crate::services::{BoxFuture, HostServices};
 use futures::StreamExt as _;
-use futures::future::{AbortHandle, Abortable};
-use futures::stream::FuturesUnordered;
 use serde::Deserialize;
 use serde_json::{Value, json};
-use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 use wasmtime::{Caller, Store};
@@ -24,74 +22,6 @@ use wasmtime::{Caller, Store};
 const MAX_PENDING: usize = 1_000;
 /// The longest timer: longer than any attempt.
 const MAX_TIMER: Duration = Duration::from_secs(30 * 24 * 3_600);
-
-type Waiting = BoxFuture<'static, (u64, Result<Raw, String>)>;
-
-/// The operations that have begun and not ended.
-#[derive(Default)]
-pub(crate) struct Pending {
-    /// Created when it is first needed: most attempts wait for nothing.
-    futures: Option<Box<FuturesUnordered<Abortable<Waiting>>>>,
-    /// By number; those that do not keep the script alive (`idle`) are marked.
-    handles: HashMap<u64, (AbortHandle, bool)>,
-    /// Timers of a rehearsal, which are due when nothing else can come.
-    timers: Vec<Timer>,
-}
-
-struct Timer {
-    until_nanos: u64,
-    id: u64,
-    idle: bool,
-}
-
-impl Pending {
-    pub fn cancel(&mut self, id: u64) {
-        if let Some((handle, _)) = self.handles.remove(&id) {
-            handle.abort();
-        }
-        self.timers.retain(|timer| timer.id != id);
-    }
-
-    fn add(&mut self, id: u64, idle: bool, future: BoxFuture<'static, Result<Raw, String>>) {
-        let (handle, registration) = AbortHandle::new_pair();
-        let waiting: Waiting = Box::pin(async move { (id, future.await) });
-        self.handles.insert(id, (handle, idle));
-        self.futures
-            .get_or_insert_default()
-            .push(Abortable::new(waiting, registration));
-    }
-
-    /// Whether anything that keeps the script alive can still come.
-    fn is_awaited(&self) -> bool {
-        self.handles.values().any(|(_, idle)| !idle) || self.timers.iter().any(|timer| !timer.idle)
-    }
-
-    /// The next due timer; of several, the one that was set first.
-    fn take_timer(&mut self) -> Option<Timer> {
-        let next = self
-            .timers
-            .iter()
-            .enumerate()
-            .min_by_key(|(_, timer)| timer.until_nanos)?
-            .0;
-        Some(self.timers.remove(next))
-    }
-}
-
-/// The result of a call, before the attempt's own writes are applied to it.
-enum Raw {
-    Value(Value),
-    Seen {
-        key: String,
-        stored: Entry,
-    },
-    Compared {
-        key: String,
-        expected: Option<u64>,
-        value: String,
-        stored: Entry,
-    },
-}
 
 #[derive(Deserialize)]
 struct Begun {

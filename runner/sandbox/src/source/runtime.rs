@@ -10,10 +10,11 @@
 //! to a call. `wit_dylib_export_async_call` calls an exported function and then runs all microtasks.
 
 use super::bundle::RuntimeBundle;
-use super::calls::{self, Modules};
+use super::calls;
 use super::image::{self, Layout, OWN_FUNCTIONS, PAGE_BYTES};
 use super::language::Language;
 use super::library::Library;
+use super::state::Modules;
 use super::wasi;
 use crate::artefact::digest_of;
 use crate::guest::Guest;

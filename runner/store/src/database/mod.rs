@@ -16,7 +16,7 @@
 //!
 //! * Connecting, with authentication and set-up, takes at most [`CONNECT_MAX`]; the wait for a free connection is
 //!   limited to the same.
-//! * The *watch* (`watch.rs`) knows of each wait for a statement. If one lasts suspiciously long, the watch asks the
+//! * The *watch* (`watch.rs`, `keep_watch.rs`) knows of each wait for a statement. If one lasts suspiciously long, the watch asks the
 //!   server, on its own connection, what that session is doing. If the session is idle there, or does not exist, then
 //!   the answer or the question was lost, and the session is given up: its user gets an error at once, its socket is
 //!   closed, and the server is told to end its side, so that its locks become free. A statement that is working, or
@@ -28,11 +28,14 @@
 //!   [`SETTLE_MAX`], before the session is used again; otherwise the session is closed.
 //!
 //! The server does the other half: each session asks it for keepalives and a user timeout on its sockets, to end
-//! transactions that are idle, and statements whose client has gone (`server`).
+//! transactions that are idle, and statements whose client has gone (`connector.rs`).
 
 mod alone;
+mod connector;
+mod keep_watch;
 mod listener;
 mod pool;
+mod pulse;
 mod server;
 mod session;
 mod watch;
@@ -40,12 +43,13 @@ mod watch;
 use std::time::Duration;
 
 pub(crate) use alone::Alone;
+pub(crate) use connector::{Connector, Plans};
+pub(crate) use keep_watch::keep_watch;
 pub use listener::Listener;
 pub(crate) use pool::{Pool, Transaction};
 pub use server::ServerReport;
-pub(crate) use server::{Connector, Plans};
-pub(crate) use session::PgSession;
-pub(crate) use watch::{Watch, keep_watch};
+pub(crate) use session::{Announced, PgSession};
+pub(crate) use watch::Watch;
 
 /// One column of rows, as an array for `UNNEST`. Texts and bytes are borrowed, not copied.
 pub(crate) fn column<'r, Row, Value>(rows: &'r [Row], value_of: impl Fn(&'r Row) -> Value) -> Vec<Value> {

@@ -18,6 +18,7 @@ use super::session::Condition;
 use super::{
     AGE_MAX, CONNECT_MAX, Connector, IDLE_MAX, LONG_STATEMENT_MAX, PgSession, Plans, TEST_AFTER, TEST_MAX, no_answer,
 };
+use crate::change;
 
 /// How sessions of a pool are created and tested.
 pub(crate) struct Manager {
@@ -187,6 +188,8 @@ pub(crate) struct Transaction {
 
 impl Transaction {
     pub(crate) async fn commit(mut self) -> Result<(), sqlx::Error> {
+        let announced = self.session.take_announced();
+        change::write(&mut self.session, &announced).await?;
         self.session.commit().await
     }
 

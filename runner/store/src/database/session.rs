@@ -7,57 +7,20 @@ use std::time::Duration;
 
 use futures::future::BoxFuture;
 use futures::stream::{self, BoxStream, StreamExt, TryStreamExt};
+use heddle_domain::Time;
 use sqlx::postgres::{PgConnection, PgQueryResult, PgRow, PgStatement, PgTypeInfo};
 use sqlx::{Connection, Describe, Either, Execute, Executor, Postgres, SqlStr};
 use tokio_util::sync::CancellationToken;
 
+use super::pulse::Pulse;
 use super::{SETTLE_MAX, STATEMENT_MAX, Watch, no_answer};
-use crate::change::{self, Announced};
 
-/// What the watch sees of a session.
+/// A row for the log of changes.
 #[derive(Debug)]
-pub(crate) struct Pulse {
-    /// The server's process, and when it began: together they identify it.
-    pub(crate) process: i32,
-    pub(crate) born: String,
-    /// Whether it is one of the data plane's.
-    pub(crate) data: bool,
-    /// Whether its statements are small.
-    small: AtomicBool,
-    /// Since when it waits for an answer, in the watch's milliseconds; 0: it does not wait.
-    waiting: AtomicU64,
-    /// When the last answer came.
-    heard: AtomicU64,
-    /// The longest that an answer may take.
-    bound: AtomicU64,
-    /// Cancelled when the session is given up.
-    given_up: CancellationToken,
-}
-
-impl Pulse {
-    /// Since when it waits for an answer, if it does.
-    pub(crate) fn waiting_since(&self) -> Option<u64> {
-        match self.waiting.load(Ordering::Acquire) {
-            0 => None,
-            since => Some(since),
-        }
-    }
-
-    pub(crate) fn is_small(&self) -> bool {
-        self.small.load(Ordering::Relaxed)
-    }
-
-    pub(crate) fn bound(&self) -> u64 {
-        self.bound.load(Ordering::Acquire)
-    }
-
-    pub(crate) fn heard(&self) -> u64 {
-        self.heard.load(Ordering::Acquire)
-    }
-
-    pub(crate) fn give_up(&self) {
-        self.given_up.cancel();
-    }
+pub(crate) struct Announced {
+    pub(crate) kind: &'static str,
+    pub(crate) name: String,
+    pub(crate) at: Time,
 }
 
 /// The state in which a session is returned.
@@ -207,15 +170,19 @@ impl PgSession {
         self.say(statement).await
     }
 
-    /// Keeps a row for the log of changes until the commit, which writes it; see [`crate::change`].
+    /// Keeps a row for the log of changes until the commit, right before which it is written; see [`crate::change`].
     pub(crate) fn announce(&mut self, announced: Announced) {
         debug_assert!(self.in_transaction, "only a commit writes it");
         self.announced.push(announced);
     }
 
+    /// What has to be written to the log of changes before the commit.
+    pub(crate) fn take_announced(&mut self) -> Vec<Announced> {
+        std::mem::take(&mut self.announced)
+    }
+
     pub(crate) async fn commit(&mut self) -> Result<(), sqlx::Error> {
-        let announced = std::mem::take(&mut self.announced);
-        change::write(self, &announced).await?;
+        debug_assert!(self.announced.is_empty(), "nobody would learn of it");
         let committed = self.say("COMMIT").await;
         if committed.is_ok() {
             self.in_transaction = false;

@@ -5,7 +5,8 @@ use serde_json::{Map, Value, json};
 
 use crate::change::{By, Noun};
 use crate::database::PgSession;
-use crate::{StoreError, audit, schedule};
+use crate::schedule::is_unchanged;
+use crate::{StoreError, audit};
 
 /// Serialises all changes of groups.
 const GROUPS_LOCK: i64 = 0x6865_6464_6c65_0002;
@@ -87,7 +88,7 @@ pub(super) fn anchors(before: Option<&GroupRow>, spec: &Value, at: Time) -> Valu
     let schedules = spec.get("schedules").and_then(Value::as_object);
     for name in schedules.into_iter().flat_map(Map::keys) {
         let kept = before
-            .filter(|before| schedule::is_unchanged(name, &before.spec, spec))
+            .filter(|before| is_unchanged(name, &before.spec, spec))
             .and_then(|before| before.schedule_anchors.get(name).cloned());
         anchors.insert(name.clone(), kept.unwrap_or_else(|| json!(at)));
     }

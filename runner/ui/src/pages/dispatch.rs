@@ -134,7 +134,7 @@ pub(super) async fn peek(ctx: &Ctx) -> Result<Answer, Trouble> {
 fn peeked(ctx: &Ctx, peek: &Result<Peek, Trouble>) -> Markup {
     let peek = match peek {
         Ok(peek) => peek,
-        Err(trouble) => return html! { p.error role="alert" { (trouble.said(ctx)) } },
+        Err(trouble) => return html! { p.error role="alert" { (trouble.said(ctx.lang)) } },
     };
     html! {
         @if let Some(gives) = &peek.gives {

@@ -110,7 +110,7 @@ fn text_field(ctx: &Ctx, text: &str) -> Markup {
 }
 
 fn wrong_shown(ctx: &Ctx, wrong: Option<&Trouble>) -> Markup {
-    html! { @if let Some(trouble) = wrong { div.said.wrong role="alert" { p { (trouble.said(ctx)) } } } }
+    html! { @if let Some(trouble) = wrong { div.said.wrong role="alert" { p { (trouble.said(ctx.lang)) } } } }
 }
 
 /// The page for a new script.

@@ -169,7 +169,7 @@ pub(super) async fn upload(ctx: &Ctx) -> Result<Answer, Trouble> {
         let made: ScriptVersion = ctx
             .ask_as(Method::PUT, &target, media(&file), bytes)
             .await
-            .map_err(|trouble| Trouble::new(trouble.status, format!("{file}: {}", trouble.said(ctx))))?;
+            .map_err(|trouble| Trouble::new(trouble.status, format!("{file}: {}", trouble.said(ctx.lang))))?;
         let mut line = t!(
             ctx,
             "said-uploaded",
@@ -515,7 +515,7 @@ async fn console(ctx: &Ctx, name: &str, script: &Script, api: &str) -> Result<Ma
                 h2 { (t!(ctx, "result")) }
                 @match &done {
                     None => p.empty { (t!(ctx, "console-empty")) },
-                    Some(Err(trouble)) => pre.error { (trouble.said(ctx)) },
+                    Some(Err(trouble)) => pre.error { (trouble.said(ctx.lang)) },
                     Some(Ok(done)) => (result(ctx, done)),
                 }
             }

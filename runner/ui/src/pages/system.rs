@@ -408,7 +408,7 @@ async fn tokens(ctx: &Ctx, new: Option<&MadeToken>, wrong: Option<&Trouble>) -> 
     let form = wrong.map(|_| ctx.form()).unwrap_or_default();
     let typed = |name| field(&form, name).unwrap_or_default();
     Ok(html! {
-        @if let Some(trouble) = wrong { div.said.wrong role="alert" { p { (trouble.said(ctx)) } } }
+        @if let Some(trouble) = wrong { div.said.wrong role="alert" { p { (trouble.said(ctx.lang)) } } }
         @if let Some(new) = new {
             section.panel role="status" {
                 h2 { (t!(ctx, "token-new")) }

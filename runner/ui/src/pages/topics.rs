@@ -248,7 +248,7 @@ enum Looked<T> {
 fn beside<T>(ctx: &Ctx, answer: Result<Looked<T>, Trouble>) -> Result<Looked<T>, Trouble> {
     match answer {
         Err(trouble) if matches!(trouble.status, 400..500) => {
-            let said = match trouble.said(ctx) {
+            let said = match trouble.said(ctx.lang) {
                 nothing if nothing.is_empty() => crate::frame::means(ctx, trouble.status).0,
                 said => said,
             };

@@ -1,9 +1,9 @@
 //! Signing in with an OpenID Connect provider: people of a company, with the accounts that they have there.
 //!
-//! It is the authorization code flow with PKCE. The browser is sent to the provider with a `state`, a `nonce` and the
-//! challenge of a verifier; all three are made, by SHA-256, from one random text that a cookie of ten minutes keeps. So
-//! a node has to remember nothing, and the browser may return to another one. A browser that returns without that
-//! cookie, or with another `state`, is refused: nobody can be signed in by a link of somebody else.
+//! It is the authorization code flow with PKCE (`sign_in`). The browser is sent to the provider with a `state`, a
+//! `nonce` and the challenge of a verifier; all three are made, by SHA-256, from one random text that a cookie of ten
+//! minutes keeps. So a node has to remember nothing, and the browser may return to another one. A browser that returns
+//! without that cookie, or with another `state`, is refused: nobody can be signed in by a link of somebody else.
 //!
 //! The code is exchanged for an ID token (`remote`), which is accepted if it is signed by a key of the provider, for
 //! this client, now, with our nonce (`claims`). One of its claims determines the role. If the token lacks it (providers
@@ -15,22 +15,15 @@
 
 mod claims;
 mod remote;
+mod sign_in;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use axum::http::request::Parts;
-use axum::http::{HeaderMap, HeaderValue, header};
-use base64::Engine as _;
-use base64::engine::general_purpose::URL_SAFE_NO_PAD;
-use heddle_store::session::Person;
-use percent_encoding::{NON_ALPHANUMERIC, percent_decode_str, utf8_percent_encode};
-use sha2::{Digest, Sha256};
+use axum::http::HeaderValue;
 use url::Url;
 
-use super::session::{self, Cookie, SESSION_FOR};
-use super::{Peer, Role};
-use crate::app::App;
+use super::Role;
 use crate::problem::Problem;
 use remote::Remote;
 
@@ -43,21 +36,7 @@ pub const SCOPES_DEFAULT: &str = "openid email profile";
 /// The claim that says what a person may do, unless it is configured.
 pub const CLAIM_DEFAULT: &str = "groups";
 
-/// The cookie that keeps what a sign-in began with.
-const COOKIE: Cookie = Cookie {
-    name: "heddle_sign_in",
-    host_name: "__Host-heddle_sign_in",
-    path: "/sign-in",
-};
-
-/// How long somebody may take at the provider.
-const SIGN_IN_FOR: std::time::Duration = std::time::Duration::from_secs(600);
-
-/// The longest address that is returned to.
-const TO_BYTES_MAX: usize = 2_000;
-
-/// The longest code, and the longest code of an error.
-const CODE_BYTES_MAX: usize = 8 * 1024;
+/// The longest code of an error.
 const ERROR_CHARS_MAX: usize = 64;
 
 /// The longest part of a person's id or address that the audit shows.
@@ -215,147 +194,6 @@ impl Provider {
     pub(crate) fn issuer(&self) -> &str {
         &self.config.issuer
     }
-
-    /// The address to which the provider sends this browser back: as configured, or where it comes from.
-    fn redirect_url(&self, headers: &HeaderMap, authority: Option<&str>) -> Result<String, Problem> {
-        if let Some(url) = &self.config.redirect_url {
-            return Ok(url.clone());
-        }
-        let host = headers.get(header::HOST).and_then(|value| value.to_str().ok());
-        let host = host.or(authority).unwrap_or_default();
-        let plain = |c: char| c.is_ascii_alphanumeric() || ".-_:[]".contains(c);
-        if host.is_empty() || !host.chars().all(plain) {
-            return Err(Problem::malformed("the header `Host` is missing or not valid"));
-        }
-        let scheme = if session::is_https(headers) { "https" } else { "http" };
-        Ok(format!("{scheme}://{host}{CALLBACK}"))
-    }
-
-    /// Sends a browser to the provider; after that it is to come `to` a page of ours.
-    pub async fn begin(&self, app: &App, parts: &Parts, to: &str) -> Result<Onward, Astray> {
-        let described = self.remote.described(&app.clock).await?;
-        let redirect = self.redirect_url(&parts.headers, parts.uri.authority().map(|one| one.as_str()))?;
-        let flow = Flow(super::tokens::new_session(&*app.chance));
-        let mut url = described.authorization.clone();
-        url.query_pairs_mut()
-            .append_pair("response_type", "code")
-            .append_pair("client_id", &self.config.client_id)
-            .append_pair("redirect_uri", &redirect)
-            .append_pair("scope", &self.config.scopes)
-            .append_pair("state", &flow.state())
-            .append_pair("nonce", &flow.nonce())
-            .append_pair("code_challenge", &hash(&[&flow.verifier()]))
-            .append_pair("code_challenge_method", "S256");
-        let to = if to.len() > TO_BYTES_MAX { "/" } else { to };
-        let kept = format!("{}.{}", flow.0, utf8_percent_encode(to, NON_ALPHANUMERIC));
-        let cookie = set_cookie(&kept, SIGN_IN_FOR.as_secs(), redirect.starts_with("https:"))?;
-        Ok(Onward {
-            to: url.into(),
-            cookies: vec![cookie],
-        })
-    }
-
-    /// A browser returns from the provider: checks its parameters, and begins a session.
-    pub async fn finish(&self, app: &App, parts: &Parts) -> Result<Onward, Astray> {
-        let now = app.clock.now();
-        let query: Vec<(String, String)> =
-            url::form_urlencoded::parse(parts.uri.query().unwrap_or_default().as_bytes())
-                .into_owned()
-                .collect();
-        let said = |name: &str| {
-            query
-                .iter()
-                .find(|(key, _)| key == name)
-                .map(|(_, value)| value.as_str())
-        };
-        let redirect = self.redirect_url(&parts.headers, parts.uri.authority().map(|one| one.as_str()))?;
-        let https = redirect.starts_with("https:");
-        let (flow, to) = kept(&parts.headers, https).ok_or(Astray::NotBegun)?;
-        if said("state") != Some(&flow.state()) {
-            return Err(Astray::NotBegun);
-        }
-        if said("iss").is_some_and(|issuer| issuer != self.config.issuer) {
-            return Err(Astray::Wrong(Wrong::Issuer));
-        }
-        if let Some(error) = said("error") {
-            return Err(Astray::Denied(error_code(error)));
-        }
-        let code = said("code").filter(|code| !code.is_empty() && code.len() <= CODE_BYTES_MAX);
-        let code = code.ok_or(Astray::NotBegun)?;
-        // As with wrong tokens: invented codes may cause only a bounded number of requests to the provider.
-        let peer = Peer::of(parts);
-        app.rates.of_unknown(peer)?;
-        let tokens = self
-            .remote
-            .exchange(code, &flow.verifier(), &redirect, &app.clock)
-            .await?;
-        let key = self.remote.key_of(&tokens.id, &app.clock).await?;
-        let mut claims = claims::verify(&tokens.id, &key, &self.config, &flow.nonce(), now).map_err(Astray::Wrong)?;
-        if !claims.has(&self.config.claim)
-            && let Some(userinfo) = self.remote.userinfo(&tokens, &app.clock).await?
-        {
-            claims.add(userinfo).map_err(Astray::Wrong)?;
-        }
-        let actor = claims.actor();
-        let person = Person {
-            issuer: &self.config.issuer,
-            subject: &claims.subject,
-            actor: &actor,
-        };
-        let Some(role) = claims.role(&self.config) else {
-            if app.store.end_sessions_of(now, person).await? {
-                app.forget_tokens();
-            }
-            return Err(Astray::NoRole(claims.shown()));
-        };
-        let (text, hash) = session::new(&*app.chance);
-        let ends = now + SESSION_FOR;
-        let begun = app.store.begin_session_of(now, &hash, person, role.as_str(), ends);
-        if begun.await? {
-            app.forget_tokens();
-        }
-        app.rates.was_known(peer);
-        let secure = https || session::is_https(&parts.headers);
-        let session = session::set_cookie(secure, Some((&text, now, ends)));
-        let session = session.ok_or_else(|| Problem::malformed("the cookie cannot be written"))?;
-        Ok(Onward {
-            to,
-            cookies: vec![session, set_cookie("", 0, https)?],
-        })
-    }
-}
-
-/// A random text per sign-in; all values that are compared later are made from it.
-struct Flow(String);
-
-impl Flow {
-    fn state(&self) -> String {
-        hash(&["state", &self.0])
-    }
-
-    fn nonce(&self) -> String {
-        hash(&["nonce", &self.0])
-    }
-
-    fn verifier(&self) -> String {
-        hash(&["verifier", &self.0])
-    }
-}
-
-fn hash(parts: &[&str]) -> String {
-    URL_SAFE_NO_PAD.encode(Sha256::digest(parts.join(" ")))
-}
-
-fn set_cookie(value: &str, seconds: u64, secure: bool) -> Result<HeaderValue, Problem> {
-    let cookie = COOKIE.set(value, seconds as i64, secure);
-    cookie.ok_or_else(|| Problem::malformed("the cookie cannot be written"))
-}
-
-/// The sign-in that this browser began, from its cookie, and the address that it wanted.
-fn kept(headers: &HeaderMap, https: bool) -> Option<(Flow, String)> {
-    let (secret, to) = COOKIE.read(headers, https)?.split_once('.')?;
-    let to = percent_decode_str(to).decode_utf8().ok()?.into_owned();
-    Some((Flow(secret.to_owned()), to))
 }
 
 /// The error code of the provider, without other characters than those of a word, because people see it.
@@ -372,7 +210,7 @@ fn error_code(given: &str) -> String {
 mod tests {
     use super::*;
 
-    fn config() -> ProviderConfig {
+    pub(super) fn config() -> ProviderConfig {
         ProviderConfig {
             issuer: "https://id.example".into(),
             client_id: "heddle".into(),
@@ -418,60 +256,7 @@ mod tests {
     }
 
     #[test]
-    fn people_come_back_to_where_they_were() {
-        let headers = |of: &[(&'static str, &str)]| -> HeaderMap {
-            of.iter()
-                .map(|(name, value)| (header::HeaderName::from_static(name), value.parse().unwrap()))
-                .collect()
-        };
-        let provider = Provider::new(config()).unwrap();
-        let of = |of: &[(&'static str, &str)]| provider.redirect_url(&headers(of), None);
-        assert_eq!(of(&[("host", "h:8080")]).unwrap(), "http://h:8080/sign-in/callback");
-        assert_eq!(
-            of(&[("host", "h.example"), ("x-forwarded-proto", "https")]).unwrap(),
-            "https://h.example/sign-in/callback"
-        );
-        for wrong in ["", "a/b", "a b", "u@h"] {
-            assert!(of(&[("host", wrong)]).is_err(), "{wrong}");
-        }
-        let fixed = Provider::new(ProviderConfig {
-            redirect_url: Some("https://heddle.example/sign-in/callback".into()),
-            ..config()
-        })
-        .unwrap();
-        assert_eq!(
-            fixed.redirect_url(&headers(&[("host", "10.0.0.1")]), None).unwrap(),
-            "https://heddle.example/sign-in/callback"
-        );
-        let kept_over = |https, value: &str| kept(&headers(&[("cookie", value)]), https).map(|(flow, to)| (flow.0, to));
-        let kept_by = |value: &str| kept_over(false, value);
-        assert_eq!(
-            kept_by("a=b; heddle_sign_in=hds_x.%2Fruns%3Fa%3D1"),
-            Some(("hds_x".into(), "/runs?a=1".into()))
-        );
-        assert_eq!(kept_by("heddle_sign_in=hds_x"), None);
-        // A cookie that a page of a sibling domain may have set is not accepted.
-        assert_eq!(kept_over(true, "heddle_sign_in=hds_evil.%2F"), None);
-        let both = "heddle_sign_in=hds_evil.%2F; __Host-heddle_sign_in=hds_x.%2F";
-        assert_eq!(kept_over(true, both), Some(("hds_x".into(), "/".into())));
-        assert_eq!(
-            set_cookie("hds_x.%2F", 600, true).unwrap(),
-            "__Host-heddle_sign_in=hds_x.%2F; Path=/; Max-Age=600; HttpOnly; SameSite=Lax; Secure"
-        );
-        assert_eq!(
-            set_cookie("hds_x.%2F", 600, false).unwrap(),
-            "heddle_sign_in=hds_x.%2F; Path=/sign-in; Max-Age=600; HttpOnly; SameSite=Lax"
-        );
-    }
-
-    #[test]
-    fn what_is_sent_tells_nothing_of_what_is_kept() {
-        let (one, other) = (Flow("hds_a".into()), Flow("hds_b".into()));
-        let all = [one.state(), one.nonce(), one.verifier(), other.state(), other.nonce()];
-        for (at, text) in all.iter().enumerate() {
-            assert!(text.len() == 43 && !text.contains("hds_"));
-            assert!(!all[at + 1..].contains(text));
-        }
+    fn a_code_of_an_error_is_a_word() {
         assert_eq!(error_code("access_denied"), "access_denied");
         assert_eq!(error_code("<b>\u{202e}"), "b");
         assert_eq!(error_code(""), "error");

@@ -12,6 +12,7 @@ mod change;
 mod link;
 mod merge;
 mod part;
+mod state;
 mod system;
 
 use super::bundle::{self, RuntimeBundle};
@@ -25,8 +26,8 @@ use crate::guest::Guest;
 use bytes::Bytes;
 pub(crate) use change::Change;
 use merge::ALLOCATOR;
+pub(super) use state::State;
 use std::sync::Arc;
-pub(super) use system::State;
 use wasm_encoder::{ConstExpr, DataSection, ExportKind, ExportSection, MemorySection, MemoryType};
 use wasmtime::{Engine, Instance, Linker, Memory, Module, Store, TypedFunc};
 

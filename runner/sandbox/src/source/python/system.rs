@@ -6,7 +6,6 @@ use super::super::calls::{self, MAX_CALL_BYTES};
 use super::super::{pending, wasi};
 use crate::guest::{Guest, HostSide};
 use crate::imports::elsewhere;
-use bytes::Bytes;
 use std::time::Duration;
 use wasmtime::{Caller, ExternType, Linker, Module, Result, Val};
 
@@ -52,23 +51,6 @@ const DIRECTORY: u8 = 3;
 const REGULAR_FILE: u8 = 6;
 /// Its size, and that of a `descriptor-stat` after a result's tag.
 const STAT_BYTES: usize = 8 + 96;
-
-#[derive(Default)]
-pub(crate) struct State {
-    pub archive: Option<Bytes>,
-    /// The input that our module reads when it begins.
-    pub input: Option<String>,
-    /// The positions of streams in the archive.
-    streams: Vec<Option<u64>>,
-    /// How many nanoseconds timers wait.
-    timers: Vec<Option<u64>>,
-}
-
-impl State {
-    fn archive(&self) -> &[u8] {
-        self.archive.as_deref().unwrap_or_default()
-    }
-}
 
 /// Puts something into the first free position.
 fn open<T>(table: &mut Vec<Option<T>>, what: T, first: u32) -> Result<u32> {

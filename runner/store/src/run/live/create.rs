@@ -1,15 +1,11 @@
 //! Creates runs.
 
 use std::collections::HashMap;
-use std::sync::Arc;
 
-use chrono::TimeDelta;
 use heddle_domain::id::RunId;
 use heddle_domain::notify::rules::{Notice, Telling};
-use heddle_domain::pool::PoolNeed;
-use heddle_domain::run::AttemptKey;
 use heddle_domain::spec::NotifyEvent;
-use heddle_domain::state::{RunState, Trigger};
+use heddle_domain::state::RunState;
 use heddle_domain::{Clock, Time};
 use serde_json::Value;
 use uuid::Uuid;
@@ -19,189 +15,12 @@ use super::pools::insert_pooled_of_runs;
 use super::queue::{QueueRow, put_in};
 use super::refuse::{dedupe_holders, settle_dedupes, settle_instants, settle_keys, settle_parents};
 use super::timers::{NewTimer, claim_timers, put_timers};
+use super::{Created, NewRun, ReadyRow};
 use crate::change::{By, Noun};
 use crate::database::{PgSession, column};
 use crate::notice::{NewNotices, insert_notices_in};
 use crate::transaction::transaction;
 use crate::{Store, StoreError, audit};
-
-/// A row for *ready*, or for *running* if this node gets it.
-#[derive(Clone, Debug)]
-pub struct ReadyRow {
-    pub at: AttemptKey,
-    /// Its position in the queue among rows of its priority: the column `turn`.
-    pub position: i64,
-    /// Whether this node takes it at once, as far as a [`super::Grant`] allows.
-    pub(super) handed: bool,
-    /// The slots for which it waits before it is ready.
-    pub pools: Option<Arc<PoolNeed>>,
-    /// How soon it must be claimed.
-    pub claim_within: Option<TimeDelta>,
-}
-
-impl ReadyRow {
-    /// A row for *ready*.
-    pub fn new(at: AttemptKey, position: i64, pools: Option<Arc<PoolNeed>>) -> Self {
-        Self {
-            at,
-            position,
-            handed: false,
-            pools,
-            claim_within: None,
-        }
-    }
-
-    /// It fails unless it is claimed within this time.
-    #[must_use]
-    pub fn within(mut self, time: Option<TimeDelta>) -> Self {
-        self.claim_within = time;
-        self
-    }
-}
-
-/// A run to be created.
-#[derive(Clone, Debug)]
-pub struct NewRun {
-    pub id: RunId,
-    pub group_id: i64,
-    /// The revision that it pins.
-    pub revision_id: i64,
-    /// The script versions that it pins; `None`: resolved when it starts.
-    pub resolution_id: Option<i64>,
-    /// Either waiting or running.
-    pub state: RunState,
-    /// Why it is created.
-    pub trigger: Trigger,
-    /// A higher number goes first.
-    pub priority: i16,
-    pub logical_time: Time,
-    /// From the previous instant to this one.
-    pub interval: (Time, Time),
-    /// A JSON object as text.
-    pub params: String,
-    /// JSON object of objects.
-    pub task_params: Option<String>,
-    /// Labels that the submitter chose, a JSON object.
-    pub labels: Option<Value>,
-    /// Unique among the runs of the group.
-    pub key: Option<String>,
-    /// The hash of what must be unique, and whether it must be unique as long as the run is kept (otherwise as long as
-    /// it is unfinished).
-    pub dedupe: Option<(Vec<u8>, bool)>,
-    /// A channel's name or a URL.
-    pub callback: Option<String>,
-    pub created_at: Time,
-    /// When it must have ended.
-    pub deadline_at: Option<Time>,
-    /// The attempt of which it is a sub-run.
-    pub parent: Option<(RunId, AttemptKey)>,
-    /// When that attempt must have ended.
-    pub parent_due: Option<Time>,
-    /// The backfill or run that creates it.
-    pub source: Option<Uuid>,
-    /// Who submitted or repeated it, as the audit names people.
-    pub created_by: Option<String>,
-    /// Why it waits, as JSON; `None`: it does not wait.
-    pub waiting_for: Option<Value>,
-    pub progress: Vec<u8>,
-    /// Its task runs that may start at once.
-    pub ready: Vec<ReadyRow>,
-    /// Its task runs that workers may claim at once.
-    pub queued: Vec<QueueRow>,
-    /// It waits at its group's gate.
-    pub gated: bool,
-    /// It waits for upstream groups first.
-    pub follows: bool,
-    /// Its group may have only this run for its logical time.
-    pub instant: bool,
-    /// Somebody wants to be told that it has started.
-    pub announces_start: bool,
-    /// The audit entry, if people create it otherwise than by a submission.
-    pub audited: Option<Audited>,
-}
-
-/// The audit entry of a run that people create.
-#[derive(Clone, Debug)]
-pub struct Audited {
-    pub action: &'static str,
-    /// Its state after that.
-    pub after: Value,
-}
-
-impl NewRun {
-    /// A run by hand that begins at once, before it has any task run. Tests and benchmarks change what they need.
-    pub fn plain(id: RunId, group_id: i64, at: Time) -> Self {
-        Self {
-            id,
-            group_id,
-            revision_id: 1,
-            resolution_id: None,
-            state: RunState::Running,
-            trigger: Trigger::Manual,
-            priority: 0,
-            logical_time: at,
-            interval: (at, at),
-            params: "{}".into(),
-            task_params: None,
-            labels: None,
-            key: None,
-            dedupe: None,
-            callback: None,
-            created_at: at,
-            deadline_at: None,
-            parent: None,
-            parent_due: None,
-            source: None,
-            created_by: None,
-            waiting_for: None,
-            progress: Vec::new(),
-            ready: Vec::new(),
-            queued: Vec::new(),
-            gated: false,
-            follows: false,
-            instant: false,
-            announces_start: false,
-            audited: None,
-        }
-    }
-
-    /// Whether only its own row and its ready task runs have to be written, and nothing has to be checked.
-    pub fn is_plain(&self) -> bool {
-        self.key.is_none()
-            && self.dedupe.is_none()
-            && self.parent.is_none()
-            && !self.gated
-            && !self.instant
-            && !self.announces_start
-            && self.audited.is_none()
-            && self.deadline_at.is_none()
-            && self.queued.is_empty()
-            && self
-                .ready
-                .iter()
-                .all(|row| row.pools.is_none() && row.claim_within.is_none())
-    }
-
-    fn unpooled(&self) -> impl Iterator<Item = &ReadyRow> {
-        self.ready.iter().filter(|row| row.pools.is_none())
-    }
-}
-
-/// The result for a [`NewRun`].
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Created {
-    /// The run was created.
-    Made {
-        /// Whether this node got the rows that were meant for it.
-        handed: bool,
-        /// When the task runs that start at once began.
-        at: Time,
-    },
-    /// There is another one with this key, these params, or for this instant.
-    Exists(RunId),
-    /// The parent's attempt is not this node's any more: nothing was created.
-    Fenced,
-}
 
 impl Store {
     /// Creates runs, in one transaction; in one statement if none of them needs checks. The answers are in the order of

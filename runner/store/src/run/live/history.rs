@@ -1,51 +1,10 @@
 //! The history of attempts, and their logs.
 
-use heddle_domain::Time;
-use heddle_domain::id::RunId;
-use heddle_domain::run::AttemptKey;
-use heddle_domain::state::{AttemptState, ErrorKind};
 use uuid::Uuid;
 
-use super::Completion;
+use super::{AttemptRow, Completion, LogRow};
 use crate::StoreError;
 use crate::database::{PgSession, column};
-
-/// A row of the attempts' history.
-#[derive(Clone, Debug)]
-pub struct AttemptRow {
-    pub run: RunId,
-    pub at: AttemptKey,
-    pub state: AttemptState,
-    /// Whether it reported that there was nothing to do.
-    pub skipped: bool,
-    pub started_at: Time,
-    pub finished_at: Time,
-    pub node: Option<Uuid>,
-    /// The worker that had claimed it.
-    pub worker: Option<String>,
-    /// The value as JSON text.
-    pub output: Option<String>,
-    pub error: Option<(ErrorKind, String, Option<String>)>,
-    /// Peak of linear memory.
-    pub memory_bytes: Option<i64>,
-    /// Time on a processor.
-    pub cpu_micros: Option<i64>,
-}
-
-/// A line of an attempt's log.
-#[derive(Clone, Debug)]
-pub struct LogRow {
-    pub run: RunId,
-    pub at: AttemptKey,
-    /// The first one is 0.
-    pub line: i32,
-    pub time: Time,
-    /// 0 trace to 4 error.
-    pub level: i16,
-    pub message: String,
-    /// A JSON object as text.
-    pub fields: Option<String>,
-}
 
 impl Completion {
     pub async fn insert_attempts(&mut self, rows: &[AttemptRow]) -> Result<(), StoreError> {

@@ -54,10 +54,13 @@ mod grant;
 mod history;
 mod inbox;
 mod keys;
+mod new_run;
 mod pools;
 mod queue;
 mod refuse;
 mod report;
+mod rows;
+mod run_write;
 mod timers;
 mod unclaimed;
 mod write;
@@ -66,19 +69,20 @@ pub use claim::{Claimed, RunFacts};
 pub use complete::{Completion, EndedAttempt, Locked, LockedRun, SingleTaskEnd};
 pub use control::{Interrupted, LiveRun};
 pub(crate) use create::create_in;
-pub use create::{Audited, Created, NewRun, ReadyRow};
 pub use effects::Effect;
 pub use grant::{Grant, Room};
 pub(crate) use history::insert_logs_in;
-pub use history::{AttemptRow, LogRow};
 pub use inbox::{ActiveRun, AtGate, Gate, Inbox, LostAttempt, PassedOver, Settlement, SqlStart, Take, Taken};
+pub use new_run::{Audited, Created, NewRun};
 pub use queue::{
     ClaimKey, ClaimStatus, ClaimTerms, ExpiredClaim, Overdue, QueueClaimed, QueueClaims, QueueRow, QueueTarget,
 };
 pub use report::{ClaimReport, ReportLine};
+pub use rows::{AttemptRow, LogRow, ReadyRow};
+pub use run_write::RunWrite;
 pub use timers::Due;
 pub use unclaimed::Unclaimed;
-pub use write::{RunWrite, Written};
+pub use write::Written;
 
 /// How many rows one transaction of the data plane moves at most.
 pub const BATCH_MAX: usize = 2_000;

@@ -1,53 +1,18 @@
 //! Writes decisions about locked runs.
 
-use heddle_domain::Time;
 use heddle_domain::id::RunId;
 use heddle_domain::run::{AttemptKey, TaskKey};
-use heddle_domain::state::{RunState, Skip};
+use heddle_domain::state::Skip;
 use uuid::Uuid;
 
 use super::keys::Keys;
 use super::pools::{insert_pooled_of_writes, interrupt_pooled, withdraw_pooled};
 use super::queue::{QueueRow, put_in};
 use super::timers::{NewTimer, TimerKind, claim_timers, drop_timers, drop_timers_of, put_timers};
-use super::{Completion, Interrupted, ReadyRow};
+use super::{Completion, Interrupted, ReadyRow, RunWrite};
 use crate::StoreError;
 use crate::database::column;
 use crate::notice::NewNotices;
-
-/// What to write of one run.
-#[derive(Clone, Debug)]
-pub struct RunWrite {
-    pub run: RunId,
-    pub state: RunState,
-    /// Its progress as bytes.
-    pub progress: Vec<u8>,
-    /// Its priority, for its ready rows.
-    pub priority: i16,
-    pub ready: Vec<ReadyRow>,
-    /// Task runs that workers may claim from now on.
-    pub queued: Vec<QueueRow>,
-    /// Retries that are not due yet.
-    pub timers: Vec<(Time, AttemptKey)>,
-    /// Timers to be deleted.
-    pub drop_timers: Vec<TaskKey>,
-    /// Attempts to be stopped and ready rows to be taken back.
-    pub interrupt: Vec<TaskKey>,
-    /// Arrays of mapped tasks that were expanded.
-    pub maps: Vec<(i16, String)>,
-    /// Its error, if it has ended with one.
-    pub error: Option<String>,
-    /// If it never began: why.
-    pub skipped: Option<Skip>,
-    /// Whether it had ended in the same state before, and has done nothing since: the feed has told its end.
-    pub told: bool,
-    /// Whether its end may let other runs of its group begin.
-    pub gated: bool,
-    /// Whether it may have timers.
-    pub timed: bool,
-    /// The notices about it.
-    pub notices: Option<Box<NewNotices>>,
-}
 
 /// The result of writing.
 #[derive(Clone, Debug, Default)]

@@ -63,7 +63,7 @@ pub(super) async fn page(ctx: &Ctx, here: &Here) -> Result<Answer, Trouble> {
     let inside = html! {
         section.panel {
             h2 { (t!(ctx, "backfill-title")) }
-            @if let Some(trouble) = &wrong { div.said.wrong role="alert" { p { (trouble.said(ctx)) } } }
+            @if let Some(trouble) = &wrong { div.said.wrong role="alert" { p { (trouble.said(ctx.lang)) } } }
             form.fields method="post" action=(here.address("backfill")) {
                 div.field-row {
                     label.field { span { (t!(ctx, "from")) } input type="text" name="from" required value=[written("from")] placeholder="2026-01-01"; }

@@ -139,7 +139,7 @@ pub(super) async fn page(ctx: &Ctx, here: &Here) -> Result<Answer, Trouble> {
         section.panel {
             h2 { (t!(ctx, "run-title")) }
             @if let Some(trouble) = &wrong {
-                div.said.wrong role="alert" { p { (prose(&trouble.said(ctx))) @if let Some(id) = &trouble.existing { " " a href={ "/runs/" (id) } { (t!(ctx, "open-run")) } } } }
+                div.said.wrong role="alert" { p { (prose(&trouble.said(ctx.lang))) @if let Some(id) = &trouble.existing { " " a href={ "/runs/" (id) } { (t!(ctx, "open-run")) } } } }
             }
             form.fields method="post" action=(here.address("run")) {
                 @if properties.is_empty() { p.muted { (t!(ctx, "no-params")) } }

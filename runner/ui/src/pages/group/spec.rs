@@ -64,7 +64,7 @@ pub(super) async fn page(ctx: &Ctx, here: &Here) -> Result<Answer, Trouble> {
         here,
         "spec",
         html! {
-            @if let Some(trouble) = &wrong { div.said.wrong role="alert" { p { (trouble.said_of(ctx, field(&form, "spec").unwrap_or_default())) } } }
+            @if let Some(trouble) = &wrong { div.said.wrong role="alert" { p { (trouble.said_of(ctx.lang, field(&form, "spec").unwrap_or_default())) } } }
             @if valid { div.said role="status" { p { (t!(ctx, "spec-valid")) } } }
             div.two {
                 section.panel {
@@ -107,7 +107,7 @@ async fn as_one_types(ctx: &Ctx, target: &str, form: &[(String, String)]) -> Res
     Ok(Answer::Piece(match answer {
         Ok(_) => html! { p.state.s-succeeded { (glyph("succeeded")) span { (t!(ctx, "spec-valid")) } } },
         Err(trouble) if trouble.status >= 500 => return Err(trouble),
-        Err(trouble) => html! { p.error { (trouble.said_of(ctx, &text)) } },
+        Err(trouble) => html! { p.error { (trouble.said_of(ctx.lang, &text)) } },
     }))
 }
 
@@ -233,7 +233,7 @@ pub(super) async fn new(ctx: &Ctx) -> Result<Answer, Trouble> {
     let title = t!(ctx, "new-group");
     let body = html! {
         div.heading { h1 { (title) } }
-        @if let Some(trouble) = &wrong { div.said.wrong role="alert" { p { (trouble.said_of(ctx, field(&form, "spec").unwrap_or_default())) } } }
+        @if let Some(trouble) = &wrong { div.said.wrong role="alert" { p { (trouble.said_of(ctx.lang, field(&form, "spec").unwrap_or_default())) } } }
         @if valid { div.said role="status" { p { (t!(ctx, "spec-valid")) } } }
         form.panel.stack method="post" action="/groups/new" {
             label.field { span { (t!(ctx, "name")) } input type="text" name="name" required maxlength="63" value=(name) autocomplete="off"; }

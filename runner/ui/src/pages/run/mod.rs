@@ -143,7 +143,7 @@ async fn with_trouble(ctx: &Ctx, id: Uuid, tab: &str, wrong: Option<Trouble>) ->
             ("attempts".into(), address("attempts"), t!(ctx, "tab-attempts")),
             ("events".into(), address("events"), t!(ctx, "tab-events")),
         ]))
-        @if let Some(trouble) = &wrong { div.said.wrong role="alert" { (elements::glyph("failed")) p { (trouble.said(ctx)) } } }
+        @if let Some(trouble) = &wrong { div.said.wrong role="alert" { (elements::glyph("failed")) p { (trouble.said(ctx.lang)) } } }
         (inside)
     };
     let crumbs = vec![

@@ -1,0 +1,155 @@
+//! A run to be created, and what came of it.
+
+use heddle_domain::Time;
+use heddle_domain::id::RunId;
+use heddle_domain::run::AttemptKey;
+use heddle_domain::state::{RunState, Trigger};
+use serde_json::Value;
+use uuid::Uuid;
+
+use super::ReadyRow;
+use super::queue::QueueRow;
+
+/// A run to be created.
+#[derive(Clone, Debug)]
+pub struct NewRun {
+    pub id: RunId,
+    pub group_id: i64,
+    /// The revision that it pins.
+    pub revision_id: i64,
+    /// The script versions that it pins; `None`: resolved when it starts.
+    pub resolution_id: Option<i64>,
+    /// Either waiting or running.
+    pub state: RunState,
+    /// Why it is created.
+    pub trigger: Trigger,
+    /// A higher number goes first.
+    pub priority: i16,
+    pub logical_time: Time,
+    /// From the previous instant to this one.
+    pub interval: (Time, Time),
+    /// A JSON object as text.
+    pub params: String,
+    /// JSON object of objects.
+    pub task_params: Option<String>,
+    /// Labels that the submitter chose, a JSON object.
+    pub labels: Option<Value>,
+    /// Unique among the runs of the group.
+    pub key: Option<String>,
+    /// The hash of what must be unique, and whether it must be unique as long as the run is kept (otherwise as long as
+    /// it is unfinished).
+    pub dedupe: Option<(Vec<u8>, bool)>,
+    /// A channel's name or a URL.
+    pub callback: Option<String>,
+    pub created_at: Time,
+    /// When it must have ended.
+    pub deadline_at: Option<Time>,
+    /// The attempt of which it is a sub-run.
+    pub parent: Option<(RunId, AttemptKey)>,
+    /// When that attempt must have ended.
+    pub parent_due: Option<Time>,
+    /// The backfill or run that creates it.
+    pub source: Option<Uuid>,
+    /// Who submitted or repeated it, as the audit names people.
+    pub created_by: Option<String>,
+    /// Why it waits, as JSON; `None`: it does not wait.
+    pub waiting_for: Option<Value>,
+    pub progress: Vec<u8>,
+    /// Its task runs that may start at once.
+    pub ready: Vec<ReadyRow>,
+    /// Its task runs that workers may claim at once.
+    pub queued: Vec<QueueRow>,
+    /// It waits at its group's gate.
+    pub gated: bool,
+    /// It waits for upstream groups first.
+    pub follows: bool,
+    /// Its group may have only this run for its logical time.
+    pub instant: bool,
+    /// Somebody wants to be told that it has started.
+    pub announces_start: bool,
+    /// The audit entry, if people create it otherwise than by a submission.
+    pub audited: Option<Audited>,
+}
+
+/// The audit entry of a run that people create.
+#[derive(Clone, Debug)]
+pub struct Audited {
+    pub action: &'static str,
+    /// Its state after that.
+    pub after: Value,
+}
+
+impl NewRun {
+    /// A run by hand that begins at once, before it has any task run. Tests and benchmarks change what they need.
+    pub fn plain(id: RunId, group_id: i64, at: Time) -> Self {
+        Self {
+            id,
+            group_id,
+            revision_id: 1,
+            resolution_id: None,
+            state: RunState::Running,
+            trigger: Trigger::Manual,
+            priority: 0,
+            logical_time: at,
+            interval: (at, at),
+            params: "{}".into(),
+            task_params: None,
+            labels: None,
+            key: None,
+            dedupe: None,
+            callback: None,
+            created_at: at,
+            deadline_at: None,
+            parent: None,
+            parent_due: None,
+            source: None,
+            created_by: None,
+            waiting_for: None,
+            progress: Vec::new(),
+            ready: Vec::new(),
+            queued: Vec::new(),
+            gated: false,
+            follows: false,
+            instant: false,
+            announces_start: false,
+            audited: None,
+        }
+    }
+
+    /// Whether only its own row and its ready task runs have to be written, and nothing has to be checked.
+    pub fn is_plain(&self) -> bool {
+        self.key.is_none()
+            && self.dedupe.is_none()
+            && self.parent.is_none()
+            && !self.gated
+            && !self.instant
+            && !self.announces_start
+            && self.audited.is_none()
+            && self.deadline_at.is_none()
+            && self.queued.is_empty()
+            && self
+                .ready
+                .iter()
+                .all(|row| row.pools.is_none() && row.claim_within.is_none())
+    }
+
+    pub(super) fn unpooled(&self) -> impl Iterator<Item = &ReadyRow> {
+        self.ready.iter().filter(|row| row.pools.is_none())
+    }
+}
+
+/// The result for a [`NewRun`].
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Created {
+    /// The run was created.
+    Made {
+        /// Whether this node got the rows that were meant for it.
+        handed: bool,
+        /// When the task runs that start at once began.
+        at: Time,
+    },
+    /// There is another one with this key, these params, or for this instant.
+    Exists(RunId),
+    /// The parent's attempt is not this node's any more: nothing was created.
+    Fenced,
+}
