@@ -204,8 +204,11 @@ impl Runs {
         let past = match self.node.store.run_detail(run).await {
             Ok(detail) => detail.map(|detail| past_of(&detail.attempts)).unwrap_or_default(),
             Err(error) if error.is_passing() => return Err(error.into()),
-            // If the history cannot be read, the progress is made without it.
-            Err(_) => Vec::new(),
+            Err(error) => {
+                tracing::error!(error = %Chain(&error), %run, "cannot read the history of a run that is set to failed; \
+                    its progress is made without it");
+                Vec::new()
+            }
         };
         let progress = Progress::abandoned(&context.revision.plan, &past, at, WHY);
         let mut completion = self.node.completion("end_by_force").await?;
