@@ -10,6 +10,8 @@ use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
+use crate::id::RunId;
+use crate::run::TaskKey;
 use crate::schedule::Schedule;
 use crate::schedule::local::{parse_far_moment, parse_moment, parse_zone};
 use crate::spec::{DailySpec, ScheduleSpec};
@@ -28,9 +30,25 @@ pub const STOCK_MAX: i32 = 1_000_000_000;
 const AUDIENCE_CHARS_MAX: usize = 255;
 /// The longest user id, in characters.
 const UID_CHARS_MAX: usize = 250;
+/// How many characters a run's id has.
+const RUN_CHARS: usize = 36;
 
 /// Why there is no offer of that stock and mode.
 pub(crate) const EACH_ONCE: &str = "`each` cannot be combined with `repeat`: `each` gives every member the offer once";
+
+/// The name of the offer of a task run.
+pub fn name_of_task_run(run: RunId, key: TaskKey) -> String {
+    let item = key.item.map(|item| format!("-{item}")).unwrap_or_default();
+    format!("run-{run}-{}{item}", key.task)
+}
+
+/// The run of an offer with such a name.
+pub fn run_of_name(name: &str) -> Option<RunId> {
+    let (run, key) = name.strip_prefix("run-")?.split_at_checked(RUN_CHARS)?;
+    let mut numbers = key.strip_prefix('-')?.split('-');
+    let run = run.parse().ok().map(RunId)?;
+    numbers.all(|number| number.parse::<u32>().is_ok()).then_some(run)
+}
 
 /// When an offer is due.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]

@@ -154,3 +154,22 @@ fn a_hold_ends_once() {
         assert_eq!(state.as_str().parse(), Ok(state));
     }
 }
+
+#[test]
+fn an_offer_of_a_task_run_names_its_run() {
+    let run = RunId("01a20486-7b18-70f7-88ee-43089edb2d5a".parse().unwrap());
+    for item in [None, Some(12)] {
+        let name = name_of_task_run(run, TaskKey { task: 3, item });
+        assert_eq!(run_of_name(&name), Some(run), "{name}");
+    }
+    for other in [
+        "survey",
+        "run-1",
+        "run-",
+        &format!("run-{run}"),
+        &format!("run-{run}-x"),
+        &format!("run-{run}-"),
+    ] {
+        assert_eq!(run_of_name(other), None, "{other}");
+    }
+}
