@@ -197,6 +197,7 @@ impl Drainer {
             last.filter(|last| own.node.short_ways.take(ShortWay::PlainMessages) && only_records && last.is_plain());
         if let Some(last) = plain {
             let finished = own.node.store.finish_plain(self.row.id, last).await?;
+            own.node.short_ways.took(ShortWay::PlainMessages);
             return Ok((finished, Claimed::Nothing));
         }
         let _asking = self.asking.enter().await;
