@@ -26,6 +26,7 @@ mod control;
 mod format;
 mod machine;
 mod map;
+pub mod offer_name;
 #[cfg(test)]
 mod tests;
 

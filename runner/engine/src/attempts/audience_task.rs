@@ -10,6 +10,7 @@ use std::sync::Arc;
 use heddle_domain::bounded::or_trouble;
 use heddle_domain::dispatch::{Offer, OfferSpec};
 use heddle_domain::run::AttemptKey;
+use heddle_domain::run::offer_name::name_of_task_run;
 use heddle_domain::schema::Schema;
 use heddle_domain::spec::AudienceSpec;
 use heddle_domain::template::Scope;
@@ -78,14 +79,13 @@ impl Attempts {
         let now = self.node.now();
         let run = context.facts.id;
         let task = &context.revision.plan.tasks[at.key.task as usize];
-        let item = at.key.item.map(|item| format!("-{item}")).unwrap_or_default();
         let handed = TaskOffer {
             ended: EndedAttempt {
                 run,
                 at,
                 lease: self.node.lease(),
             },
-            name: format!("run-{run}-{}{item}", at.key.task),
+            name: name_of_task_run(run, at.key),
             spec: written_out(&offer),
             overdue_at: task
                 .timeout

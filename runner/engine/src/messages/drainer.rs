@@ -24,7 +24,7 @@ use super::params::Dues;
 use super::{Asking, Messages, Sending, compile, queue};
 use crate::EngineError;
 use crate::node::short_ways::ShortWay;
-use crate::runs::ending::{Ending, apart};
+use crate::runs::ending::apart;
 use crate::runs::grants::grants;
 
 /// The maximum of payload bytes in a batch, approximately.
@@ -197,6 +197,7 @@ impl Drainer {
             last.filter(|last| own.node.short_ways.take(ShortWay::PlainMessages) && only_records && last.is_plain());
         if let Some(last) = plain {
             let finished = own.node.store.finish_plain(self.row.id, last).await?;
+            own.node.short_ways.took(ShortWay::PlainMessages);
             return Ok((finished, Claimed::Nothing));
         }
         let _asking = self.asking.enter().await;
@@ -333,8 +334,7 @@ impl Drainer {
                         heddle:task/consumer"
                     ),
                 },
-                Err(Ending::Failed { message, .. }) => message,
-                Err(_) => format!("the script `{shown}` cannot be loaded"),
+                Err(ending) => ending.why(),
             },
         };
         if own.node.store.note_problem(self.row.id, &problem).await? {

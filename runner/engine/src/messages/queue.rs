@@ -64,8 +64,10 @@ pub(super) async fn enqueue(
         Err(error) => {
             tracing::warn!(error = %Chain(&error), topic = row.name, "cannot put a batch of messages into its queue; \
                 trying again");
-            if !matches!(error, SubmitError::Engine(_)) {
-                let _ = messages.node.store.note_problem(row.id, &error.to_string()).await;
+            if !matches!(error, SubmitError::Engine(_))
+                && let Err(error) = messages.node.store.note_problem(row.id, &error.to_string()).await
+            {
+                tracing::warn!(error = %Chain(&error), topic = row.name, "cannot note the problem of a topic");
             }
             if let Err(error) = messages.node.store.give_batch_back(batch.id, lease).await {
                 tracing::warn!(error = %Chain(&error), "cannot release a batch of messages; it is taken over when the \

@@ -6,9 +6,9 @@
 use std::path::Path;
 use std::time::{Duration, SystemTime};
 
-use heddle_domain::Time;
 use heddle_domain::notify::channel::{ChannelSpec, SmtpSpec, SmtpTls, mailbox_parts};
 use heddle_domain::notify::message::Message as Words;
+use heddle_domain::{Chain, Time};
 use lettre::address::Envelope;
 use lettre::message::header::{HeaderName, HeaderValue};
 use lettre::message::{Mailbox, Message, SinglePart};
@@ -213,17 +213,7 @@ async fn tls(smtp: &SmtpSpec) -> Result<TlsParameters, Failure> {
 /// 5yz is an answer that another try does not change (RFC 5321, 4.2.1). But a server that does not offer what the
 /// channel asks for may be repaired.
 fn failure(error: Error) -> Failure {
-    let mut text = error.to_string();
-    let mut cause = std::error::Error::source(&error);
-    while let Some(source) = cause {
-        let said = source.to_string();
-        if !text.contains(&said) {
-            text.push_str(": ");
-            text.push_str(&said);
-        }
-        cause = source.source();
-    }
-    let text = heddle_domain::notify::message::one_line(&text, 500);
+    let text = heddle_domain::notify::message::one_line(&Chain(&error).to_string(), 500);
     if error.is_permanent() {
         Failure::Final(text)
     } else {

@@ -359,6 +359,7 @@ impl Runs {
                 let mut admission = Admission::default();
                 admit(&[], &[applicant], &mut admission);
                 if !admission.admitted.is_empty() {
+                    self.node.short_ways.took(ShortWay::FollowerAtOnce);
                     self.begin_at_creation(run, &context.revision);
                 }
             }

@@ -195,10 +195,14 @@ impl Commits for Submissions {
         own.hand_out(batch.iter_mut().map(|request| &mut request.run));
         let runs: Vec<&NewRun> = batch.iter().map(|request| &request.run).collect();
         let (store, lease, clock) = (&own.node.store, own.lease(), &*own.node.clock);
-        let created = match own.node.short_ways.take(ShortWay::PlainRuns) {
-            true => store.create_runs(&runs, lease, clock).await?,
-            false => store.settle_and_create_runs(&runs, lease, clock).await?,
+        let are_plain = own.node.short_ways.take(ShortWay::PlainRuns) && runs.iter().all(|run| run.is_plain());
+        let created = match are_plain {
+            true => store.create_plain_runs(&runs, lease, clock).await?,
+            false => store.create_runs(&runs, lease, clock).await?,
         };
+        if are_plain {
+            own.node.short_ways.took(ShortWay::PlainRuns);
+        }
         Ok((created.clone(), created))
     }
 

@@ -35,7 +35,7 @@ pub fn shown_runs(engine: &Engine) -> heddle_engine::RunObject {
                     Ok(run) => serde_json::to_string(&run).map(Some).map_err(EngineError::unreadable),
                     Err(Refusal::NotFound { .. }) => Ok(None),
                     Err(Refusal::Store(error)) => Err(error.into()),
-                    Err(refused) => Err(EngineError::unreadable(format!("run {id}: {refused:?}"))),
+                    Err(refused) => Err(EngineError::unreadable(format!("run {id}: {}", refused.causes()))),
                 }
             })
         },

@@ -1,6 +1,6 @@
 //! Task runs: attempts, logs, overrides.
 
-use futures::StreamExt;
+use futures::{StreamExt, TryStreamExt};
 use heddle_api::{ClearTask, List, LogLine, TaskDetail, TaskOverride};
 use heddle_domain::fault::one_of;
 use heddle_domain::id::RunId;
@@ -182,7 +182,7 @@ async fn logs(request: Request, query: LogQuery) -> Outcome {
         return Ok(server_sent(
             request.app.engine.clone(),
             lines
-                .map(|line| (line.cursor.clone(), "log".to_owned(), json!(line)))
+                .map_ok(|line| (line.cursor.clone(), "log".to_owned(), json!(line)))
                 .boxed(),
         ));
     }
