@@ -47,7 +47,7 @@
 //! |---|---|---|
 //! | `retention/` | `Pruner` | none: the tables contain what is due |
 //! | `notify/` | `Notifier` | notifications that are being sent, by destination; counts; clients |
-//! | `schedules/` | `Schedules` | the sources of the instants of open backfills |
+//! | `schedules/` | `Schedules` | the sources of the instants of backfills |
 //! | `queues/` | `Queues` | recently noted workers; claims that end |
 //! | `dispatch/` | `Dispatch` | offers by audience, users for whom there is nothing; look-ups, takes and ends that gather |
 //! | `messages/` | `Messages` | drainers by topic, batches in hand, prepared days |

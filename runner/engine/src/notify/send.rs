@@ -378,7 +378,8 @@ pub(super) fn is_url(target: &str) -> bool {
 /// A target for the log: of a URL, only its host.
 fn shown(target: &str) -> String {
     if is_url(target) {
-        heddle_store::notification::destination_of_url(target)
+        let destination = heddle_store::notification::destination_of_url(target);
+        destination.trim_start_matches("://").to_owned()
     } else {
         target.to_owned()
     }
@@ -407,6 +408,15 @@ mod tests {
         let said = format!("535 bad: open sesame, {}", STANDARD.encode("\0me\0open sesame"));
         let hidden = Failure::passing(said).without(&secrets_of(&channel));
         assert_eq!(hidden, Failure::passing("535 bad: ***, ***"));
+    }
+
+    #[test]
+    fn logs_name_hosts_only() {
+        assert_eq!(
+            shown("https://me:secret@Example.com:9/hook?key=secret"),
+            "example.com:9"
+        );
+        assert_eq!(shown("ops"), "ops");
     }
 
     #[tokio::test]
