@@ -7,7 +7,7 @@ use heddle_domain::Time;
 use heddle_domain::id::RunId;
 use heddle_domain::plan::{Plan, PlanTask, TaskIndex};
 use heddle_domain::run::{Progress, TaskKey};
-use heddle_domain::state::{ErrorKind, TaskState};
+use heddle_domain::state::{AttemptState, ErrorKind, TaskState};
 use heddle_engine::{Engine, EngineError, Resolution, Revision, Submitted};
 use heddle_store::StoreError;
 use heddle_store::run::{AttemptView, OverrideView, RunDetail, RunRow, WaitView, reasons};
@@ -409,6 +409,34 @@ fn failure_of(attempt: &AttemptView) -> Option<Failure> {
     })
 }
 
+/// An item that a mapped task had before it was expanded again: it is as its last attempt left it.
+fn former_item(
+    engine: &Engine,
+    plan: &Plan,
+    run: RunId,
+    key: TaskKey,
+    attempts: &[AttemptView],
+) -> Result<Option<TaskRun>, StoreError> {
+    let Some(last) = attempts.last() else {
+        return Ok(None);
+    };
+    let state = match last.state {
+        AttemptState::Running => TaskState::Running,
+        AttemptState::Succeeded if last.skipped => TaskState::Skipped,
+        AttemptState::Succeeded => TaskState::Succeeded,
+        AttemptState::Failed | AttemptState::TimedOut | AttemptState::Lost => TaskState::Failed,
+        AttemptState::Cancelled => TaskState::Cancelled,
+    };
+    let found = Found {
+        attempts,
+        last_override: None,
+        cleared: None,
+        due: None,
+        waits: None,
+    };
+    task_run(engine, plan, run, key, state, &found).map(Some)
+}
+
 /// One task run with its attempts.
 pub(crate) fn task_detail(
     engine: &Engine,
@@ -419,13 +447,15 @@ pub(crate) fn task_detail(
 ) -> Result<Option<TaskDetail>, Refusal> {
     let tasks = task_runs(engine, plan, detail)?;
     let name = plan.tasks[index as usize].name.as_str();
-    let Some(task) = tasks.into_iter().find(|task| task.task == name && task.item == item) else {
-        return Ok(None);
+    let key = TaskKey { task: index, item };
+    let mut by_key = detail.attempts.chunk_by(|one, next| one.key == next.key);
+    let attempts = by_key.find(|some| some[0].key == key).unwrap_or_default();
+    let task = match tasks.into_iter().find(|task| task.task == name && task.item == item) {
+        None => former_item(engine, plan, RunId(detail.run.id), key, attempts)?,
+        known => known,
     };
-    let attempts = detail
-        .attempts
+    let attempts = attempts
         .iter()
-        .filter(|attempt| attempt.key == TaskKey { task: index, item })
         .map(|attempt| Attempt {
             attempt: attempt.attempt,
             state: attempt.state,
@@ -438,5 +468,5 @@ pub(crate) fn task_detail(
             cpu_ms: attempt.cpu_micros.map(|micros| (micros as u64).div_ceil(1_000)),
         })
         .collect();
-    Ok(Some(TaskDetail { task, attempts }))
+    Ok(task.map(|task| TaskDetail { task, attempts }))
 }

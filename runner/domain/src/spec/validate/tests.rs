@@ -361,6 +361,14 @@ fn fields() {
         &[("/tasks/t/concurrency", "at least 1")],
     );
     check(
+        one(json!({"queue": "q", "concurrency": 3, "fail_fast": true})),
+        &[
+            ("/tasks/t/concurrency", "`for_each` or `shards`"),
+            ("/tasks/t/fail_fast", "`for_each` or `shards`"),
+        ],
+    );
+    check(one(json!({"queue": "q", "fail_fast": false})), &[]);
+    check(
         one(json!({"script": "free", "tags": ["a"]})),
         &[("/tasks/t/tags", "only a task with a `queue`")],
     );
