@@ -217,6 +217,29 @@ async fn a_topic_leaves_its_queue() {
     );
 }
 
+/// A topic that is deleted takes its batches with it: those that wait in the queue, and those that a worker has.
+#[tokio::test]
+async fn a_deleted_topic_leaves_nothing_in_its_queue() {
+    let (_world, node) = World::with_node().await;
+    let spec = json!({"queue": "senders", "granularity": "instant", "batch": 2});
+    put_topic(&node, "outgoing", spec).await;
+    let messages: Vec<Value> = (0..6).map(|n| due_now(n, json!({}))).collect();
+    send(&node, "outgoing", &messages).await;
+    let held = claim(&node, "60s").await;
+    eventually("the other batches in the queue", async || {
+        (node.get("/v1/queues/senders").await.body["depth"] == 2).then_some(())
+    })
+    .await;
+    node.delete("/v1/topics/outgoing").await.expect_status(204);
+    let body = json!({"worker": "w", "max": 10, "lease": "60s"});
+    let answer = node.post("/v1/queues/senders/claims", body).await.expect_status(200);
+    assert_eq!(answer["items"], json!([]), "{answer:#}");
+    let run = format!("/v1/runs/{}", held["run"].as_str().unwrap());
+    assert_eq!(node.get(&run).await.expect_status(200)["state"], "cancelled");
+    let live = node.all("/v1/runs?state=running,waiting").await;
+    assert_eq!(live, Vec::<Value>::new());
+}
+
 /// What a worker says of a batch as a whole is true of each of its messages: they are tried again, or given up.
 #[tokio::test]
 async fn batches_fail() {

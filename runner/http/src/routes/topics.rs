@@ -58,6 +58,7 @@ pub(crate) fn routes() -> Vec<Route> {
             "Delete a topic with all its messages",
             delete,
         )
+        .detail("Batches that wait in the topic's queue, or that its workers have, are cancelled.")
         .answers_empty(204)
         .problem(
             409,
@@ -276,7 +277,13 @@ async fn look_up(request: &Request, name: &Name, spec: &TopicSpec) -> Result<Fau
 async fn delete(request: Request) -> Outcome {
     let name = request.name("topic", "topic")?;
     match request.app.store.delete_topic(request.by(), &name).await? {
-        TopicDelete::Deleted => no_content(),
+        TopicDelete::Deleted { group } => {
+            // Batches that wait in its queue, or that workers have.
+            if let Some(group) = group {
+                adapter::runs::cancel_group(&request.app.engine, group, request.caller.actor.clone()).await?;
+            }
+            no_content()
+        }
         TopicDelete::Missing => Err(Problem::not_found("topic", &name)),
         TopicDelete::GroupKept(group, kept) => Err(super::groups::not_deleted(&group, kept)),
     }

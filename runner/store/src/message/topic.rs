@@ -48,7 +48,10 @@ pub enum TopicPut {
 #[derive(Clone, Debug, PartialEq)]
 pub enum TopicDelete {
     Missing,
-    Deleted,
+    /// It is deleted, and its group with it, which has this id: the caller then cancels the group's runs.
+    Deleted {
+        group: Option<i64>,
+    },
     /// Its group of this name cannot be deleted, for this reason: so the topic stays too.
     GroupKept(String, GroupDelete),
 }
@@ -248,8 +251,8 @@ impl Store {
         Ok(Page::of(rows, limit, |row| row.name.clone()))
     }
 
-    /// Deletes a topic with all its messages, and with its group if it has one. Batches in hand are sent, and not recorded;
-    /// stored messages are deleted little by little.
+    /// Deletes a topic with all its messages, and with its group if it has one, whose runs the caller then cancels. A batch
+    /// that a script has in hand is sent, and not recorded; stored messages are deleted little by little.
     ///
     /// Locking: the name, then the topic's rows in the order of [`crate::message`]: that of *topic_drains*, for which
     /// claims and cancels wait, before that of *topics*, for which ingest waits. Its group comes last.
@@ -273,13 +276,14 @@ impl Store {
                 .await?;
             audit::record(&mut tx, by, "delete", Noun::Topic, name, Some(&row.spec), None).await?;
             // Workers may still report the ends of their claims; nobody needs these any more.
-            let group = group_name(row.id);
-            match group::delete_in(&mut tx, by, &group, true, None).await? {
-                GroupDelete::Missing | GroupDelete::Deleted { .. } => {}
-                kept => return Ok(TopicDelete::GroupKept(group, kept)),
-            }
+            let name = group_name(row.id);
+            let group = match group::delete_in(&mut tx, by, &name, true, None).await? {
+                GroupDelete::Missing => None,
+                GroupDelete::Deleted { id, .. } => Some(id),
+                kept => return Ok(TopicDelete::GroupKept(name, kept)),
+            };
             tx.commit().await?;
-            Ok(TopicDelete::Deleted)
+            Ok(TopicDelete::Deleted { group })
         })
     }
 }
