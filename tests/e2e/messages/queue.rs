@@ -240,6 +240,41 @@ async fn a_deleted_topic_leaves_nothing_in_its_queue() {
     assert_eq!(live, Vec::<Value>::new());
 }
 
+/// The run of a batch does not run again, whoever wants it: its topic has recorded what became of the messages.
+#[tokio::test]
+async fn a_batch_runs_once() {
+    let (_world, node) = World::with_node().await;
+    let spec = json!({"queue": "senders", "granularity": "instant"});
+    put_topic(&node, "outgoing", spec).await;
+    send(&node, "outgoing", &[due_now(1, json!({})), due_now(2, json!({}))]).await;
+    let held = claim(&node, "60s").await;
+    let path = format!("/v1/claims/{}/fail", held["id"].as_str().unwrap());
+    let body = json!({"token": held["token"], "error": "no line", "fatal": true});
+    node.post(&path, body).await.expect_status(200);
+    ended(&node, "outgoing", 2).await;
+    let run = held["run"].as_str().unwrap();
+    for again in ["restart", "rerun", "tasks/batch/retry", "tasks/batch/clear"] {
+        node.post(&format!("/v1/runs/{run}/{again}"), json!({}))
+            .await
+            .expect_said(409, "the topic sends failed messages again by itself");
+    }
+    for (action, dry_run) in [("restart", true), ("rerun", true), ("restart", false), ("rerun", false)] {
+        let body = json!({"filter": {"state": "failed"}, "action": action, "dry_run": dry_run});
+        let report = node.post("/v1/runs/bulk", body).await.expect_status(200);
+        assert_eq!(
+            (&report["matched"], &report["changed"]),
+            (&json!(1), &json!(0)),
+            "{report:#}"
+        );
+        assert_eq!(report["refused"][0]["id"], run, "{report:#}");
+    }
+    let clear = json!({"filter": {"state": "failed"}, "action": "clear", "task": "batch", "dry_run": true});
+    let report = node.post("/v1/runs/bulk", clear).await.expect_status(200);
+    assert_eq!(report["refused"][0]["id"], run, "{report:#}");
+    assert_eq!(node.get("/v1/queues/senders").await.body["depth"], 0);
+    assert_eq!(count(&node, "outgoing", "failed").await, 2);
+}
+
 /// What a worker says of a batch as a whole is true of each of its messages: they are tried again, or given up.
 #[tokio::test]
 async fn batches_fail() {

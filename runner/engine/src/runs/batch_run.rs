@@ -25,6 +25,19 @@ pub fn topic_group(name: &str, topic: &Topic) -> Value {
     })
 }
 
+/// Refuses that a run of this group runs again, or another like it, if it carries a batch: its topic has recorded what
+/// became of each message, and puts the failed ones into new batches. So the run would send all of them a second time.
+pub fn check_again(group: &str) -> Result<(), String> {
+    match topic_of(group) {
+        None => Ok(()),
+        Some(_) => Err(
+            "the run carries a batch of messages of a topic, so it does not run again; the topic sends failed \
+             messages again by itself, according to its `retry`"
+                .into(),
+        ),
+    }
+}
+
 /// A batch in the form of a run's params.
 #[derive(Serialize, Deserialize)]
 struct BatchParams<'a> {

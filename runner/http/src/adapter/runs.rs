@@ -338,6 +338,7 @@ async fn try_control(
     match control {
         Control::Clear(clear) => {
             let revision = engine.catalog().revision(revision_id).await?;
+            again(&revision.group_name)?;
             let task = revision.plan.index(clear.task.as_str());
             let task = task.ok_or_else(|| not_found("task", &clear.task))?;
             if clear.item.is_some() {
@@ -355,8 +356,13 @@ async fn try_control(
             let (group, name) = (revision.group_id, &revision.group_name);
             Ok(engine.check_rerun(group, name, options.force).await?)
         }
+        Control::Restart(_) => again(&engine.catalog().revision(revision_id).await?.group_name),
         _ => Ok(()),
     }
+}
+
+fn again(group: &str) -> Result<(), Refusal> {
+    heddle_engine::check_again(group).map_err(|detail| Refusal::Conflict { detail, existing: None })
 }
 
 /// The result for each run; `Err` says what stopped it.
