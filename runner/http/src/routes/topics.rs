@@ -45,7 +45,8 @@ pub(crate) fn routes() -> Vec<Route> {
         .answers_put(of::<heddle_api::Topic>())
         .problem(
             409,
-            "The topic has messages, so `granularity`, `timezone` and `send_at` cannot change.",
+            "The topic has messages, so `granularity`, `timezone` and `send_at` cannot change; or another group has the \
+            name of the topic's internal group.",
         )
         .problem(422, "The topic is not valid; `errors` has each error with its place."),
         Route::new(Method::Get, "/v1/topics/{topic}", Access::View, "Get a topic", get)
@@ -176,6 +177,12 @@ async fn save(mut request: Request) -> Outcome {
         TopicPut::Gone(field) => {
             let detail = format!("`{field}` names something that was deleted in the meantime");
             return Err(Problem::invalid_at(format!("/{field}"), detail));
+        }
+        TopicPut::Taken(group) => {
+            return Err(Problem::conflict(format!(
+                "the topic `{name}` needs the group `{group}` for its batches, and there is another group of this name; \
+                delete that group first"
+            )));
         }
         TopicPut::Fixed(field) => {
             return Err(Problem::conflict(format!(
