@@ -275,6 +275,27 @@ async fn a_batch_runs_once() {
     assert_eq!(count(&node, "outgoing", "failed").await, 2);
 }
 
+/// If batches do not get into their queue, their topic says why; a PUT of the topic mends its group.
+#[tokio::test]
+async fn a_group_that_takes_no_batches() {
+    let (world, node) = World::with_node().await;
+    let spec = json!({"queue": "senders", "granularity": "instant"});
+    put_topic(&node, "outgoing", spec.clone()).await;
+    let disable = "UPDATE heddle.groups SET enabled = false";
+    world.sql().await.batch_execute(disable).await.unwrap();
+    send(&node, "outgoing", &[due_now(1, json!({}))]).await;
+    eventually("a problem", async || {
+        let found = node.get("/v1/topics/outgoing").await.expect_status(200);
+        found["problem"]
+            .as_str()
+            .map(|problem| assert!(problem.contains("is disabled"), "{problem}"))
+    })
+    .await;
+    put_topic(&node, "outgoing", spec).await;
+    let held = claim(&node, "60s").await;
+    assert_eq!(ids(&held).len(), 1);
+}
+
 /// What a worker says of a batch as a whole is true of each of its messages: they are tried again, or given up.
 #[tokio::test]
 async fn batches_fail() {
