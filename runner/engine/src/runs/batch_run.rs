@@ -116,17 +116,20 @@ fn check_output(output: &str, params: &str) -> Result<(), Faults> {
 
 impl Runs {
     /// The params that a worker gets: of a batch of messages, without those that were cancelled while it waited in the
-    /// queue. `None`: no message is left.
+    /// queue. `None`: no message is left, or its topic is gone.
     pub(crate) async fn cut_batch(&self, context: &RunContext, params: String) -> Result<Option<String>, EngineError> {
         let batch = context.facts.key.as_deref().and_then(|key| key.parse().ok());
         let (Some(topic), Some(batch)) = (topic_of(&context.revision.group_name), batch) else {
             return Ok(Some(params));
         };
-        Ok(match self.node.store.cut_queue_batch(topic, batch).await? {
-            Some(kept) if kept.is_empty() => None,
-            Some(kept) => Some(without_others(&params, &kept).unwrap_or(params)),
-            // Its topic was deleted, or it is not a batch.
-            None => Some(params),
+        let Some(kept) = self.node.store.cut_queue_batch(topic, batch).await? else {
+            // It is no batch; or its topic was deleted just when a node put it into the queue, so nobody cancelled its run.
+            let topic = self.node.store.topic_by_id(topic).await?;
+            return Ok(topic.map(|_| params));
+        };
+        Ok(match kept.is_empty() {
+            true => None,
+            false => Some(without_others(&params, &kept).unwrap_or(params)),
         })
     }
 
