@@ -219,8 +219,8 @@ impl Engine {
         Box::pin(self.runs.retried(move || self.runs.clear_once(run, clear, actor)))
     }
 
-    /// Whether runs of a group can be repeated: they carry no batches of messages, and the group has not been deleted, and is
-    /// enabled unless `force` is given.
+    /// Whether runs of a group can be repeated: they carry no batches of messages, and the group has not been deleted,
+    /// and is enabled unless `force` is given.
     pub async fn check_rerun(&self, group_id: i64, name: &str, force: bool) -> Result<(), SubmitError> {
         check_again(name).map_err(SubmitError::Refused)?;
         self.runs.open_group(name, Some(group_id), force).await.map(drop)
