@@ -257,6 +257,10 @@ async fn a_batch_runs_once() {
             .await
             .expect_said(409, "the topic sends failed messages again by itself");
     }
+    let group = format!("/v1/groups/{}/runs", held["group"].as_str().unwrap());
+    node.post(&group, json!({"params": held["params"]}))
+        .await
+        .expect_said(409, "topic `outgoing`");
     for (action, dry_run) in [("restart", true), ("rerun", true), ("restart", false), ("rerun", false)] {
         let body = json!({"filter": {"state": "failed"}, "action": action, "dry_run": dry_run});
         let report = node.post("/v1/runs/bulk", body).await.expect_status(200);

@@ -16,7 +16,7 @@ use uuid::Uuid;
 
 use super::Refusal;
 use super::cursor::before;
-use super::{not_found, views};
+use super::{not_found, not_of_topic, views};
 
 /// What people do to a run.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -108,6 +108,7 @@ fn manual_submission(group: &Name, submission: Submission, actor: &str) -> heddl
 }
 
 pub(crate) async fn submit(engine: &Engine, group: Name, given: Submission, actor: &str) -> Result<Run, Refusal> {
+    not_of_topic(engine, &group).await?;
     let submitted = engine.submit(manual_submission(&group, given, actor)).await?;
     views::new(engine, submitted)
 }
@@ -118,6 +119,7 @@ pub(crate) async fn submit_batch(
     given: Vec<Submission>,
     actor: &str,
 ) -> Result<Vec<Result<Uuid, Refusal>>, Refusal> {
+    not_of_topic(engine, &group).await?;
     let submissions = given
         .into_iter()
         .map(|given| manual_submission(&group, given, actor))

@@ -349,19 +349,9 @@ async fn save(mut request: Request) -> Outcome {
     put_spec(&request, &name, value, if_match).await
 }
 
-/// Refuses to change a group that Heddle keeps for a topic: the topic's own spec says all of it.
-async fn not_of_topic(request: &Request, name: &Name) -> Result<(), Problem> {
-    match request.app.store.topic_of_group(name).await? {
-        None => Ok(()),
-        Some(topic) => Err(Problem::conflict(format!(
-            "the group `{name}` is internal to the topic `{topic}`; change, disable or delete the topic instead"
-        ))),
-    }
-}
-
 /// Checks and stores a group's spec.
 pub(crate) async fn put_spec(request: &Request, name: &Name, mut value: Value, if_match: Option<IfMatch>) -> Outcome {
-    not_of_topic(request, name).await?;
+    adapter::not_of_topic(&request.app.engine, name).await?;
     if topic_of(name).is_some() {
         let detail = format!("the name `{name}` is reserved: Heddle gives such names to the internal groups of topics");
         return Err(Problem::invalid_at("", detail));
@@ -402,7 +392,7 @@ async fn delete(request: Request) -> Outcome {
     let name = request.name("name", "group")?;
     let force = request.flag("force", false)?;
     let if_match = request.if_match()?;
-    not_of_topic(&request, &name).await?;
+    adapter::not_of_topic(&request.app.engine, &name).await?;
     match request
         .app
         .store
@@ -534,7 +524,7 @@ async fn graph(request: Request) -> Outcome {
 async fn set_enabled(request: &Request, enabled: bool) -> Result<GroupRow, Problem> {
     let name = request.name("name", "group")?;
     let if_match = request.if_match()?;
-    not_of_topic(request, &name).await?;
+    adapter::not_of_topic(&request.app.engine, &name).await?;
     let store = &request.app.store;
     match store.set_group_enabled(request.by(), &name, enabled, if_match).await? {
         GroupSwitch::Done(row) => Ok(row),
