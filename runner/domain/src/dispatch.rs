@@ -275,6 +275,15 @@ pub fn check_audience(audience: &str) -> Result<(), String> {
     }
 }
 
+/// Refuses an audience that is a user who can never poll. Only what is new is checked for this: stored offers may have such
+/// audiences.
+pub fn check_user(audience: &str) -> Result<(), String> {
+    match audience.starts_with("uid_") {
+        true => bare_uid(audience).map(drop),
+        false => Ok(()),
+    }
+}
+
 /// A user's bare id; `uid_x` is taken for `x`. `gid_x` names a group of users, which polls for nothing, holds nothing and is
 /// no member of a group; somebody who writes it has mistaken one for the other.
 pub fn bare_uid(text: &str) -> Result<&str, String> {

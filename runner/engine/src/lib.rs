@@ -92,7 +92,7 @@ pub use node::short_ways::{ShortWay, ShortWays};
 pub use notify::{NotificationCount, NotifyConfig, RunObject};
 pub use queues::{Beat, CLAIM_BYTES_MAX, ClaimEnd, ClaimRefused, ClaimRequest, QueueClaim};
 pub use retention::Pruned;
-pub use runs::batch_run::topic_group;
+pub use runs::batch_run::{check_again, topic_group};
 pub use runs::control::{BulkAction, Clear, ControlError, not_cleared};
 pub use runs::ended::Ended;
 pub use runs::runtimes::{Recheck, Retirement};

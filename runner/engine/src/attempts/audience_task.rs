@@ -8,7 +8,7 @@
 use std::sync::Arc;
 
 use heddle_domain::bounded::or_trouble;
-use heddle_domain::dispatch::{Offer, OfferSpec};
+use heddle_domain::dispatch::{Offer, OfferSpec, check_user};
 use heddle_domain::run::AttemptKey;
 use heddle_domain::run::offer_name::name_of_task_run;
 use heddle_domain::schema::Schema;
@@ -52,6 +52,9 @@ impl Attempts {
             Ok(other) => return invalid(format!("audience: {other} is not an audience")),
             Err(error) => return invalid(format!("audience: {error}")),
         };
+        if let Err(detail) = check_user(&audience) {
+            return invalid(format!("audience: {detail}"));
+        }
         if let Some(template) = &asked.template {
             let Some(found) = self.node.store.template(template.as_str()).await? else {
                 return invalid(format!("there is no template `{template}`"));

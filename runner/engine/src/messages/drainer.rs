@@ -217,7 +217,7 @@ impl Drainer {
     }
 
     /// Has a batch sent, and returns what is to be recorded. Breaks if the batch has waited too long and must not be
-    /// sent, or not by this node.
+    /// sent, or not by this node, or if it cannot be put into its queue now.
     async fn work_on<'a>(
         &mut self,
         consumer: Option<Consumer>,
@@ -240,7 +240,7 @@ impl Drainer {
                 }
                 self.send(&script, &batch, lease).await
             }
-            _ => queue::enqueue(&own, &self.row, &self.topic, &batch, lease).await,
+            _ => queue::enqueue(&own, &self.row, &self.topic, &batch, lease).await?,
         };
         ControlFlow::Continue(sent.map(|finish| Pending {
             batch: (!finish.effects.is_empty()).then_some(batch),

@@ -17,6 +17,7 @@ use serde_json::{Value, json};
 
 use crate::node::signals::Signal;
 use crate::runs::apply::After;
+use crate::runs::batch_run::check_again;
 use crate::runs::starts::complete;
 use crate::runs::submit::Layout;
 use crate::runs::transition::{NoTransition, Snapshot, Transition, progress_of};
@@ -228,8 +229,10 @@ impl Engine {
         Box::pin(self.runs.retried(move || self.runs.clear_once(run, clear, actor)))
     }
 
-    /// Whether runs of a group can be repeated: it has not been deleted, and is enabled unless `force` is given.
+    /// Whether runs of a group can be repeated: they carry no batches of messages, and the group has not been deleted,
+    /// and is enabled unless `force` is given.
     pub async fn check_rerun(&self, group_id: i64, name: &str, force: bool) -> Result<(), SubmitError> {
+        check_again(name).map_err(SubmitError::Refused)?;
         self.runs.open_group(name, Some(group_id), force).await.map(drop)
     }
 
@@ -371,6 +374,9 @@ impl Runs {
             .ok_or(ControlError::NotFound("run"))?;
         let context = self.context_of_live(&mut completion, run, &mut live).await?;
         action.check(live.state)?;
+        if reopen {
+            check_again(&context.revision.group_name).map_err(ControlError::Refused)?;
+        }
         match action {
             BulkAction::Restart(true) => {
                 let resolution = self.node.catalog.resolve(&context.revision).await?;
@@ -506,7 +512,10 @@ impl Runs {
             return Err(ControlError::NotFound("task run"));
         };
         let event = match task_override {
-            None => Event::RetryNow(key),
+            None => {
+                check_again(&context.revision.group_name).map_err(ControlError::Refused)?;
+                Event::RetryNow(key)
+            }
             Some(set) => Event::Override {
                 key,
                 state: set.state,
@@ -542,6 +551,7 @@ impl Runs {
             return Err(ControlError::Refused(not_cleared(live.state)));
         }
         let context = self.context_of_live(&mut completion, run, &mut live).await?;
+        check_again(&context.revision.group_name).map_err(ControlError::Refused)?;
         let plan = &context.revision.plan;
         let task = plan.index(clear.task.as_str()).ok_or(ControlError::NotFound("task"))?;
         let key = TaskKey { task, item: clear.item };

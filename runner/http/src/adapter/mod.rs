@@ -18,6 +18,7 @@ mod views;
 use std::time::Duration;
 
 use futures::future::BoxFuture;
+use heddle_domain::Name;
 use heddle_domain::id::RunId;
 use heddle_engine::{Engine, EngineError};
 
@@ -40,4 +41,17 @@ pub fn shown_runs(engine: &Engine) -> heddle_engine::RunObject {
             })
         },
     )
+}
+
+/// Refuses to change a group that Heddle keeps for a topic, and to submit runs to it: workers would send their messages.
+pub(crate) async fn not_of_topic(engine: &Engine, group: &Name) -> Result<(), Refusal> {
+    match engine.store().topic_of_group(group).await? {
+        None => Ok(()),
+        Some(topic) => Err(Refusal::Conflict {
+            detail: format!(
+                "the group `{group}` is internal to the topic `{topic}`; change the topic, or send messages to it, instead"
+            ),
+            existing: None,
+        }),
+    }
 }

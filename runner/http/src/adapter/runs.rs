@@ -16,7 +16,7 @@ use uuid::Uuid;
 
 use super::Refusal;
 use super::cursor::before;
-use super::{not_found, views};
+use super::{not_found, not_of_topic, views};
 
 /// What people do to a run.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -108,6 +108,7 @@ fn manual_submission(group: &Name, submission: Submission, actor: &str) -> heddl
 }
 
 pub(crate) async fn submit(engine: &Engine, group: Name, given: Submission, actor: &str) -> Result<Run, Refusal> {
+    not_of_topic(engine, &group).await?;
     let submitted = engine.submit(manual_submission(&group, given, actor)).await?;
     views::new(engine, submitted)
 }
@@ -118,6 +119,7 @@ pub(crate) async fn submit_batch(
     given: Vec<Submission>,
     actor: &str,
 ) -> Result<Vec<Result<Uuid, Refusal>>, Refusal> {
+    not_of_topic(engine, &group).await?;
     let submissions = given
         .into_iter()
         .map(|given| manual_submission(&group, given, actor))
@@ -338,6 +340,7 @@ async fn try_control(
     match control {
         Control::Clear(clear) => {
             let revision = engine.catalog().revision(revision_id).await?;
+            again(&revision.group_name)?;
             let task = revision.plan.index(clear.task.as_str());
             let task = task.ok_or_else(|| not_found("task", &clear.task))?;
             if clear.item.is_some() {
@@ -355,8 +358,13 @@ async fn try_control(
             let (group, name) = (revision.group_id, &revision.group_name);
             Ok(engine.check_rerun(group, name, options.force).await?)
         }
+        Control::Restart(_) => again(&engine.catalog().revision(revision_id).await?.group_name),
         _ => Ok(()),
     }
+}
+
+fn again(group: &str) -> Result<(), Refusal> {
+    heddle_engine::check_again(group).map_err(|detail| Refusal::Conflict { detail, existing: None })
 }
 
 /// The result for each run; `Err` says what stopped it.

@@ -159,7 +159,12 @@ async fn take(mut request: Request) -> Outcome {
         let body = std::mem::replace(request.body.get_mut(), Body::empty());
         return take_stream(&request, ingestion, body).await;
     }
-    request.is_json()?;
+    request.is_json().map_err(|_| {
+        Problem::new(
+            StatusCode::UNSUPPORTED_MEDIA_TYPE,
+            "the body must be application/json, or application/x-ndjson with one message per line",
+        )
+    })?;
     let bytes_max = request.app.config.batch_bytes_max;
     let bytes = request.bytes(bytes_max).await?;
     if bytes.trim_ascii().is_empty() {

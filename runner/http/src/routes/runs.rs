@@ -52,7 +52,7 @@ pub(crate) fn routes() -> Vec<Route> {
         .problem(
             409,
             "A run with this key or these params exists (`existing` is its id), or the group is \
-                disabled.",
+                disabled or internal to a topic.",
         ),
         Route::new(
             Method::Post,
@@ -70,7 +70,8 @@ pub(crate) fn routes() -> Vec<Route> {
             "`true`: submit even if the group is disabled. Default: `false`.",
         )
         .takes(of::<Batch>())
-        .answers(202, of::<BatchResults>()),
+        .answers(202, of::<BatchResults>())
+        .problem(409, "The group is internal to a topic."),
         filters(Route::new(
             Method::Get,
             "/v1/runs",

@@ -105,7 +105,10 @@ pub(crate) fn routes() -> Vec<Route> {
             retry,
         ))
         .answers(200, of::<TaskDetail>())
-        .problem(409, "The state of the task run does not allow it."),
+        .problem(
+            409,
+            "The state of the task run does not allow it, or the run carries a batch of messages.",
+        ),
         item(Route::new(
             Method::Post,
             "/v1/runs/{id}/tasks/{task}/clear",
@@ -121,7 +124,7 @@ pub(crate) fn routes() -> Vec<Route> {
         .takes(of::<ClearTask>())
         .optional()
         .answers(200, of::<TaskDetail>())
-        .problem(409, "The run has not ended."),
+        .problem(409, "The run has not ended, or it carries a batch of messages."),
     ]
 }
 

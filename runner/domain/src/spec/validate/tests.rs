@@ -401,6 +401,10 @@ fn fields() {
         &[("/tasks/t/audience/audience", "`uid_` or `gid_`")],
     );
     check(
+        one(json!({"audience": {"audience": "uid_gid_x"}})),
+        &[("/tasks/t/audience/audience", "user group")],
+    );
+    check(
         one(json!({"audience": {"audience": "gid_x", "dispatch_times": "some"}})),
         &[("/tasks/t/audience/dispatch_times", "or `each`")],
     );
