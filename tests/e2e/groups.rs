@@ -247,6 +247,9 @@ async fn duplicate_keys() {
     let yaml = "tasks:\n  a: {script: hello, params: {name: x, 'name': y}}\n";
     let reply = node.put_bytes("/v1/groups/g", "application/yaml", yaml).await;
     reply.expect_problem(422, &["/tasks/a/params/name"]);
+    let yaml = "tasks:\n  1: {script: hello}\n  '1': {script: hello}\n";
+    let reply = node.put_bytes("/v1/groups/g", "application/yaml", yaml).await;
+    reply.expect_problem(422, &["/tasks/1"]);
     let reply = node.put_bytes("/v1/groups/g", "application/yaml", "tasks: [").await;
     reply.expect_problem(400, &[]);
     node.get("/v1/groups/g").await.expect_problem(404, &[]);

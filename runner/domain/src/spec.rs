@@ -21,9 +21,9 @@ use crate::{Name, Span, Time};
 pub use gather::Gathered;
 pub(crate) use read::script;
 pub use read::{gather_group, parse_group, parse_submission, read};
-pub(crate) use strict::read_yaml;
 pub use strict::{NESTING_MAX, StrictError, parse_json_strict};
-pub use yaml::{YamlError, parse_yaml_strict};
+pub(crate) use yaml::read_yaml;
+pub use yaml::{YamlError, parse_yaml_documents, parse_yaml_strict};
 
 /// The spec of a group: a graph (DAG) of tasks, with schedules and dependencies on other groups.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
