@@ -63,6 +63,7 @@ pub struct GroupSpec {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub priority: Option<i16>,
     /// The schedules, by name. At most 100.
+    #[serde(deserialize_with = "read::by_name")]
     pub schedules: BTreeMap<Name, ScheduleSpec>,
     /// Params for all tasks. Strings can be templates.
     pub params: Map<String, Value>,
@@ -78,6 +79,7 @@ pub struct GroupSpec {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub notify: Option<NotifyRules>,
     /// The tasks, by name. 1 to 10,000.
+    #[serde(deserialize_with = "read::by_name")]
     pub tasks: BTreeMap<Name, TaskSpec>,
 }
 
@@ -414,7 +416,7 @@ pub struct TaskSpec {
     /// Whether a failed item cancels the remaining items. Default: false.
     pub fail_fast: bool,
     /// The slots of pools that an attempt needs: `{pool: number}`.
-    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    #[serde(deserialize_with = "read::by_name", skip_serializing_if = "BTreeMap::is_empty")]
     pub pools: BTreeMap<Name, u32>,
     /// The maximum memory of a script, 64KiB to 1GiB. Default: 128MiB.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -635,7 +637,7 @@ pub struct SubmissionSpec {
     #[serde(skip_serializing_if = "Map::is_empty")]
     pub params: Map<String, Value>,
     /// Params for single tasks: `{task: {...}}`, at most 256 KiB. They override `params`.
-    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    #[serde(deserialize_with = "read::by_name", skip_serializing_if = "BTreeMap::is_empty")]
     pub task_params: BTreeMap<Name, Map<String, Value>>,
     /// The logical time: RFC 3339, or a date, which means midnight in the group's time zone. Default: now.
     #[serde(deserialize_with = "read::instant", skip_serializing_if = "Option::is_none")]
