@@ -223,6 +223,10 @@ async fn chunks_that_are_none() {
         stream.read_to_string(&mut answer).await.unwrap();
         assert!(answer.starts_with("HTTP/1.1 400 "), "{chunks:?}: {answer}");
         assert!(answer.contains("application/problem+json"), "{chunks:?}: {answer}");
+        assert!(
+            answer.contains("chunks of the body are not valid"),
+            "{chunks:?}: {answer}"
+        );
     }
 }
 
