@@ -230,6 +230,34 @@ async fn chunks_that_are_none() {
     }
 }
 
+/// A client that asks first is told to send its body only if the body is read.
+#[tokio::test]
+async fn bodies_that_are_asked_for() {
+    let (_world, node) = World::with_node().await;
+    let asking = |length: usize| {
+        let asks = "\r\nexpect: 100-continue\r\nconnection: close\r\n\r\n";
+        head("PUT", "/v1/groups/g", length).replacen("\r\n\r\n", asks, 1)
+    };
+    for (refused, status) in [
+        (asking(5 << 20), "HTTP/1.1 413 "),
+        (asking(2).replace("application/json", "image/png"), "HTTP/1.1 415 "),
+    ] {
+        let mut stream = raw(&node, &refused).await;
+        let mut answer = String::new();
+        stream.read_to_string(&mut answer).await.unwrap();
+        assert!(answer.starts_with(status), "{answer}");
+    }
+    let spec = one(json!({"script": "hello"})).to_string();
+    let mut stream = raw(&node, &asking(spec.len())).await;
+    let mut told = [0; 12];
+    stream.read_exact(&mut told).await.unwrap();
+    assert_eq!(&told, b"HTTP/1.1 100");
+    stream.write_all(spec.as_bytes()).await.unwrap();
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).await.unwrap();
+    assert!(answer.contains("HTTP/1.1 201 "), "{answer}");
+}
+
 /// Half-sent bodies leave nothing, and hold nobody up.
 #[tokio::test]
 async fn half_sent_bodies() {

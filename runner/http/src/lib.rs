@@ -110,7 +110,7 @@ async fn guard<F>(
 where
     F: Future<Output = Response>,
 {
-    let request = request.map(unread::Discarding::wrap);
+    let request = unread::Discarding::wrap(request);
     if app.config.dev {
         let authority = request.uri().authority().map(|authority| authority.as_str().to_owned());
         if let Err(problem) = access::check_local(request.headers(), authority.as_deref(), &app.config.dev_hosts) {
