@@ -47,10 +47,12 @@ pub struct GroupSpec {
     /// The maximum number of active runs, at least 1; further runs wait. Backfills have their own limit. Default: no
     /// limit.
     #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(range(min = 1))]
     pub max_active_runs: Option<u32>,
     /// The maximum number of runs by schedules and upstream groups that wait for their turn, 0 to 10,000; the oldest
     /// further ones are skipped. Default: 100.
     #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(range(max = 10_000))]
     pub max_waiting: Option<u32>,
     /// What happens with the other tasks of a run when a task fails. Default: `continue`.
     pub on_failure: OnFailure,
@@ -61,6 +63,7 @@ pub struct GroupSpec {
     pub deadline_action: DeadlineAction,
     /// The priority of runs, -1000 to 1000; higher starts first. Backfilled runs are 10 below it. Default: 0.
     #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(range(min = -1000, max = 1000))]
     pub priority: Option<i16>,
     /// The schedules, by name. At most 100.
     #[serde(deserialize_with = "read::by_name")]
@@ -277,6 +280,7 @@ pub struct OnceSpec {
 pub struct DailySpec {
     /// The number of days between two instants, 1 to 3,660. Default: 1, every day.
     #[serde(default = "one")]
+    #[schemars(range(min = 1, max = 3_660))]
     pub every_days: u32,
     /// The time of day, `HH:MM` or `HH:MM:SS`.
     pub at: String,
@@ -412,6 +416,7 @@ pub struct TaskSpec {
     pub shards: Option<Shards>,
     /// The maximum number of items that run at the same time, at least 1. Default: all.
     #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(range(min = 1))]
     pub concurrency: Option<u32>,
     /// Whether a failed item cancels the remaining items. Default: false.
     pub fail_fast: bool,
@@ -651,6 +656,7 @@ pub struct SubmissionSpec {
     pub dedupe: Option<Dedupe>,
     /// The priority, -1000 to 1000; higher starts first. Default: the group's.
     #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(range(min = -1000, max = 1000))]
     pub priority: Option<i16>,
     /// Labels of the run, added to those of the group. At most 64; keys 1 to 256, values at most 256 characters.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
