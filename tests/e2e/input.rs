@@ -258,6 +258,19 @@ async fn bodies_that_are_asked_for() {
     assert!(answer.contains("HTTP/1.1 201 "), "{answer}");
 }
 
+#[tokio::test]
+async fn connect_is_not_implemented() {
+    let (_world, node) = World::with_node().await;
+    let mut stream = raw(
+        &node,
+        "CONNECT localhost:80 HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\r\n",
+    )
+    .await;
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).await.unwrap();
+    assert!(answer.starts_with("HTTP/1.1 501 "), "{answer}");
+}
+
 /// Half-sent bodies leave nothing, and hold nobody up.
 #[tokio::test]
 async fn half_sent_bodies() {
