@@ -296,3 +296,32 @@ async fn members_who_are_replaced() {
         sql.batch_execute("ANALYZE heddle.members").await.expect("looked at");
     }
 }
+
+/// A follower has read the logs of many items.
+#[tokio::test]
+async fn lines_that_a_follower_has_not_seen() {
+    const RUN: &str = "00000000-0000-7000-8000-000000000000";
+    let world = World::new().await;
+    let sql = world.sql().await;
+    let unseen = checked("AS s (task, item, attempt, next)");
+    sql.batch_execute(&format!(
+        "INSERT INTO heddle.logs (run, task, item, attempt, line, at, level, message)
+              SELECT '{RUN}', 0, n, 1, line, now(), 2, 'x'
+                FROM generate_series(1, {BATCH}) AS n, generate_series(0, 1) AS line"
+    ))
+    .await
+    .expect("lines");
+    let all = |value: &str| format!("array_fill({value}, ARRAY[{BATCH}])");
+    let items: Vec<String> = (1..=BATCH).map(|n| n.to_string()).collect();
+    let given = format!(
+        "'{RUN}', NULL, NULL, NULL, {}, '{{{}}}', {}, {}, 100",
+        all("0::smallint"),
+        items.join(","),
+        all("1"),
+        all("1")
+    );
+    for _ in 0..2 {
+        does(&sql, "unseen lines", (&unseen, "", &given), BATCH * STEPS_PER_ROW).await;
+        sql.batch_execute("ANALYZE heddle.logs").await.expect("looked at");
+    }
+}
