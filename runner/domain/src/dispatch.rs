@@ -177,6 +177,7 @@ pub struct OfferSpec {
     pub every: Option<Span>,
     /// For `daily`: the number of days between two occurrences. Default: 1.
     #[serde(default)]
+    #[schemars(range(min = 1, max = 3_660))]
     pub every_days: Option<u32>,
     /// For `daily`: the time of day, `HH:MM` or `HH:MM:SS`.
     #[serde(default)]

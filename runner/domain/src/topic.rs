@@ -110,6 +110,7 @@ pub struct TopicSpec {
     /// The maximum number of batches at the same time in the cluster, 1 to 1,000. Default: one on each node, for a
     /// queue 16.
     #[serde(default)]
+    #[schemars(range(min = 1, max = 1_000))]
     pub concurrency: Option<u32>,
     /// The rate limit. Default: no limit.
     #[serde(default)]

@@ -21,6 +21,7 @@ use uuid::Uuid;
 
 use super::topics::{end_empty, find};
 use crate::access::{Access, refused};
+use crate::body;
 use crate::describe::of;
 use crate::problem::Problem;
 use crate::request::{Outcome, Request, no_content, ok};
@@ -355,14 +356,10 @@ impl Reader {
                         false => self.settle().await,
                     }
                 }
-                Ok(Some(Err(_))) => {
+                Ok(Some(Err(error))) => {
                     // Complete lines are taken, as if the stream had ended there.
                     self.pass_on(true).await;
-                    let broken = Piece::Broken(
-                        StatusCode::BAD_REQUEST,
-                        "the connection closed before the body was \
-                        complete",
-                    );
+                    let broken = Piece::Broken(StatusCode::BAD_REQUEST, body::broken(&error));
                     let _ = self.pieces.send(broken).await;
                     return;
                 }

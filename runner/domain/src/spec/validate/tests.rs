@@ -170,8 +170,15 @@ fn shapes_are_read_with_pointers() {
     check(json!({"depends_on": [7]}), &[("/depends_on/0", "a group's name, or")]);
     check(
         json!({"tasks": {"caf\u{e9}": {"queue": "q"}, "cafe\u{301}": {"queue": "q"}}}),
-        &[("/tasks", "duplicate")],
+        &[("/tasks/caf\u{e9}", "duplicate")],
     );
+    check(
+        one(json!({"queue": "q", "pools": {"caf\u{e9}": 1, "cafe\u{301}": 2}})),
+        &[("/tasks/t/pools/caf\u{e9}", "duplicate")],
+    );
+    let task_params = json!({"task_params": {"caf\u{e9}": {"a": 1}, "cafe\u{301}": {"b": 2}}});
+    let faults = crate::spec::parse_submission(&task_params).unwrap_err();
+    assert_eq!(faults.0[0].pointer, "/task_params/caf\u{e9}");
 }
 
 #[test]
