@@ -16,6 +16,7 @@ use heddle_domain::{Clock, Name, Time};
 use heddle_engine::Engine;
 use heddle_store::live::LogRow;
 use heddle_store::log::{LogFilter, LogPosition, LogsSeen};
+use heddle_store::run::Outputs;
 use serde_json::{Value, json};
 
 use super::Refusal;
@@ -346,7 +347,7 @@ pub(crate) async fn events(
                 if ended || engine.is_leaving() {
                     return None;
                 }
-                let detail = match engine.store().run_detail(run).await {
+                let detail = match engine.store().run_detail(run, Outputs::All).await {
                     Ok(Some(detail)) => views::full(&engine, detail).await.ok(),
                     Ok(None) => {
                         ended = true;

@@ -31,17 +31,20 @@ pub(super) async fn inside(ctx: &Ctx, run: &Run) -> Result<Markup, Trouble> {
     let revision = ctx.ui.engine.catalog().revision(row.revision_id).await?;
     let defaults = defaults(ctx, run).await;
     let outputs = outputs(run);
+    let omitted = run.wholes().filter(|task| task.output_omitted == Some(true));
+    let omitted: Vec<&str> = omitted.map(|task| task.task.as_str()).collect();
     let ended = run.finished_at.is_some();
     let inside = html! {
         div.two {
             div.stack {
                 section.panel {
                     h2 { (t!(ctx, "outputs")) }
-                    @if outputs.is_empty() { (empty(&t!(ctx, if ended { "no-outputs-ended" } else { "no-outputs" }))) }
+                    @if outputs.is_empty() && omitted.is_empty() { (empty(&t!(ctx, if ended { "no-outputs-ended" } else { "no-outputs" }))) }
                     @for (task, output) in &outputs {
                         @let shown = pretty(output);
                         details open[is_short(&shown)] { summary { bdi { (task) } @if !is_short(&shown) { " · " (crate::span::bytes(shown.len() as i64)) } } (value(ctx, output)) }
                     }
+                    @for task in &omitted { p.muted { bdi { (task) } " · " (t!(ctx, "output-omitted")) } }
                 }
                 (by_task(ctx, run, &revision.plan, &defaults, &outputs))
             }
