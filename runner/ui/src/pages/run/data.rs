@@ -133,7 +133,7 @@ fn by_task(
                 details open[open] {
                     summary { bdi { (name) } }
                     (one(ctx, &layered(&layers)))
-                    (upstream(ctx, plan, task, outputs, run.finished_at.is_some()))
+                    (upstream(ctx, run, plan, task, outputs))
                 }
             }
             @if plan.tasks.len() > TASKS_MAX { p.muted { (t!(ctx, "and-more", n = plan.tasks.len() - TASKS_MAX)) } }
@@ -157,7 +157,12 @@ fn one(ctx: &Ctx, params: &BTreeMap<&str, (&'static str, &Value)>) -> Markup {
 }
 
 /// The outputs of the tasks before it, which its templates read as `upstream`.
-fn upstream(ctx: &Ctx, plan: &Plan, task: &PlanTask, outputs: &[(&str, Value)], ended: bool) -> Markup {
+fn upstream(ctx: &Ctx, run: &Run, plan: &Plan, task: &PlanTask, outputs: &[(&str, Value)]) -> Markup {
+    let missing = |name: &str| match run.wholes().find(|task| task.task == name) {
+        Some(task) if task.output_omitted == Some(true) => "output-omitted",
+        _ if run.finished_at.is_some() => "no-output",
+        _ => "no-output-yet",
+    };
     let needs = task
         .depends_on
         .iter()
@@ -170,7 +175,7 @@ fn upstream(ctx: &Ctx, plan: &Plan, task: &PlanTask, outputs: &[(&str, Value)], 
             table.cards.params { tbody { @for (name, output) in &found {
                 tr {
                     td.tight { code { "upstream." bdi { (name) } } }
-                    td.wide { @match output { Some(output) => code { (cut(&output.to_string())) }, None => span.muted { (t!(ctx, if ended { "no-output" } else { "no-output-yet" })) } } }
+                    td.wide { @match output { Some(output) => code { (cut(&output.to_string())) }, None => span.muted { (t!(ctx, missing(name))) } } }
                     td.tight.muted.side { (t!(ctx, "param-upstream")) }
                 }
             } } }
