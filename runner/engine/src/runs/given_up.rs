@@ -30,6 +30,7 @@ use heddle_domain::run::{Actions, AttemptKey, Past, Progress};
 use heddle_domain::state::{AttemptState, ErrorKind, RunState, TaskState};
 use heddle_domain::{Chain, Time};
 use heddle_store::live::{AttemptRow, EndedAttempt, Grant, Interrupted, RunWrite};
+use heddle_store::run::Outputs;
 
 use crate::node::Node;
 use crate::node::group_commit::is_passing;
@@ -201,7 +202,7 @@ impl Runs {
         let Some(context) = self.contexts_of(&[run]).await?.remove(&run) else {
             return Ok(false);
         };
-        let past = match self.node.store.run_detail(run).await {
+        let past = match self.node.store.run_detail(run, Outputs::None).await {
             Ok(detail) => detail.map(|detail| past_of(&detail.attempts)).unwrap_or_default(),
             Err(error) if error.is_passing() => return Err(error.into()),
             Err(error) => {
