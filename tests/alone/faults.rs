@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use heddle_tests::{Answer, Api, Receiver, World, calls, eventually, task};
+use heddle_tests::{Answer, Api, PATIENCE, Receiver, World, calls, eventually, task};
 use serde_json::{Value, json};
 
 use crate::{beside, one, with};
@@ -213,11 +213,24 @@ async fn what_cannot_be_handled_holds_nobody_up() {
     let good = node.start("retried", json!({})).await;
     node.task_becomes(&bad, "t", "retrying").await;
     node.task_becomes(&good, "t", "retrying").await;
+    let changes = format!("/v1/runs/{bad}/events");
+    let follows = node
+        .request(reqwest::Method::GET, &changes)
+        .send()
+        .await
+        .expect("an answer");
+    assert_eq!(follows.status(), 200);
     let garble = "UPDATE heddle.runs_live SET progress = '\\xff'::bytea || progress WHERE id = $1::text::uuid";
     assert_eq!(sql.execute(garble, &[&bad]).await.unwrap(), 1);
     assert_eq!(node.ended(&good).await["state"], "succeeded");
     set_aside("timers", 1).await;
     assert!(node.log().contains(&bad), "{}", node.log());
+    // Whoever follows its changes gets no event `end`, as if these were all; whoever asks now gets an error.
+    let followed = tokio::time::timeout(PATIENCE, follows.bytes()).await;
+    assert!(followed.expect("the stream breaks off").is_err());
+    let logged = async || node.log().contains("a stream breaks off").then_some(());
+    eventually("a line in the log", logged).await;
+    node.get(&changes).await.expect_status(500);
 
     // The end of a sub-run in a state that there is none of.
     let child = "00000000-0000-4000-8000-000000000099";

@@ -371,7 +371,10 @@ impl Bare {
 
     async fn round(&self, runs: &[NewRun]) {
         let all: Vec<&NewRun> = runs.iter().collect();
-        self.store.create_runs(&all, self.lease, &Wall).await.expect("created");
+        self.store
+            .create_plain_runs(&all, self.lease, &Wall)
+            .await
+            .expect("created");
         let rows: Vec<SingleTaskEnd> = runs
             .iter()
             .map(|run| SingleTaskEnd {

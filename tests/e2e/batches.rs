@@ -94,6 +94,22 @@ async fn column(sql: &Client, name: &str, array: &str) -> String {
     sql.query_one(&text, &[]).await.expect("what is claimed").get(0)
 }
 
+/// The statement with these words, among those that were checked at compile time.
+fn checked(words: &str) -> String {
+    let directory = concat!(env!("CARGO_MANIFEST_DIR"), "/../.sqlx");
+    let files = std::fs::read_dir(directory).expect("the checked statements");
+    let statement = files
+        .map(|file| std::fs::read(file.expect("an entry").path()).expect("a file"))
+        .map(|file| serde_json::from_slice::<Value>(&file).expect("JSON"))
+        .find_map(|file| {
+            file["query"]
+                .as_str()
+                .filter(|text| text.contains(words))
+                .map(str::to_owned)
+        });
+    statement.expect(words)
+}
+
 /// Runs of one task each in a queue.
 async fn submit(node: &Node, count: u64) {
     node.put_group("g", json!({"tasks": {"t": {"queue": "q"}}})).await;
@@ -257,4 +273,55 @@ async fn the_front_of_a_deep_queue() {
     let work = "SELECT true FROM heddle.queue_ready r WHERE r.queue = $1
                  ORDER BY r.queue, r.priority DESC, r.turn, r.run LIMIT 1";
     does(&sql, "a look at a queue", (work, "", "'deep'"), 20).await;
+}
+
+/// Half of a user group's members leave, and as many others are given.
+#[tokio::test]
+async fn members_who_are_replaced() {
+    let world = World::new().await;
+    let sql = world.sql().await;
+    let replace = checked("EXCEPT SELECT UNNEST($2::text[])");
+    sql.batch_execute(&format!(
+        "ALTER TABLE heddle.members SET (autovacuum_enabled = off);
+         ANALYZE heddle.members;
+         INSERT INTO heddle.audiences (name, created_at, updated_at) VALUES ('gid_g', now(), now());
+         INSERT INTO heddle.members (audience, uid) SELECT 'gid_g', 'u' || n FROM generate_series(1, {BATCH}) AS n"
+    ))
+    .await
+    .expect("members");
+    let others: Vec<String> = (BATCH / 2..BATCH + BATCH / 2).map(|n| format!("u{n}")).collect();
+    let given = format!("'gid_g', '{{{}}}', {BATCH}", others.join(","));
+    for _ in 0..2 {
+        does(&sql, "replace members", (&replace, "", &given), BATCH * STEPS_PER_ROW).await;
+        sql.batch_execute("ANALYZE heddle.members").await.expect("looked at");
+    }
+}
+
+/// A follower has read the logs of many items.
+#[tokio::test]
+async fn lines_that_a_follower_has_not_seen() {
+    const RUN: &str = "00000000-0000-7000-8000-000000000000";
+    let world = World::new().await;
+    let sql = world.sql().await;
+    let unseen = checked("AS s (task, item, attempt, next)");
+    sql.batch_execute(&format!(
+        "INSERT INTO heddle.logs (run, task, item, attempt, line, at, level, message)
+              SELECT '{RUN}', 0, n, 1, line, now(), 2, 'x'
+                FROM generate_series(1, {BATCH}) AS n, generate_series(0, 1) AS line"
+    ))
+    .await
+    .expect("lines");
+    let all = |value: &str| format!("array_fill({value}, ARRAY[{BATCH}])");
+    let items: Vec<String> = (1..=BATCH).map(|n| n.to_string()).collect();
+    let given = format!(
+        "'{RUN}', NULL, NULL, NULL, {}, '{{{}}}', {}, {}, 100",
+        all("0::smallint"),
+        items.join(","),
+        all("1"),
+        all("1")
+    );
+    for _ in 0..2 {
+        does(&sql, "unseen lines", (&unseen, "", &given), BATCH * STEPS_PER_ROW).await;
+        sql.batch_execute("ANALYZE heddle.logs").await.expect("looked at");
+    }
 }

@@ -342,6 +342,28 @@ async fn bad_mail_servers_hurt_nobody_else() {
     .await;
 }
 
+/// Each address has a mail of its own, also if another try brings it: servers drop a mail whose id they have seen.
+#[tokio::test]
+async fn a_late_mail_has_its_own_id() {
+    let (_world, node) = World::with_node().await;
+    let server = Smtp::start(false).await;
+    server.behaves(Manners::PutsOff("late@example.com"));
+    let to = json!({"to": ["early@example.com", "late@example.com"]});
+    mail(&node, "ops", &server, "none", to).await;
+    let rules = json!({"on": ["failed"], "channels": ["ops"]});
+    node.put_group("g", with(one(fails()), json!({"notify": rules}))).await;
+    node.run("g", json!({})).await;
+    let waiting = becomes(&node, "channel=ops", |item| item["attempts"] != 0).await;
+    assert_eq!(waiting["state"], "pending", "{waiting:#}");
+    server.behaves(Manners::Good);
+    becomes(&node, "channel=ops", |item| item["state"] == "sent").await;
+    let mails = server.mails();
+    let to: Vec<&str> = mails.iter().map(|mail| mail.to[0].as_str()).collect();
+    assert_eq!(to, ["early@example.com", "late@example.com"]);
+    let ids: Vec<String> = mails.iter().filter_map(|mail| mail.header("Message-ID")).collect();
+    assert!(ids.len() == 2 && ids[0] != ids[1], "{ids:?}");
+}
+
 /// Servers with endless answers cost no memory, and a slow one costs no more than its time: the notifier closes the
 /// connection, and says why. How much of an answer was read is measured by what the server could send before that:
 /// sockets buffer some.

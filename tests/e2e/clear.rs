@@ -179,6 +179,30 @@ async fn mapped_tasks() {
     assert_eq!(task(&all, "z")["attempt"], 2);
 }
 
+/// An item that the newest expansion does not have keeps its history.
+#[tokio::test]
+async fn items_of_an_earlier_expansion() {
+    let (_world, node) = World::with_node().await;
+    let map = json!({"script": "hello", "for_each": "{{ upstream.list }}", "depends_on": ["list"]});
+    node.put_group("g", json!({"tasks": {"list": fails(), "m": map}})).await;
+    let run = id(&node.run("g", json!({})).await);
+    for items in [json!([1, 2]), json!([1])] {
+        let body = json!({"state": "succeeded", "reason": "by a test", "output": items});
+        node.put(&format!("/v1/runs/{run}/tasks/list/state"), body)
+            .await
+            .expect_status(200);
+        assert_eq!(node.ended(&run).await["state"], "succeeded");
+    }
+    clear(&node, &run, "m", json!({})).await;
+    let again = node.ended(&run).await;
+    assert_eq!(task(&again, "m")["items"], json!({"succeeded": 1}));
+    let path = |item: u32| format!("/v1/runs/{run}/tasks/m?item={item}");
+    let former = node.get(&path(1)).await.expect_status(200);
+    assert_eq!(former["state"], "succeeded");
+    assert_eq!(former["attempts"].as_array().unwrap().len(), 1);
+    node.get(&path(2)).await.expect_problem(404, &[]);
+}
+
 /// What a task returned before it was cleared has no effect any more.
 #[tokio::test]
 async fn outputs_are_those_of_the_last_attempt() {

@@ -592,6 +592,7 @@ async fn refusals() {
         (json!({"audience": "gid_a", "every": "-5m"}), &["/every"]),
         (json!({"audience": "team"}), &["/audience"]),
         (json!({"audience": "gid_"}), &["/audience"]),
+        (json!({"audience": "uid_gid_a"}), &["/audience"]),
         (json!({"audience": "gid_a", "at": "25:00"}), &["/at"]),
         (json!({"audience": "gid_a", "every": "5m", "at": "12:00"}), &["/at"]),
         (json!({"audience": "gid_a", "mode": "often"}), &["/mode"]),

@@ -109,6 +109,37 @@ async fn no_wake_up_is_lost_and_none_comes_twice() {
     assert_eq!(found, expect);
 }
 
+/// Runs of a follower do not overlap unless it allows that, whichever node creates them: each of these comes while the one
+/// before is active.
+#[tokio::test]
+async fn runs_of_a_follower_take_turns() {
+    const TIMES: i64 = 5;
+    let world = World::new().await;
+    let nodes = world.nodes(2).await;
+    nodes[0].put_group("up", hello()).await;
+    let down = json!({"depends_on": ["up"], "tasks": {"t": sleeps(0.5)}});
+    nodes[0].put_group("down", down).await;
+    let start = time(&json!(T1));
+    for n in 0..TIMES {
+        let at = json!({"logical_time": start + chrono::TimeDelta::hours(n)});
+        nodes[n as usize % 2].run("up", at).await;
+    }
+    let mut down = eventually("runs that have succeeded", async || {
+        let down = runs(nodes[0].api(), "down").await;
+        let succeeded = down.iter().filter(|run| run["state"] == "succeeded").count();
+        (succeeded as i64 == TIMES).then_some(down)
+    })
+    .await;
+    down.sort_by_key(|run| time(&run["started_at"]));
+    for pair in down.windows(2) {
+        let (before, next) = (&pair[0], &pair[1]);
+        assert!(
+            time(&before["finished_at"]) <= time(&next["started_at"]),
+            "{before:#} and {next:#}"
+        );
+    }
+}
+
 /// A failed upstream keeps its followers waiting; a restart, an override, or another `depends_on` lets them go.
 #[tokio::test]
 async fn a_failed_upstream_keeps_its_followers_waiting() {

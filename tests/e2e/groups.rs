@@ -247,6 +247,9 @@ async fn duplicate_keys() {
     let yaml = "tasks:\n  a: {script: hello, params: {name: x, 'name': y}}\n";
     let reply = node.put_bytes("/v1/groups/g", "application/yaml", yaml).await;
     reply.expect_problem(422, &["/tasks/a/params/name"]);
+    let yaml = "tasks:\n  1: {script: hello}\n  '1': {script: hello}\n";
+    let reply = node.put_bytes("/v1/groups/g", "application/yaml", yaml).await;
+    reply.expect_problem(422, &["/tasks/1"]);
     let reply = node.put_bytes("/v1/groups/g", "application/yaml", "tasks: [").await;
     reply.expect_problem(400, &[]);
     node.get("/v1/groups/g").await.expect_problem(404, &[]);
@@ -345,7 +348,7 @@ async fn if_match() {
     put("\"1\"", "c").await.expect_problem(412, &[]);
     put("2", "c").await.expect_status(200);
     put("*", "d").await.expect_status(200);
-    for wrong in ["nonsense", "\"4\", nonsense", "", "*, \"4\""] {
+    for wrong in ["nonsense", "\"4\", nonsense", "", "*, \"4\"", "\"4"] {
         put(wrong, "e").await.expect_problem(400, &[]);
     }
     // A list is met by any of it.
@@ -360,7 +363,9 @@ async fn if_match() {
     patch("\"1\", \"2\"").await.expect_problem(412, &[]);
     assert_eq!(node.get("/v1/groups/g").await.headers["etag"], "\"4\"");
     patch("\"9\" ,, \"4\"").await.expect_status(200);
-    put("\"7\",W/\"5\", 3", "e").await.expect_status(200);
+    // A weak tag matches nothing.
+    put("\"7\",W/\"5\", 3", "e").await.expect_problem(412, &[]);
+    put("\"7\",\"5\", 3", "e").await.expect_status(200);
     let twice = node
         .request(reqwest::Method::PATCH, "/v1/groups/g")
         .header("if-match", "\"1\"")

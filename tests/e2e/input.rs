@@ -223,7 +223,52 @@ async fn chunks_that_are_none() {
         stream.read_to_string(&mut answer).await.unwrap();
         assert!(answer.starts_with("HTTP/1.1 400 "), "{chunks:?}: {answer}");
         assert!(answer.contains("application/problem+json"), "{chunks:?}: {answer}");
+        assert!(
+            answer.contains("chunks of the body are not valid"),
+            "{chunks:?}: {answer}"
+        );
     }
+}
+
+/// A client that asks first is told to send its body only if the body is read.
+#[tokio::test]
+async fn bodies_that_are_asked_for() {
+    let (_world, node) = World::with_node().await;
+    let asking = |length: usize| {
+        let asks = "\r\nexpect: 100-continue\r\nconnection: close\r\n\r\n";
+        head("PUT", "/v1/groups/g", length).replacen("\r\n\r\n", asks, 1)
+    };
+    for (refused, status) in [
+        (asking(5 << 20), "HTTP/1.1 413 "),
+        (asking(2).replace("application/json", "image/png"), "HTTP/1.1 415 "),
+    ] {
+        let mut stream = raw(&node, &refused).await;
+        let mut answer = String::new();
+        stream.read_to_string(&mut answer).await.unwrap();
+        assert!(answer.starts_with(status), "{answer}");
+    }
+    let spec = one(json!({"script": "hello"})).to_string();
+    let mut stream = raw(&node, &asking(spec.len())).await;
+    let mut told = [0; 12];
+    stream.read_exact(&mut told).await.unwrap();
+    assert_eq!(&told, b"HTTP/1.1 100");
+    stream.write_all(spec.as_bytes()).await.unwrap();
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).await.unwrap();
+    assert!(answer.contains("HTTP/1.1 201 "), "{answer}");
+}
+
+#[tokio::test]
+async fn connect_is_not_implemented() {
+    let (_world, node) = World::with_node().await;
+    let mut stream = raw(
+        &node,
+        "CONNECT localhost:80 HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\r\n",
+    )
+    .await;
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).await.unwrap();
+    assert!(answer.starts_with("HTTP/1.1 501 "), "{answer}");
 }
 
 /// Half-sent bodies leave nothing, and hold nobody up.

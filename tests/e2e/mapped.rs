@@ -246,6 +246,74 @@ async fn joined_output() {
     );
 }
 
+/// What items returned beyond that is in no answer about the run. Each item has its own output, and controls work.
+#[tokio::test]
+async fn outputs_beyond_the_bound() {
+    let (_world, node) = World::with_node().await;
+    let large = json!({"script": "hostile", "max_output": "1MiB", "params": {"mode": "output", "count": 1_000_000}});
+    node.put_group(
+        "large",
+        json!({"tasks": {"m": with(large, json!({"shards": 9})), "small": {"script": "echo"}}}),
+    )
+    .await;
+    let omits = |run: &Value| {
+        assert_eq!(task(run, "m")["error"]["kind"], "output");
+        for of in [None, Some(0), Some(8)] {
+            let found = item(run, "m", of);
+            assert_eq!(
+                (&found["output"], &found["output_omitted"]),
+                (&Value::Null, &json!(true)),
+                "item {of:?}"
+            );
+        }
+        let small = task(run, "small");
+        assert!(
+            small["output"].is_object() && small["output_omitted"].is_null(),
+            "{small:#}"
+        );
+        assert!(run.to_string().len() < 100_000, "{} bytes", run.to_string().len());
+    };
+    let run = node.run("large", json!({})).await;
+    omits(&run);
+    let run = format!("/v1/runs/{}", heddle_tests::id(&run));
+    let id = run.rsplit('/').next().unwrap();
+    let whole = node.get(&format!("{run}/tasks/m")).await.expect_status(200);
+    assert_eq!(
+        (&whole["output"], &whole["output_omitted"]),
+        (&Value::Null, &json!(true))
+    );
+    let of_item = format!("{run}/tasks/m?item=3");
+    let own = node.get(&of_item).await.expect_status(200);
+    assert_eq!(own["output"].as_str().map(str::len), Some(1_000_000));
+    assert_eq!(
+        (&own["output_omitted"], &own["state"]),
+        (&Value::Null, &json!("succeeded"))
+    );
+
+    node.post(&format!("{run}/tasks/m/clear?item=3"), json!({"downstream": false}))
+        .await
+        .expect_status(200);
+    omits(&node.ended(id).await);
+    let again = node.get(&of_item).await.expect_status(200);
+    assert_eq!(again["output"].as_str().map(str::len), Some(1_000_000));
+    node.post(&format!("{run}/restart"), json!({})).await.expect_status(200);
+    node.ended(id).await;
+    // With one output less, they are within the bound: what earlier attempts returned does not count.
+    let set = json!({"state": "succeeded", "output": 7, "reason": "too long"});
+    let set = node
+        .put(&format!("{run}/tasks/m/state?item=3"), set)
+        .await
+        .expect_status(200);
+    assert_eq!(set["output"], 7);
+    let within = node.ended(id).await;
+    assert_eq!(within["state"], "succeeded");
+    let joined = task(&within, "m")["output"].as_array().unwrap().clone();
+    assert_eq!((joined.len(), &joined[3]), (9, &json!(7)));
+    assert_eq!(joined[8].as_str().map(str::len), Some(1_000_000));
+    node.delete(&run).await.expect_status(204);
+    node.get(&run).await.expect_status(404);
+}
+
 /// What is no array fails its task, fatally.
 #[tokio::test]
 async fn for_each_needs_an_array() {

@@ -274,6 +274,38 @@ async fn an_end_that_remains() {
     assert_eq!(told_of(&node, &run).await, ["run.skipped"]);
 }
 
+/// An ended run that is set to another state ends again, and all are told of that; set to its own state, it remains.
+#[tokio::test]
+async fn an_ended_run_ends_otherwise() {
+    let (_world, node) = World::with_node().await;
+    let receiver = Receiver::start(Answer::Status(200)).await;
+    webhook(&node, "hook", &receiver.url, json!({})).await;
+    node.put_group("last", one(json!({"script": "hello"}))).await;
+    let notify = json!({"notify": {"on": ["failed", "recovered"], "channels": ["hook"]}});
+    node.put_group("bad", with(one(fails()), notify)).await;
+    let failed = node.run("bad", json!({"callback": "hook"})).await;
+    let run = id(&failed);
+    for (state, error, told) in [
+        ("failed", &failed["error"], vec!["run.failed"]),
+        ("succeeded", &Value::Null, vec!["run.failed", "run.succeeded"]),
+        ("succeeded", &Value::Null, vec!["run.failed", "run.succeeded"]),
+    ] {
+        node.put(
+            &format!("/v1/runs/{run}/state"),
+            json!({"state": state, "reason": "by a test"}),
+        )
+        .await
+        .expect_status(200);
+        let found = node.run_now(&run).await;
+        assert_eq!((&found["state"], &found["error"]), (&json!(state), error));
+        assert_eq!(told_of(&node, &run).await, told);
+    }
+    for (event, count) in [("failed", 1), ("recovered", 1), ("callback", 2)] {
+        let all = settled(&node, &format!("event={event}"), count).await;
+        assert_eq!(all.len(), count, "{event}");
+    }
+}
+
 /// The beginning of a run is told also if somebody set the state of one of its tasks while it waited.
 #[tokio::test]
 async fn a_beginning_after_an_override() {

@@ -5,6 +5,7 @@
 
 use std::time::Duration;
 
+use heddle_domain::hex;
 use heddle_sandbox::{Language, RuntimeBundle};
 use heddle_tests::{Answer, Node, Receiver, TOKEN, World, eventually, task, within};
 use serde_json::{Value, json};
@@ -263,7 +264,7 @@ async fn what_would_change_is_refused() {
     .await
     .unwrap();
     let text = "if (!globalThis.heddleBuild) throw new Error('too new'); export default () => 2";
-    let digest: String = Sha256::digest(text).iter().map(|byte| format!("{byte:02x}")).collect();
+    let digest = hex(&Sha256::digest(text)[..]);
     sql.execute(
         "INSERT INTO heddle.blobs (digest, bytes, created_at) VALUES ($1, $2, now())",
         &[&digest, &text.as_bytes()],

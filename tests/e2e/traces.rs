@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use heddle_domain::hex;
 use heddle_tests::{Answer, Receiver, Sink, World, eventually, id, run_program, task};
 use opentelemetry_proto::tonic::collector::trace::v1::ExportTraceServiceRequest;
 use opentelemetry_proto::tonic::common::v1::any_value::Value as Attribute;
@@ -37,10 +38,6 @@ async fn spans_of(collector: &Receiver, run: &str, count: usize) -> Vec<Span> {
         (all.len() >= count).then_some(all)
     })
     .await
-}
-
-fn hex(bytes: &[u8]) -> String {
-    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
 fn attributes(span: &Span) -> BTreeMap<String, String> {

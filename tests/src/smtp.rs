@@ -77,6 +77,8 @@ pub enum Manners {
     Hangs,
     /// It knows nobody of these addresses.
     Refuses(&'static str),
+    /// It takes mails for this address later.
+    PutsOff(&'static str),
     /// It refuses what a mail says, in an encoding of its own.
     Mumbles,
     /// It goes away in the middle of a mail.
@@ -258,13 +260,15 @@ impl Smtp {
                 }
                 "RCPT" => {
                     let address = address(line);
-                    if self.manners() == Manners::Refuses("")
-                        || matches!(self.manners(), Manners::Refuses(whom) if whom == address)
-                    {
-                        "550 5.1.1 nobody of that name here".to_owned()
-                    } else {
-                        to.push(address);
-                        "250 ok".to_owned()
+                    match self.manners() {
+                        Manners::Refuses(whom) if whom.is_empty() || whom == address => {
+                            "550 5.1.1 nobody of that name here".to_owned()
+                        }
+                        Manners::PutsOff(whom) if whom == address => "451 4.7.1 come back later".to_owned(),
+                        _ => {
+                            to.push(address);
+                            "250 ok".to_owned()
+                        }
                     }
                 }
                 "DATA" => {

@@ -16,6 +16,7 @@ pub struct ClaimRequest {
     pub worker: String,
     /// The maximum number of task runs, 1 to 1,000. Default: 1.
     #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(range(min = 1, max = 1_000))]
     pub max: Option<i64>,
     /// How long the claim lasts unless a heartbeat extends it, 100ms to 1d. Default: 30s.
     #[serde(skip_serializing_if = "Option::is_none")]

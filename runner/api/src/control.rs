@@ -5,7 +5,7 @@ use std::fmt;
 
 use heddle_domain::Name;
 use heddle_domain::state::{RunState, TaskState};
-use schemars::JsonSchema;
+use schemars::{JsonSchema, Schema};
 use serde::de::{SeqAccess, Visitor};
 use serde::{Deserialize, Deserializer, Serialize};
 use serde_json::Value;
@@ -40,15 +40,22 @@ pub struct RerunOptions {
     pub force: bool,
 }
 
+/// A reason is required: without one, the request is read, and refused with its pointer.
+fn without_default(schema: &mut Schema) {
+    schema.remove("default");
+}
+
 /// An override: the state that an operator sets for a run.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 #[schemars(extend("required" = ["state", "reason"]))]
 pub struct StateOverride {
     /// The new state: `succeeded` or `failed`.
+    #[schemars(extend("enum" = ["succeeded", "failed"]))]
     pub state: RunState,
     /// The reason, 1 to 2,000 characters, shown on the run.
     #[serde(default)]
+    #[schemars(length(min = 1, max = 2_000), transform = without_default)]
     pub reason: String,
 }
 
@@ -58,9 +65,11 @@ pub struct StateOverride {
 #[schemars(extend("required" = ["state", "reason"]))]
 pub struct TaskOverride {
     /// The new state: `succeeded`, `failed` or `skipped`.
+    #[schemars(extend("enum" = ["succeeded", "failed", "skipped"]))]
     pub state: TaskState,
     /// The reason, 1 to 2,000 characters, shown on the task run.
     #[serde(default)]
+    #[schemars(length(min = 1, max = 2_000), transform = without_default)]
     pub reason: String,
     /// For `succeeded`: the output that dependent tasks read. Default: null.
     #[serde(skip_serializing_if = "Option::is_none")]

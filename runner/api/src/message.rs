@@ -131,6 +131,7 @@ pub struct MessageFilter {
     pub day: Option<String>,
     /// Messages in this bucket, 0 to 9999: the sender modulo 10,000.
     #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(range(min = 0, max = 9_999))]
     pub bucket: Option<i64>,
     /// Messages from this sender.
     #[serde(skip_serializing_if = "Option::is_none")]

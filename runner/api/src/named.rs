@@ -103,6 +103,7 @@ pub struct Connection {
     /// The categories whose groups and topics may use it; `*` means all.
     pub categories: Vec<String>,
     /// The maximum number of database connections of one node, 1 to 100. Default: 4.
+    #[schemars(range(min = 1, max = 100))]
     pub max_connections: i32,
     /// Whether scripts can only read. Default: false.
     pub read_only: bool,
@@ -128,6 +129,7 @@ pub struct ConnectionSpec {
     pub categories: Vec<String>,
     /// The maximum number of database connections of one node, 1 to 100. Default: 4.
     #[serde(default = "connections_default")]
+    #[schemars(range(min = 1, max = 100))]
     pub max_connections: i32,
     /// Whether scripts can only read. Default: false.
     #[serde(default)]
@@ -156,5 +158,6 @@ pub struct Pool {
 #[serde(deny_unknown_fields)]
 pub struct PoolSpec {
     /// The number of slots, at least 0.
+    #[schemars(range(min = 0, max = 1_000_000))]
     pub slots: i64,
 }

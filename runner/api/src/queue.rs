@@ -14,6 +14,7 @@ use crate::Moment;
 #[schemars(rename = "QueueRate")]
 pub struct Rate {
     /// The number of claims, 1 to 1,000,000.
+    #[schemars(range(min = 1, max = 1_000_000))]
     pub count: i64,
     /// The duration, 1ms to 1d.
     pub per: Span,

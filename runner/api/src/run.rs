@@ -153,8 +153,13 @@ pub struct TaskRun {
     pub started_at: Option<Moment>,
     /// When it reached its final state.
     pub finished_at: Option<Moment>,
-    /// The output, any JSON.
+    /// The output, any JSON. null also if it is too large for this answer: see `output_omitted`.
     pub output: Option<Json>,
+    /// `true`: there is an output, but this answer leaves it out. An answer has outputs of at most 32 MiB, and those of
+    /// the items of one mapped task only if they have at most 8 MiB together. The task run itself, or the item, has its
+    /// output.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub output_omitted: Option<bool>,
     /// The error of its last attempt.
     pub error: Option<Failure>,
     /// The id of the node of its last attempt.
@@ -271,6 +276,7 @@ mod tests {
             started_at: None,
             finished_at: None,
             output: Some(r#"{"rows": [1, {"a": null}]}"#.parse().unwrap()),
+            output_omitted: None,
             error: None,
             node: None,
             worker: None,

@@ -16,6 +16,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result};
 use heddle_domain::notify::channel::ChannelKind;
+use heddle_domain::spec::{parse_yaml_documents, parse_yaml_strict};
 use serde_json::{Map, Value};
 
 use crate::exit::usage;
@@ -212,13 +213,12 @@ pub(crate) fn read_value(path: &Path) -> Result<Value> {
     if text.trim().is_empty() {
         return Err(usage(format!("{} is empty", shown(path))));
     }
-    serde_saphyr::from_str(text).map_err(|error| usage(format!("{}: {}", shown(path), said(&error))))
+    parse_yaml_strict(text).map_err(|error| usage(format!("{}: {error}", shown(path))))
 }
 
 /// The documents of a text.
 pub(crate) fn parse(text: &str, source: &str) -> Result<Vec<Document>> {
-    let read: Vec<Value> =
-        serde_saphyr::from_multiple(text).map_err(|error| usage(format!("{source} is not YAML: {}", said(&error))))?;
+    let read = parse_yaml_documents(text).map_err(|error| usage(format!("{source} is not YAML: {error}")))?;
     let values: Vec<Value> = read.into_iter().flat_map(listed).collect();
     let several = values.len() > 1;
     let mut documents = Vec::with_capacity(values.len());
@@ -234,13 +234,6 @@ pub(crate) fn parse(text: &str, source: &str) -> Result<Vec<Document>> {
         documents.push(of_value(value, &source).with_context(|| source.clone())?);
     }
     Ok(documents)
-}
-
-/// The message of the parser, without its advice for programmers.
-fn said(error: &serde_saphyr::Error) -> String {
-    error
-        .to_string()
-        .replace(", set DuplicateKeyPolicy in Options if acceptable", "")
 }
 
 /// The objects of a list: an array, or the output of `export -o json`.

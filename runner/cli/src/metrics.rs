@@ -81,6 +81,12 @@ fn runs(page: &Page, counters: &Counters) {
         "Seconds since the database last answered a statement of this node, while statements wait for an answer.",
         counters.stalled_for.as_secs_f64(),
     );
+    page.counters(
+        "heddle_short_ways_total",
+        "How often this node took a short way to do something common, by way.",
+        "way",
+        counters.short_ways,
+    );
 }
 
 fn scripts(page: &Page, (scripts, bytes): (usize, u64)) {

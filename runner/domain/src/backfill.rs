@@ -156,6 +156,7 @@ pub struct BackfillSpec {
     /// The priority of the runs, and of those that they cause in other groups, -1000 to 1000; higher starts first.
     /// Default: 10 below the priority of each group.
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(range(min = -1000, max = 1000))]
     pub priority: Option<i16>,
     /// The params of each run.
     #[serde(default, skip_serializing_if = "Map::is_empty")]

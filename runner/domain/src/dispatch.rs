@@ -177,6 +177,7 @@ pub struct OfferSpec {
     pub every: Option<Span>,
     /// For `daily`: the number of days between two occurrences. Default: 1.
     #[serde(default)]
+    #[schemars(range(min = 1, max = 3_660))]
     pub every_days: Option<u32>,
     /// For `daily`: the time of day, `HH:MM` or `HH:MM:SS`.
     #[serde(default)]
@@ -272,6 +273,15 @@ pub fn check_audience(audience: &str) -> Result<(), String> {
         }
         Some(id) if id.chars().any(char::is_control) => Err("an audience must not contain control characters".into()),
         Some(_) => Ok(()),
+    }
+}
+
+/// Refuses an audience that is a user who can never poll. Only what is new is checked for this: stored offers may have such
+/// audiences.
+pub fn check_user(audience: &str) -> Result<(), String> {
+    match audience.starts_with("uid_") {
+        true => bare_uid(audience).map(drop),
+        false => Ok(()),
     }
 }
 

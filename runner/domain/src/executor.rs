@@ -232,8 +232,11 @@ fn check_audience(spec: &AudienceSpec, prefix: &str, around: &Surroundings<'_>, 
         around
             .templates
             .value(&Value::String(spec.audience.clone()), &pointer, faults);
-    } else if let Err(detail) = dispatch::check_audience(&spec.audience) {
-        faults.add(pointer, detail);
+    } else {
+        let checked = dispatch::check_audience(&spec.audience).and_then(|()| dispatch::check_user(&spec.audience));
+        if let Err(detail) = checked {
+            faults.add(pointer, detail);
+        }
     }
     let stock = dispatch::parse_stock(spec.dispatch_times.as_ref());
     if let Err(detail) = &stock {

@@ -3,8 +3,10 @@
 //! A message is addressed by (day, bucket, id), and its id contains the first two, so that a message is found by its id
 //! without a search.
 
+use std::borrow::Cow;
+
 use chrono::{NaiveDate, TimeDelta};
-use serde::de::{DeserializeSeed, MapAccess, SeqAccess, Visitor};
+use serde::de::{DeserializeSeed, Error, MapAccess, SeqAccess, Visitor};
 use serde::{Deserialize, Deserializer};
 use serde_json::value::RawValue;
 use uuid::Uuid;
@@ -142,7 +144,7 @@ pub fn read<'a>(topic: &Topic, text: &'a str, now: Time) -> Result<Incoming<'a>,
         return Err(Fault::at(PAYLOAD, detail));
     }
     if let Err(error) = Readable::check(payload) {
-        let detail = format!("the payload is not valid JSON: {error}");
+        let detail = format!("the payload is not valid JSON: {}", words_of(&error));
         return Err(Fault::at(PAYLOAD, shortened(&detail)));
     }
     let key = match line.key.map(RawValue::get) {
@@ -167,7 +169,8 @@ pub fn read<'a>(topic: &Topic, text: &'a str, now: Time) -> Result<Incoming<'a>,
 }
 
 /// Reads a JSON text through: what cannot be read as a value (numbers out of range, lone surrogates, nesting without end)
-/// would be found out only when it is sent, and hold all of its batch up. Holds how deep it may still go.
+/// would be found out only when it is sent, and hold all of its batch up. What every other body is refused for (a key twice,
+/// U+0000) would arrive changed. Holds how deep it may still go.
 #[derive(Clone, Copy)]
 struct Readable(usize);
 
@@ -178,7 +181,7 @@ impl Readable {
         deserializer.end()
     }
 
-    fn deeper<E: serde::de::Error>(self) -> Result<Self, E> {
+    fn deeper<E: Error>(self) -> Result<Self, E> {
         let left = self.0.checked_sub(1);
         left.map(Self)
             .ok_or_else(|| E::custom(format!("it is nested more than {PAYLOAD_DEPTH_MAX} levels deep")))
@@ -220,8 +223,8 @@ impl<'de> Visitor<'de> for Readable {
         Ok(())
     }
 
-    fn visit_str<E>(self, _: &str) -> Result<(), E> {
-        Ok(())
+    fn visit_str<E: Error>(self, text: &str) -> Result<(), E> {
+        without_nul(text)
     }
 
     fn visit_seq<A: SeqAccess<'de>>(self, mut items: A) -> Result<(), A::Error> {
@@ -232,24 +235,77 @@ impl<'de> Visitor<'de> for Readable {
 
     fn visit_map<A: MapAccess<'de>>(self, mut members: A) -> Result<(), A::Error> {
         let inner = self.deeper()?;
-        while members.next_entry_seed(inner, inner)?.is_some() {}
-        Ok(())
+        let mut keys: Vec<Cow<'de, str>> = Vec::new();
+        while let Some((key, ())) = members.next_entry_seed(Key, inner)? {
+            keys.push(key);
+        }
+        keys.sort_unstable();
+        match keys.windows(2).find(|pair| pair[0] == pair[1]) {
+            None => Ok(()),
+            Some(pair) => Err(A::Error::custom(format!(
+                "the key `{}` occurs twice in one object",
+                pair[0]
+            ))),
+        }
     }
 }
 
-/// The error of JSON, without its position in the text if it is about a field, which is named. An error of `serde_json`
-/// names the field only in its words.
+/// Reads the key of an object's member.
+struct Key;
+
+impl<'de> DeserializeSeed<'de> for Key {
+    type Value = Cow<'de, str>;
+
+    fn deserialize<D: Deserializer<'de>>(self, deserializer: D) -> Result<Cow<'de, str>, D::Error> {
+        deserializer.deserialize_str(self)
+    }
+}
+
+impl<'de> Visitor<'de> for Key {
+    type Value = Cow<'de, str>;
+
+    fn expecting(&self, out: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        out.write_str("a key")
+    }
+
+    fn visit_borrowed_str<E: Error>(self, text: &'de str) -> Result<Cow<'de, str>, E> {
+        without_nul(text).map(|()| Cow::Borrowed(text))
+    }
+
+    fn visit_str<E: Error>(self, text: &str) -> Result<Cow<'de, str>, E> {
+        without_nul(text).map(|()| Cow::Owned(text.to_owned()))
+    }
+}
+
+fn without_nul<E: Error>(text: &str) -> Result<(), E> {
+    match text.contains('\0') {
+        true => Err(E::custom("the character U+0000 is not allowed")),
+        false => Ok(()),
+    }
+}
+
+/// What an error of JSON says, without its position, which counts from where the parser began: in the payload, or at the
+/// line of a stream.
+fn words_of(error: &serde_json::Error) -> String {
+    let mut words = error.to_string();
+    if let Some(end) = words.rfind(" at line ") {
+        words.truncate(end);
+    }
+    words
+}
+
+/// The error of a line. An error of `serde_json` names the field only in its words. A text that is not JSON at all is a line
+/// of a stream, whose number the caller tells.
 fn unfit(error: &serde_json::Error) -> Fault {
-    let text = error.to_string();
-    let detail = match text.rfind(" at line ") {
-        Some(end) if error.is_data() => &text[..end],
-        _ => &text,
+    let detail = match error.is_data() {
+        true => words_of(error),
+        false => format!("{} at column {}", words_of(error), error.column()),
     };
     let named = ["unknown field `", "duplicate field `"]
         .iter()
         .find_map(|words| detail.strip_prefix(words)?.split_once('`'));
     let pointer = named.map_or(String::new(), |(field, _)| format!("/{}", pointer_token(field)));
-    Fault::at(pointer, shortened(detail))
+    Fault::at(pointer, shortened(&detail))
 }
 
 fn shortened(text: &str) -> String {
@@ -403,8 +459,9 @@ mod tests {
         };
         for good in [
             "null",
-            "\"\\ud83d\\ude00\\u0000\"",
+            "\"\\ud83d\\ude00\"",
             "[1,-1,1.5e300,18446744073709551615,true,{\"a\":[{}]}]",
+            "[{\"a\":1,\"b\":1},{\"a\":{\"a\":1}}]",
             "\"日\"",
         ] {
             check(good, true);
@@ -412,7 +469,16 @@ mod tests {
         let nested = |depth: usize| format!("{}{}", "[".repeat(depth), "]".repeat(depth));
         check(&nested(PAYLOAD_DEPTH_MAX), true);
         let deep = nested(PAYLOAD_DEPTH_MAX + 1);
-        for bad in ["\"\\ud800\"", "{\"\\udc00\":1}", "1e999", &deep] {
+        for bad in [
+            "\"\\ud800\"",
+            "{\"\\udc00\":1}",
+            "1e999",
+            "[\"\\u0000\"]",
+            "{\"\\u0000\":1}",
+            "{\"a\":1,\"b\":2,\"a\":1}",
+            "[{\"a\":1,\"\\u0061\":1}]",
+            &deep,
+        ] {
             check(bad, false);
         }
     }
@@ -426,7 +492,7 @@ mod tests {
             assert_eq!(fault.pointer, pointer, "{text}");
         };
         let due = "\"due\":\"2026-11-22T00:00:00Z\"";
-        check("{", "", "EOF");
+        check("{", "", "EOF while parsing an object at column 1");
         check("[]", "", "object");
         check(&format!("{{\"receiver\":1,{due}}}"), "/sender", "`sender` is missing");
         let user = |sender: &str| format!("{{\"sender\":{sender},\"receiver\":1,{due}}}");

@@ -276,14 +276,20 @@ fn next_daily(
     if today <= day && state.today < per_day && day_of(after_interval) <= day {
         due = after_interval;
     } else {
-        // The day's retries are used up, or the day is over: on to the next, if there is one.
+        // The day's retries are used up, or the day is over, now or before the next one: on to the next, if there is one.
         if state.days >= days {
             return None;
         }
-        let exhausted = today <= day && state.today >= per_day;
-        let earliest = if exhausted { failed_at } else { after_interval };
-        day = if exhausted { day + 1 } else { day_of(earliest) };
-        due = first_of(day)?.max(earliest);
+        day = today.max(day + 1);
+        due = match first_of(day)? {
+            first if first > failed_at => first,
+            // The attempt lasted until after that time.
+            _ if day_of(after_interval) == day => after_interval,
+            _ => {
+                day += 1;
+                first_of(day)?
+            }
+        };
         state.days += 1;
         state.today = 0;
     }
@@ -440,10 +446,10 @@ mod tests {
                 "2026-11-20T16:10:00Z"
             ]
         );
-        // A retry that would be after midnight is the next day's first.
+        // A retry that would be after midnight is the next day's first, with the time of that.
         assert_eq!(
             dues(spec(json!({})), Tz::UTC, "2026-11-20T23:45:00Z", none),
-            ["2026-11-20T23:55:00Z", "2026-11-21T00:05:00Z", "2026-11-21T00:15:00Z"]
+            ["2026-11-20T23:55:00Z", "2026-11-21T00:00:00Z", "2026-11-21T00:10:00Z"]
         );
         assert_eq!(
             dues(
@@ -454,6 +460,11 @@ mod tests {
             ),
             ["2026-11-21T06:00:00Z", "2026-11-21T06:10:00Z"]
         );
+        let long = json!({"next_day_at": "06:00", "interval": "14h"});
+        assert_eq!(
+            dues(spec(long), Tz::UTC, "2026-11-20T08:00:00Z", none),
+            ["2026-11-20T22:00:00Z", "2026-11-21T06:00:00Z", "2026-11-21T20:00:00Z"]
+        );
         // An attempt that lasts into the next day.
         assert_eq!(
             dues(
@@ -463,6 +474,24 @@ mod tests {
                 Span::from_secs(15 * 3600)
             ),
             ["2026-11-20T10:10:00Z", "2026-11-21T06:00:00Z", "2026-11-21T21:10:00Z"]
+        );
+        // Until after the time of that day's first retry; and so late that the interval leads to the day after.
+        for (next_day_at, second) in [("00:30", "2026-11-21T01:20:00Z"), ("06:00", "2026-11-21T06:00:00Z")] {
+            let spec = spec(json!({"next_day_at": next_day_at, "days": 3}));
+            assert_eq!(
+                dues(spec, Tz::UTC, "2026-11-20T10:00:00Z", Span::from_secs(15 * 3600))[1],
+                second
+            );
+        }
+        let day = Span::from_secs(24 * 3600);
+        assert_eq!(
+            dues(
+                spec(json!({"per_day": 1, "interval": "20h"})),
+                Tz::UTC,
+                "2026-11-20T03:00:00Z",
+                day
+            ),
+            ["2026-11-20T23:00:00Z", "2026-11-22T00:00:00Z"]
         );
         assert_eq!(
             dues(spec(json!({"days": 1})), Tz::UTC, "2026-11-20T10:00:00Z", none).len(),

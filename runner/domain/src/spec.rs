@@ -22,9 +22,9 @@ pub use describe::stock;
 pub use gather::Gathered;
 pub(crate) use read::script;
 pub use read::{gather_group, parse_group, parse_submission, read};
-pub(crate) use strict::read_yaml;
 pub use strict::{NESTING_MAX, StrictError, parse_json_strict};
-pub use yaml::{YamlError, parse_yaml_strict};
+pub(crate) use yaml::read_yaml;
+pub use yaml::{YamlError, parse_yaml_documents, parse_yaml_strict};
 
 /// The spec of a group: a graph (DAG) of tasks, with schedules and dependencies on other groups.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
@@ -48,10 +48,12 @@ pub struct GroupSpec {
     /// The maximum number of active runs, at least 1; further runs wait. Backfills have their own limit. Default: no
     /// limit.
     #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(range(min = 1))]
     pub max_active_runs: Option<u32>,
     /// The maximum number of runs by schedules and upstream groups that wait for their turn, 0 to 10,000; the oldest
     /// further ones are skipped. Default: 100.
     #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(range(max = 10_000))]
     pub max_waiting: Option<u32>,
     /// What happens with the other tasks of a run when a task fails. Default: `continue`.
     pub on_failure: OnFailure,
@@ -62,8 +64,10 @@ pub struct GroupSpec {
     pub deadline_action: DeadlineAction,
     /// The priority of runs, -1000 to 1000; higher starts first. Backfilled runs are 10 below it. Default: 0.
     #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(range(min = -1000, max = 1000))]
     pub priority: Option<i16>,
     /// The schedules, by name. At most 100.
+    #[serde(deserialize_with = "read::by_name")]
     pub schedules: BTreeMap<Name, ScheduleSpec>,
     /// Params for all tasks. Strings can be templates.
     pub params: Map<String, Value>,
@@ -79,6 +83,7 @@ pub struct GroupSpec {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub notify: Option<NotifyRules>,
     /// The tasks, by name. 1 to 10,000.
+    #[serde(deserialize_with = "read::by_name")]
     pub tasks: BTreeMap<Name, TaskSpec>,
 }
 
@@ -276,6 +281,7 @@ pub struct OnceSpec {
 pub struct DailySpec {
     /// The number of days between two instants, 1 to 3,660. Default: 1, every day.
     #[serde(default = "one")]
+    #[schemars(range(min = 1, max = 3_660))]
     pub every_days: u32,
     /// The time of day, `HH:MM` or `HH:MM:SS`.
     pub at: String,
@@ -411,11 +417,12 @@ pub struct TaskSpec {
     pub shards: Option<Shards>,
     /// The maximum number of items that run at the same time, at least 1. Default: all.
     #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(range(min = 1))]
     pub concurrency: Option<u32>,
     /// Whether a failed item cancels the remaining items. Default: false.
     pub fail_fast: bool,
     /// The slots of pools that an attempt needs: `{pool: number}`.
-    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    #[serde(deserialize_with = "read::by_name", skip_serializing_if = "BTreeMap::is_empty")]
     pub pools: BTreeMap<Name, u32>,
     /// The maximum memory of a script, 64KiB to 1GiB. Default: 128MiB.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -639,7 +646,7 @@ pub struct SubmissionSpec {
     #[serde(skip_serializing_if = "Map::is_empty")]
     pub params: Map<String, Value>,
     /// Params for single tasks: `{task: {...}}`, at most 256 KiB. They override `params`.
-    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    #[serde(deserialize_with = "read::by_name", skip_serializing_if = "BTreeMap::is_empty")]
     pub task_params: BTreeMap<Name, Map<String, Value>>,
     /// The logical time: RFC 3339, or a date, which means midnight in the group's time zone. Default: now.
     #[serde(deserialize_with = "read::instant", skip_serializing_if = "Option::is_none")]
@@ -653,6 +660,7 @@ pub struct SubmissionSpec {
     pub dedupe: Option<Dedupe>,
     /// The priority, -1000 to 1000; higher starts first. Default: the group's.
     #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(range(min = -1000, max = 1000))]
     pub priority: Option<i16>,
     /// Labels of the run, added to those of the group. At most 64; keys 1 to 256, values at most 256 characters.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]

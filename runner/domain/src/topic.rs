@@ -34,7 +34,8 @@ pub const RATE_COUNT_MAX: u32 = 10_000_000;
 /// The most names in each of `sql`, `secrets` and `allow_hosts`.
 const GRANTS_MAX: usize = 100;
 
-/// The beginning of the names of the groups that Heddle keeps for topics that send to queues.
+/// The beginning of the names of the groups that Heddle keeps for topics that send to queues. With a number after it, no
+/// other group may have such a name.
 pub const GROUP_PREFIX: &str = "_topic-";
 
 /// The group whose runs contain the batches of a topic that sends to a queue. Its name is made of the topic's number.
@@ -44,7 +45,8 @@ pub fn group_name(topic: i32) -> String {
 
 /// The topic whose batches a group carries, if it does.
 pub fn topic_of(group: &str) -> Option<i32> {
-    group.strip_prefix(GROUP_PREFIX)?.parse().ok()
+    let number = group.strip_prefix(GROUP_PREFIX)?;
+    number.parse().ok().filter(|_| !number.starts_with(['+', '-']))
 }
 
 /// When messages of a topic are due: on a day or at an instant.
@@ -108,6 +110,7 @@ pub struct TopicSpec {
     /// The maximum number of batches at the same time in the cluster, 1 to 1,000. Default: one on each node, for a
     /// queue 16.
     #[serde(default)]
+    #[schemars(range(min = 1, max = 1_000))]
     pub concurrency: Option<u32>,
     /// The rate limit. Default: no limit.
     #[serde(default)]
@@ -324,7 +327,9 @@ mod tests {
     #[test]
     fn a_group_tells_its_topic() {
         assert_eq!(topic_of(&group_name(7)), Some(7));
-        assert_eq!(topic_of("_topic-x"), None);
+        for other in ["_topic-x", "_topic--7", "_topic-", "_topic-99999999999"] {
+            assert_eq!(topic_of(other), None, "{other}");
+        }
         assert_eq!(topic_of("other"), None);
     }
 

@@ -92,7 +92,7 @@ pub use node::short_ways::{ShortWay, ShortWays};
 pub use notify::{NotificationCount, NotifyConfig, RunObject};
 pub use queues::{Beat, CLAIM_BYTES_MAX, ClaimEnd, ClaimRefused, ClaimRequest, QueueClaim};
 pub use retention::Pruned;
-pub use runs::batch_run::topic_group;
+pub use runs::batch_run::{check_again, topic_group};
 pub use runs::control::{BulkAction, Clear, ControlError, not_cleared};
 pub use runs::ended::Ended;
 pub use runs::runtimes::{Recheck, Retirement};
@@ -281,6 +281,8 @@ pub struct Counters {
     pub leases_lost: u64,
     /// How long the database has not answered the data plane.
     pub stalled_for: Duration,
+    /// How often each short way was taken, by its name.
+    pub short_ways: [(&'static str, u64); ShortWay::ALL.len()],
 }
 
 impl Engine {
@@ -560,6 +562,7 @@ impl Engine {
             lease_held: self.is_healthy(),
             leases_lost: self.runs.node.state.now().leases_lost,
             stalled_for: self.runs.node.store.stalled_for(),
+            short_ways: self.runs.node.short_ways.counts(),
         }
     }
 

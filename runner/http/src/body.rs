@@ -4,6 +4,7 @@
 //! with its request, so that it blocks nothing: it must be small, and arrive at once, or take one of a few slots, of
 //! which each address gets some, for a few seconds.
 
+use std::io::ErrorKind;
 use std::time::Duration;
 
 use axum::body::Body;
@@ -28,14 +29,12 @@ const UNKNOWN_TIMEOUT: Duration = Duration::from_secs(5);
 /// announces too many bytes.
 pub(crate) fn check_head(headers: &HeaderMap, bytes_max: usize) -> Result<(), Problem> {
     let codings = headers.get_all(header::CONTENT_ENCODING).iter();
-    let mut codings = codings.flat_map(|value| value.to_str().unwrap_or("?").split(','));
-    if let Some(coding) = codings.find(|coding| !matches!(coding.trim(), "" | "identity")) {
+    let mut codings = codings.flat_map(|value| value.to_str().unwrap_or("?").split(',').map(str::trim));
+    let is_none = |coding: &str| coding.is_empty() || coding.eq_ignore_ascii_case("identity");
+    if let Some(coding) = codings.find(|&coding| !is_none(coding)) {
         return Err(Problem::new(
             StatusCode::UNSUPPORTED_MEDIA_TYPE,
-            format!(
-                "the body has the content encoding `{}`; send it without compression",
-                coding.trim()
-            ),
+            format!("the body has the content encoding `{coding}`; send it without compression"),
         ));
     }
     let announced = headers
@@ -57,9 +56,7 @@ pub(crate) async fn read(body: Body, bytes_max: usize, idle: Duration, whole: Du
             match tokio::time::timeout(idle, stream.next()).await {
                 Err(_) => return Err(late()),
                 Ok(None) => return Ok(read.freeze()),
-                Ok(Some(Err(_))) => {
-                    return Err(Problem::malformed("the connection closed before the body was complete"));
-                }
+                Ok(Some(Err(error))) => return Err(Problem::malformed(broken(&error))),
                 Ok(Some(Ok(piece))) if read.len() + piece.len() > bytes_max => {
                     return Err(Problem::too_large(bytes_max));
                 }
@@ -68,6 +65,21 @@ pub(crate) async fn read(body: Body, bytes_max: usize, idle: Duration, whole: Du
         }
     };
     tokio::time::timeout(whole, read).await.unwrap_or_else(|_| Err(late()))
+}
+
+/// Why a body broke off, in words for its sender.
+pub(crate) fn broken(error: &axum::Error) -> &'static str {
+    let mut cause: Option<&(dyn std::error::Error + 'static)> = Some(error);
+    while let Some(error) = cause {
+        // This is how hyper tells apart what it cannot read as chunks from the end of a connection.
+        if let Some(error) = error.downcast_ref::<std::io::Error>()
+            && matches!(error.kind(), ErrorKind::InvalidInput | ErrorKind::InvalidData)
+        {
+            return "the chunks of the body are not valid";
+        }
+        cause = error.source();
+    }
+    "the connection closed before the body was complete"
 }
 
 /// Reads the body of a request whose sender is not known.

@@ -51,6 +51,8 @@ pub(crate) struct Connection {
     /// It has to close as soon as it is silent, to make room.
     unwanted: AtomicBool,
     check: Notify,
+    /// The answer to a request is on its way, down to its last byte.
+    ended: Notify,
 }
 
 /// The bit that means that a request is open.
@@ -68,6 +70,18 @@ impl Connection {
 
     fn ends(&self) {
         self.since.store(self.now(), Ordering::Release);
+        self.ended.notify_waiters();
+    }
+
+    /// Returns when no request is open.
+    pub(crate) async fn answered(&self) {
+        loop {
+            let ended = self.ended.notified();
+            if !self.activity().0 {
+                return;
+            }
+            ended.await;
+        }
     }
 
     /// Its caller is known.
@@ -181,6 +195,7 @@ impl Crowd {
             known: AtomicBool::new(false),
             unwanted: AtomicBool::new(false),
             check: Notify::new(),
+            ended: Notify::new(),
         });
         members.strangers += 1;
         *members.from.entry(peer).or_default() += 1;

@@ -110,7 +110,12 @@ async fn guard<F>(
 where
     F: Future<Output = Response>,
 {
-    let request = request.map(unread::Discarding::wrap);
+    let request = unread::Discarding::wrap(request);
+    if request.method() == axum::http::Method::CONNECT {
+        // Here, because axum logs an error when a page answers it.
+        let detail = "this server is no proxy: it does not implement CONNECT";
+        return tell(Problem::new(axum::http::StatusCode::NOT_IMPLEMENTED, detail));
+    }
     if app.config.dev {
         let authority = request.uri().authority().map(|authority| authority.as_str().to_owned());
         if let Err(problem) = access::check_local(request.headers(), authority.as_deref(), &app.config.dev_hosts) {

@@ -62,10 +62,20 @@ fn path_params(path: &str) -> Vec<&str> {
         .collect()
 }
 
+/// What a part of a path is. The `id` of an offer is the only one that people choose.
+fn path_schema(path: &str, name: &str) -> Value {
+    match name {
+        "id" if !path.starts_with("/v1/offers/") => json!({"type": "string", "format": "uuid"}),
+        "day" => json!({"type": "string", "format": "date"}),
+        "revision" | "version" => json!({"type": "integer", "minimum": 1}),
+        _ => json!({"type": "string"}),
+    }
+}
+
 fn operation(route: &Route, bodies: &mut Schemas) -> Value {
     let mut parameters: Vec<Value> = path_params(route.path)
         .into_iter()
-        .map(|name| json!({"name": name, "in": "path", "required": true, "schema": {"type": "string"}}))
+        .map(|name| json!({"name": name, "in": "path", "required": true, "schema": path_schema(route.path, name)}))
         .collect();
     parameters.extend(route.query.iter().map(|param| {
         let QueryParam { name, schema, detail } = param;
@@ -98,19 +108,6 @@ fn operation(route: &Route, bodies: &mut Schemas) -> Value {
             "schema": {"type": "string"},
         }));
     }
-    let mut responses = Map::new();
-    for (status, media, _) in &route.answers {
-        let response = responses
-            .entry(status.to_string())
-            .or_insert_with(|| json!({"description": described_status(*status)}));
-        if let Some(media) = media {
-            response["content"][media.media_type] = json!({"schema": bodies.answered(media.shape)});
-        }
-    }
-    for (status, when) in &route.problems {
-        responses.insert(status.to_string(), problem(when, bodies));
-    }
-    responses.insert("default".into(), problem("Any other error.", bodies));
     let detail = [route.detail, route.access.described()]
         .into_iter()
         .filter(|text| !text.is_empty());
@@ -120,7 +117,7 @@ fn operation(route: &Route, bodies: &mut Schemas) -> Value {
         "summary": route.summary,
         "description": detail.collect::<Vec<_>>().join("\n\n"),
         "parameters": parameters,
-        "responses": responses,
+        "responses": responses(route, bodies),
     });
     if !route.takes.is_empty() {
         let content: BTreeMap<&str, Value> = route
@@ -136,11 +133,42 @@ fn operation(route: &Route, bodies: &mut Schemas) -> Value {
     operation
 }
 
+fn responses(route: &Route, bodies: &mut Schemas) -> Map<String, Value> {
+    let mut responses = Map::new();
+    let conditional = |status: &u16| matches!(status, 304 | 412);
+    let tagged = route.method != Method::Delete
+        && (route.answers.iter().any(|(status, ..)| conditional(status))
+            || route.problems.iter().any(|(status, _)| conditional(status)));
+    for (status, media, _) in &route.answers {
+        let response = responses
+            .entry(status.to_string())
+            .or_insert_with(|| json!({"description": described_status(*status)}));
+        if tagged {
+            response["headers"]["ETag"] = header("string", "What `If-Match` and `If-None-Match` name.");
+        }
+        if let Some(media) = media {
+            response["content"][media.media_type] = json!({"schema": bodies.answered(media.shape)});
+        }
+    }
+    for (status, when) in &route.problems {
+        responses.insert(status.to_string(), problem(when, bodies));
+    }
+    let mut other = problem("Any other error.", bodies);
+    let seconds = "With 429 and 503: after how many seconds to try again.";
+    other["headers"]["Retry-After"] = header("integer", seconds);
+    responses.insert("default".into(), other);
+    responses
+}
+
 fn problem(when: &str, bodies: &mut Schemas) -> Value {
     json!({
         "description": when,
         "content": {PROBLEM_JSON: {"schema": bodies.answered(of::<heddle_api::Problem>())}},
     })
+}
+
+fn header(of: &str, detail: &str) -> Value {
+    json!({"description": detail, "schema": {"type": of}})
 }
 
 fn described_status(status: u16) -> &'static str {
@@ -245,6 +273,24 @@ mod tests {
         let logs = &document["paths"]["/v1/runs/{id}/logs"]["get"]["responses"]["200"]["content"];
         let media: Vec<&String> = logs.as_object().unwrap().keys().collect();
         assert_eq!(media, ["application/json", "text/event-stream"]);
+    }
+
+    #[test]
+    fn bounds_and_formats_are_told() {
+        let document = document(&crate::routes::table());
+        let schemas = &document["components"]["schemas"];
+        let field = |name: &str, field: &str| &schemas[name]["properties"][field];
+        assert_eq!(field("ClaimRequest", "max")["minimum"], 1);
+        assert_eq!(field("ClaimRequest", "max")["maximum"], 1_000);
+        assert_eq!(field("Submission", "priority")["minimum"], -1_000);
+        assert_eq!(field("StateOverride", "reason")["minLength"], 1);
+        assert_eq!(field("StateOverride", "reason")["default"], Value::Null);
+        assert_eq!(field("StateOverride", "state")["enum"], json!(["succeeded", "failed"]));
+        let format = |path: &str| &document["paths"][path]["get"]["parameters"][0]["schema"]["format"];
+        assert_eq!(format("/v1/runs/{id}"), "uuid");
+        assert_eq!(*format("/v1/offers/{id}"), Value::Null);
+        let wasm = &document["paths"]["/v1/scripts/{name}/versions/{version}/wasm"]["get"]["responses"]["200"];
+        assert!(wasm["headers"]["ETag"].is_object(), "{wasm}");
     }
 
     #[test]

@@ -260,23 +260,25 @@ impl Request {
             ["*"] => return Ok(Some(IfMatch::Exists)),
             _ => {}
         }
-        let mut revisions = Vec::new();
         // A list may have empty elements.
-        for tag in texts.iter().flat_map(|text| text.split(',')).map(str::trim) {
-            if tag.is_empty() {
-                continue;
-            }
-            let number = tag.trim_start_matches("W/").trim_matches('"');
-            revisions.push(number.parse().map_err(|_| {
+        let tags = texts.iter().flat_map(|text| text.split(',')).map(str::trim);
+        let mut tags = tags.filter(|tag| !tag.is_empty()).peekable();
+        if tags.peek().is_none() {
+            return Err(Problem::malformed("`If-Match` is empty"));
+        }
+        let mut revisions = Vec::new();
+        for tag in tags {
+            let (revision, is_weak) = revision_of(tag).ok_or_else(|| {
                 Problem::malformed(format!(
                     "`If-Match` must be a revision such as \"3\", a list of them, or *, not {tag}"
                 ))
-            })?);
+            })?;
+            // Weak tags match nothing here (RFC 9110, 13.1.1).
+            if !is_weak {
+                revisions.push(revision);
+            }
         }
-        match revisions.is_empty() {
-            true => Err(Problem::malformed("`If-Match` is empty".to_owned())),
-            false => Ok(Some(IfMatch::Revisions(revisions))),
-        }
+        Ok(Some(IfMatch::Revisions(revisions)))
     }
 
     /// Pauses before a change of what was read is made anew, because somebody else changed that in between; after too
@@ -293,12 +295,8 @@ impl Request {
 
     /// Whether the caller would rather have server-sent events.
     pub fn wants_events(&self) -> Result<bool, Problem> {
-        let accepts = self
-            .headers
-            .get_all(header::ACCEPT)
-            .iter()
-            .filter_map(|value| value.to_str().ok())
-            .any(|value| value.contains("text/event-stream"));
+        let texts = self.texts(header::ACCEPT);
+        let accepts = texts.iter().flat_map(|text| text.split(',')).any(is_event_stream);
         Ok(accepts || self.flag("follow", false)?)
     }
 
@@ -408,6 +406,30 @@ impl Request {
     pub async fn body<T: DeserializeOwned>(&mut self) -> Result<T, Problem> {
         typed(self.json().await?, "")
     }
+}
+
+/// The revision of a tag in `If-Match`, which may have no quotes, and whether the tag is weak (`W/"3"`).
+fn revision_of(tag: &str) -> Option<(i32, bool)> {
+    let weak = tag.strip_prefix("W/");
+    let number = match (weak.unwrap_or(tag).strip_prefix('"'), weak) {
+        (Some(rest), _) => rest.strip_suffix('"')?,
+        (None, None) => tag,
+        (None, Some(_)) => return None,
+    };
+    Some((number.parse().ok()?, weak.is_some()))
+}
+
+/// Whether an element of `Accept` asks for server-sent events. With `q=0` it refuses them.
+fn is_event_stream(range: &str) -> bool {
+    let mut parts = range.split(';').map(str::trim);
+    let is_refusal = |parameter: &str| {
+        let (name, value) = parameter.split_once('=').unwrap_or((parameter, ""));
+        name.trim().eq_ignore_ascii_case("q") && value.trim().parse::<f32>() == Ok(0.0)
+    };
+    let names_them = parts
+        .next()
+        .is_some_and(|name| name.eq_ignore_ascii_case("text/event-stream"));
+    names_them && !parts.any(is_refusal)
 }
 
 /// The body of a call that takes none.
@@ -523,6 +545,32 @@ mod tests {
         );
         assert_eq!(parse_query(Some("a=%ff")).unwrap_err().status.as_u16(), 400);
         assert_eq!(parse_query(Some(&"a&".repeat(101))).unwrap_err().status.as_u16(), 400);
+    }
+
+    #[test]
+    fn headers_are_read_as_rfc_9110_says() {
+        assert_eq!(revision_of("\"3\""), Some((3, false)));
+        assert_eq!(revision_of("3"), Some((3, false)));
+        assert_eq!(revision_of("W/\"3\""), Some((3, true)));
+        for wrong in ["\"3", "3\"", "W/3", "\"\"3\"\"", "\"x\"", "\""] {
+            assert_eq!(revision_of(wrong), None, "{wrong}");
+        }
+        for events in [
+            "text/event-stream",
+            " Text/Event-Stream ; q=0.5",
+            "text/event-stream;charset=utf-8",
+        ] {
+            assert!(is_event_stream(events), "{events}");
+        }
+        for other in [
+            "text/event-stream;q=0",
+            "text/event-stream; Q = 0.000",
+            "text/event-streams",
+            "*/*",
+            "",
+        ] {
+            assert!(!is_event_stream(other), "{other}");
+        }
     }
 
     #[test]

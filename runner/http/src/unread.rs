@@ -5,13 +5,18 @@
 //! and discarded, within bounds, while the answer is being sent.
 
 use std::pin::Pin;
+use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
 use axum::body::Body;
+use axum::extract::Request;
+use axum::http::header;
 use bytes::Bytes;
 use futures::StreamExt;
 use http_body::{Frame, SizeHint};
+
+use crate::connection::Connection;
 
 /// How many bytes of one body are thrown away before the connection is closed after all.
 const DISCARD_BYTES_MAX: usize = 128 << 20;
@@ -23,14 +28,28 @@ const DISCARD_TIME_MAX: Duration = Duration::from_secs(10);
 const DISCARD_IDLE_MAX: Duration = Duration::from_secs(2);
 
 /// A request's body, whose rest is discarded when it is dropped.
-pub(crate) struct Discarding(Option<Body>);
+pub(crate) struct Discarding {
+    body: Option<Body>,
+    /// The connection of a client that has not been told yet to send the body (`Expect: 100-continue`). hyper tells it as
+    /// soon as the body is read, unless the answer is on its way: a client that is refused must not be told.
+    untold: Option<Arc<Connection>>,
+}
 
 impl Discarding {
-    pub(crate) fn wrap(body: Body) -> Body {
-        if http_body::Body::is_end_stream(&body) {
-            return body;
+    pub(crate) fn wrap(request: Request) -> Request {
+        if http_body::Body::is_end_stream(request.body()) {
+            return request;
         }
-        Body::new(Self(Some(body)))
+        let connection = request.extensions().get::<Arc<Connection>>();
+        let untold = connection
+            .filter(|_| request.headers().contains_key(header::EXPECT))
+            .cloned();
+        request.map(|body| {
+            Body::new(Self {
+                body: Some(body),
+                untold,
+            })
+        })
     }
 }
 
@@ -42,22 +61,23 @@ impl http_body::Body for Discarding {
         mut self: Pin<&mut Self>,
         context: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, axum::Error>>> {
-        let Some(body) = &mut self.0 else {
+        self.untold = None;
+        let Some(body) = &mut self.body else {
             return Poll::Ready(None);
         };
         let frame = ready!(Pin::new(body).poll_frame(context));
         if !matches!(frame, Some(Ok(_))) {
-            self.0 = None;
+            self.body = None;
         }
         Poll::Ready(frame)
     }
 
     fn is_end_stream(&self) -> bool {
-        self.0.as_ref().is_none_or(http_body::Body::is_end_stream)
+        self.body.as_ref().is_none_or(http_body::Body::is_end_stream)
     }
 
     fn size_hint(&self) -> SizeHint {
-        self.0
+        self.body
             .as_ref()
             .map_or_else(|| SizeHint::with_exact(0), http_body::Body::size_hint)
     }
@@ -65,12 +85,19 @@ impl http_body::Body for Discarding {
 
 impl Drop for Discarding {
     fn drop(&mut self) {
-        let Some(body) = self.0.take() else { return };
+        let Some(body) = self.body.take() else { return };
+        let untold = self.untold.take();
         if !http_body::Body::is_end_stream(&body)
             && let Ok(runtime) = tokio::runtime::Handle::try_current()
         {
             runtime.spawn(async move {
-                let _ = tokio::time::timeout(DISCARD_TIME_MAX, discard(body)).await;
+                let discarded = async {
+                    if let Some(connection) = untold {
+                        connection.answered().await;
+                    }
+                    discard(body).await;
+                };
+                let _ = tokio::time::timeout(DISCARD_TIME_MAX, discarded).await;
             });
         }
     }

@@ -7,6 +7,7 @@
 
 use crate::bounds::Kind;
 use crate::compiler::Artefact;
+use heddle_domain::hex;
 use sha2::{Digest, Sha256};
 use std::fs::{DirBuilder, OpenOptions, Permissions};
 use std::hash::{DefaultHasher, Hash, Hasher};
@@ -114,10 +115,5 @@ impl ArtefactCache {
 
 /// The digest of an uploaded script: `sha256:` and hexadecimal digits.
 pub fn digest_of(wasm: &[u8]) -> String {
-    use std::fmt::Write as _;
-    let mut text = String::from("sha256:");
-    for byte in Sha256::digest(wasm) {
-        let _ = write!(text, "{byte:02x}");
-    }
-    text
+    format!("sha256:{}", hex(&Sha256::digest(wasm)[..]))
 }

@@ -7,6 +7,7 @@
 //! of the environment are not used: behind one, the policy could check nothing.
 
 use bytes::Bytes;
+use heddle_domain::Chain;
 use heddle_domain::state::NOT_GRANTED;
 use reqwest::dns::{Addrs, Name, Resolve, Resolving};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
@@ -286,6 +287,14 @@ pub fn refusal<'a>(error: &'a (dyn std::error::Error + 'static)) -> Option<&'a R
         cause = error.source();
     }
     None
+}
+
+/// An error with its causes, without the URL: it may hold a secret.
+pub fn failure(error: &reqwest::Error) -> String {
+    match std::error::Error::source(error) {
+        Some(cause) => format!("the request failed: {}", Chain(cause)),
+        None => "the request failed".to_owned(),
+    }
 }
 
 /// A response's body of at most `limit_bytes`. `Ok(None)`: it is larger.

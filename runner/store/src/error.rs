@@ -80,10 +80,7 @@ impl StoreError {
     }
 
     /// What a column keeps as JSON.
-    pub(crate) fn json_of(
-        value: &impl Serialize,
-        (table, column): (&'static str, &'static str),
-    ) -> Result<Value, Self> {
+    pub fn json_of(value: &impl Serialize, (table, column): (&'static str, &'static str)) -> Result<Value, Self> {
         serde_json::to_value(value).map_err(|error| Self::Unwritable {
             table,
             column,

@@ -7,6 +7,7 @@ use axum::http::{HeaderMap, HeaderName, HeaderValue, Method, StatusCode, header}
 use axum::response::Response;
 use bytes::Bytes;
 use flate2::Compression;
+use heddle_domain::hex;
 use maud::{Markup, html};
 use sha2::{Digest, Sha256};
 
@@ -211,9 +212,7 @@ fn html_page(ctx: &Ctx, page: Page, headers: &HeaderMap) -> Response {
 }
 
 fn text_html(status: StatusCode, text: Bytes, headers: &HeaderMap) -> Response {
-    let digest = Sha256::digest(&text);
-    let tag: String = digest.iter().take(12).map(|byte| format!("{byte:02x}")).collect();
-    let tag = format!("W/\"{tag}\"");
+    let tag = format!("W/\"{}\"", hex(&Sha256::digest(&text)[..12]));
     let known = headers.get(header::IF_NONE_MATCH).and_then(|value| value.to_str().ok());
     let unchanged = status == StatusCode::OK && known.is_some_and(|known| known.split(", ").any(|one| one == tag));
     let gzip = text.len() >= GZIP_FROM_BYTES && assets::takes_gzip(headers);

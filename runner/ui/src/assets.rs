@@ -9,6 +9,7 @@ use axum::response::Response;
 use bytes::Bytes;
 use flate2::Compression;
 use flate2::write::GzEncoder;
+use heddle_domain::hex;
 use sha2::{Digest, Sha256};
 
 struct Asset {
@@ -48,7 +49,7 @@ static ASSETS: LazyLock<Vec<Asset>> = LazyLock::new(|| {
     .into_iter()
     .map(|(name, media, plain)| {
         let digest = Sha256::digest(plain);
-        let hash: String = digest.iter().take(6).map(|byte| format!("{byte:02x}")).collect();
+        let hash = hex(&digest[..6]);
         let file = name.rsplit('/').next().unwrap_or(name);
         let (stem, ending) = file.rsplit_once('.').unwrap_or((file, ""));
         Asset {
@@ -136,10 +137,7 @@ mod tests {
     fn what_is_vendored_is_what_was_published() {
         let list = include_str!("../assets/vendor/VENDORED.md");
         for asset in ASSETS.iter().filter(|asset| asset.name.starts_with("vendor/")) {
-            let digest: String = Sha256::digest(asset.plain)
-                .iter()
-                .map(|byte| format!("{byte:02x}"))
-                .collect();
+            let digest = hex(&Sha256::digest(asset.plain)[..]);
             assert!(list.contains(&digest), "{} is not what VENDORED.md says", asset.name);
         }
     }

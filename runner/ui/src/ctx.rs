@@ -21,7 +21,7 @@ use crate::{Trouble, Ui, Viewer, span};
 const ANSWER_BYTES_MAX: usize = 64 * 1024 * 1024;
 
 /// Names of topics that are kept.
-const TOPICS_KEPT: usize = 10_000;
+pub(crate) const TOPICS_KEPT: usize = 10_000;
 
 /// What has to be escaped in a segment of a path.
 const SEGMENT: &AsciiSet = &NON_ALPHANUMERIC
@@ -205,22 +205,17 @@ impl Ctx {
     /// one that is gone does not come back: each is looked up once.
     pub(crate) async fn know_topics(&self, groups: &[&str]) -> Result<(), Trouble> {
         for topic in groups.iter().copied().filter_map(topic::topic_of) {
-            if self.ui.topics.lock().contains_key(&topic) {
-                continue;
+            if !self.ui.topics.contains_key(&topic) {
+                let found = self.store().topic_by_id(topic).await?;
+                self.ui.topics.insert(topic, found.map(|row| row.name));
             }
-            let found = self.store().topic_by_id(topic).await?;
-            let mut known = self.ui.topics.lock();
-            if known.len() >= TOPICS_KEPT {
-                known.clear();
-            }
-            known.insert(topic, found.map(|row| row.name));
         }
         Ok(())
     }
 
     /// The topic for which Heddle keeps a group, if it is one of those and its name is known.
     pub(crate) fn topic_of(&self, group: &str) -> Option<String> {
-        self.ui.topics.lock().get(&topic::topic_of(group)?).cloned().flatten()
+        self.ui.topics.get(&topic::topic_of(group)?).flatten()
     }
 
     /// A parameter of the query that is not empty.

@@ -37,7 +37,6 @@ mod trouble;
 mod words;
 mod yaml;
 
-use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use axum::body::Body;
@@ -49,6 +48,7 @@ use bytes::Bytes;
 use futures::future::BoxFuture;
 use heddle_domain::Clock;
 use heddle_engine::Engine;
+use quick_cache::sync::Cache;
 
 pub(crate) use ctx::Ctx;
 pub(crate) use trouble::Trouble;
@@ -167,7 +167,7 @@ pub struct Shared {
     /// Runs that have ended, as their pages have them.
     pub(crate) ended: pages::EndedRuns,
     /// The names of topics, by their numbers: those that pages have told of.
-    pub(crate) topics: parking_lot::Mutex<BTreeMap<i32, Option<String>>>,
+    pub(crate) topics: Cache<i32, Option<String>>,
 }
 
 impl std::ops::Deref for Ui {
@@ -187,7 +187,7 @@ impl Ui {
             version,
             pulse: live::Pulse::default(),
             ended: pages::ended_runs(),
-            topics: parking_lot::Mutex::default(),
+            topics: Cache::new(ctx::TOPICS_KEPT),
         }))
     }
 

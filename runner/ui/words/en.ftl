@@ -551,6 +551,7 @@ param-upstream = output of a task before it
 no-params-task = No params.
 no-output-yet = no output yet
 no-output = no output
+output-omitted = too large to be shown here; the API shows the output of each task and item
 facts = Facts
 scripts-by-task = Script of each task
 id = Id

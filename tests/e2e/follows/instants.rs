@@ -47,6 +47,61 @@ async fn an_interval_waits_for_all_of_its_instants() {
     assert_eq!(runs(node.api(), "years").await.len(), 1);
 }
 
+/// A backfill's dependants with schedules get their runs when the upstream instant that they need has succeeded, and none
+/// for later upstream instants, wherever the upstream's instants come from.
+#[tokio::test]
+async fn dependants_follow_instant_by_instant() {
+    let (world, node) = World::with_node().await;
+    let history = with(hello(), json!({"history": true}));
+    // All schedules are over: no run is made by one of them during the test.
+    let cron = |cron: &str, enabled: bool| {
+        let cron = json!({"cron": cron, "enabled": enabled, "ends_at": "2012-02-01"});
+        with(history.clone(), json!({"schedules": {"s": cron}}))
+    };
+    let daily = cron("0 0 * * *", true);
+    for (up, spec, more, expect) in [
+        ("daily", daily.clone(), json!({}), 6),
+        ("desc", daily.clone(), json!({"order": "desc"}), 6),
+        ("disabled", cron("0 0 * * *", false), json!({}), 6),
+        ("unscheduled", history.clone(), json!({"step": "1d"}), 6),
+        // The last instant is the third midnight; at noon there would be the next one.
+        ("fine", daily, json!({"step": "12h"}), 5),
+    ] {
+        let (called, near, far) = (format!("{up}-called"), format!("{up}-near"), format!("{up}-far"));
+        let twice_a_day = |upstream: &str| with(cron("0 6,18 * * *", true), json!({"depends_on": [upstream]}));
+        node.put_group(up, spec).await;
+        node.put_group(&called, follows(json!([up]))).await;
+        node.put_group(&near, twice_a_day(up)).await;
+        node.put_group(&far, twice_a_day(&called)).await;
+        let asked = json!({"from": "2012-01-01", "to": "2012-01-03", "include_downstream": true});
+        node.post(&format!("/v1/groups/{up}/backfills"), with(asked, more))
+            .await
+            .expect_status(202);
+        for (upstream, follower) in [(up, &near), (&*called, &far)] {
+            eventually("runs of dependants", async || {
+                let down = runs(&node, follower).await;
+                (down.len() >= expect && down.iter().all(|run| run["state"] == "succeeded")).then_some(())
+            })
+            .await;
+            settled(&world).await;
+            let (upstream, down) = (runs(&node, upstream).await, runs(&node, follower).await);
+            assert_eq!(down.len(), expect, "{follower}: {down:#?}");
+            for run in &down {
+                let before = |one: &&Value| time(&one["logical_time"]) <= time(&run["logical_time"]);
+                let needed = upstream
+                    .iter()
+                    .filter(before)
+                    .max_by_key(|one| time(&one["logical_time"]));
+                let needed = needed.expect("an upstream instant");
+                assert!(
+                    time(&needed["finished_at"]) <= time(&run["created_at"]),
+                    "{follower}: {run:#} {needed:#}"
+                );
+            }
+        }
+    }
+}
+
 /// Deleting a run undoes no success, and what was left out stays left out. What did not succeed cannot be mended once it is
 /// deleted, and so is not waited for.
 #[tokio::test]

@@ -3,14 +3,16 @@
 use chrono::TimeDelta;
 use heddle_domain::Clock;
 use heddle_domain::run::TaskKey;
-use heddle_domain::state::RunState;
+use heddle_domain::state::{RunState, Trigger};
 use heddle_store::Store;
-use heddle_store::live::{Completion, RunWrite, Take};
+use heddle_store::live::{Completion, NewRun, RunWrite, Take};
 use heddle_store::upstream::{LinkEvent, Noted, Success};
 use heddle_tests::eventually;
 use tokio_postgres::Client;
 
-use super::{Wall, begin, close, count, ended, first, going, meanwhile, run, set_up, under_way, unhindered, waiting};
+use super::{
+    Wall, begin, close, count, ended, first, going, meanwhile, new_run, run, set_up, under_way, unhindered, waiting,
+};
 
 /// Live runs, each with a due timer.
 async fn with_timers(sql: &Client, runs: &[u128]) {
@@ -236,4 +238,51 @@ async fn successes_that_are_noted() {
     assert_eq!(noted.unwrap(), [Noted::Undone]);
     completion.commit().await.unwrap();
     assert_eq!(count(&sql, "successes").await, 2);
+}
+
+/// A gate is vacant if nothing behind it waits for its turn, be it paused, and nothing is active. Whoever holds the gate sees what
+/// the last holder has created.
+#[tokio::test]
+async fn gates_that_are_vacant() {
+    let (_world, store, sql, _) = set_up().await;
+    let all = [1, 2, 3, 4, 5];
+    let mut completion = begin(&store, 7).await;
+    completion.hold_gates(&all).await.unwrap();
+    assert_eq!(completion.vacant_gates(&all).await.unwrap(), all);
+    completion.commit().await.unwrap();
+    // Active; active, but paused; waiting for its turn; paused while it waited; waiting for upstreams.
+    for (number, state, waits, upstreams) in [
+        (1, 1, false, false),
+        (2, 2, false, false),
+        (3, 0, true, false),
+        (4, 2, true, false),
+        (5, 0, true, true),
+    ] {
+        let live = format!(
+            "INSERT INTO heddle.runs_live (id, group_id, revision_id, state, trigger, priority, logical_time, interval_start,
+                 interval_end, params, created_at, started_at, progress, waiting_for)
+             VALUES ('{run}', {number}, 1, {state}, 3, 0, now(), now(), now(), '{{}}', now(),
+                 CASE WHEN NOT {waits} THEN now() END, '', CASE WHEN {waits} THEN '{{\"turn\": true}}'::jsonb END);
+             INSERT INTO heddle.waits (run, group_id, upstreams) SELECT '{run}', {number}, {upstreams} WHERE {waits}",
+            run = run(number)
+        );
+        sql.batch_execute(&live).await.unwrap();
+    }
+    let mut completion = begin(&store, 7).await;
+    completion.hold_gates(&all).await.unwrap();
+    assert_eq!(completion.vacant_gates(&all).await.unwrap(), [5]);
+    completion
+        .create(&[NewRun {
+            trigger: Trigger::Upstream,
+            ..new_run(6, 5)
+        }])
+        .await
+        .unwrap();
+    let mut next = begin(&store, 8).await;
+    let asked = async {
+        next.hold_gates(&[5]).await.unwrap();
+        next.vacant_gates(&[5]).await.unwrap()
+    };
+    let vacant = meanwhile(&sql, asked, async { completion.commit().await.unwrap() }).await;
+    assert!(vacant.is_empty(), "the last holder's run is active");
 }

@@ -72,7 +72,7 @@ async fn topics_beside_changes_of_groups() {
         close(change, false).await;
     })
     .await;
-    assert_eq!(deleted.unwrap(), TopicDelete::Deleted);
+    assert!(matches!(deleted.unwrap(), TopicDelete::Deleted { group: Some(_) }));
     let kinds: Vec<String> = logged(&sql).await;
     let kinds: Vec<&str> = kinds.iter().filter_map(|line| line.split(' ').next()).collect();
     assert_eq!(kinds, ["topic", "group", "topic", "group"]);

@@ -126,6 +126,7 @@ async fn what_is_wrong_is_said() {
     check("sender", json!(1.5)).await;
     check("sender", json!("1")).await;
     check("payload", json!("x".repeat(40))).await;
+    check("payload", json!("\0")).await;
     check("key", json!("")).await;
     check("sendr", json!(1)).await;
     node.post(path, json!({"sender": 1}))
@@ -164,6 +165,8 @@ async fn what_is_wrong_is_said() {
     sorted.sort_unstable();
     assert_eq!((&answer["accepted"], sorted), (&json!(2), vec![2, 4, 6]), "{answer:#}");
     assert_eq!(answer["rejected_total"], 3);
+    let said = answer["rejected"].to_string();
+    assert!(!said.contains("at line"), "a parser counts otherwise: {said}");
     // Very many wrong lines are counted, and not all named.
     let answer = send_lines(&node, "days", "[]\n".repeat(1_500)).await.expect_status(200);
     assert_eq!(
@@ -213,6 +216,10 @@ async fn how_bodies_are_written() {
             "{refused:#}"
         );
     }
+    let table = node.request(Method::POST, path).header("content-type", "text/csv");
+    node.send(table.body("1,2"))
+        .await
+        .expect_said(415, "application/x-ndjson");
     let past = ["0001-01-01T00:00:00Z", "1815-06-18T11:00:00Z", "1969-07-20T20:17:40Z"];
     let messages: Vec<Value> = past
         .iter()

@@ -217,6 +217,88 @@ async fn a_topic_leaves_its_queue() {
     );
 }
 
+/// A topic that is deleted takes its batches with it: those that wait in the queue, and those that a worker has.
+#[tokio::test]
+async fn a_deleted_topic_leaves_nothing_in_its_queue() {
+    let (_world, node) = World::with_node().await;
+    let spec = json!({"queue": "senders", "granularity": "instant", "batch": 2});
+    put_topic(&node, "outgoing", spec).await;
+    let messages: Vec<Value> = (0..6).map(|n| due_now(n, json!({}))).collect();
+    send(&node, "outgoing", &messages).await;
+    let held = claim(&node, "60s").await;
+    eventually("the other batches in the queue", async || {
+        (node.get("/v1/queues/senders").await.body["depth"] == 2).then_some(())
+    })
+    .await;
+    node.delete("/v1/topics/outgoing").await.expect_status(204);
+    let body = json!({"worker": "w", "max": 10, "lease": "60s"});
+    let answer = node.post("/v1/queues/senders/claims", body).await.expect_status(200);
+    assert_eq!(answer["items"], json!([]), "{answer:#}");
+    assert_eq!(node.ended(held["run"].as_str().unwrap()).await["state"], "cancelled");
+    let cancelled = node.all("/v1/runs?state=cancelled").await;
+    assert_eq!(cancelled.len(), 3, "{cancelled:#?}");
+}
+
+/// The run of a batch does not run again, whoever wants it: its topic has recorded what became of the messages.
+#[tokio::test]
+async fn a_batch_runs_once() {
+    let (_world, node) = World::with_node().await;
+    let spec = json!({"queue": "senders", "granularity": "instant"});
+    put_topic(&node, "outgoing", spec).await;
+    send(&node, "outgoing", &[due_now(1, json!({})), due_now(2, json!({}))]).await;
+    let held = claim(&node, "60s").await;
+    let path = format!("/v1/claims/{}/fail", held["id"].as_str().unwrap());
+    let body = json!({"token": held["token"], "error": "no line", "fatal": true});
+    node.post(&path, body).await.expect_status(200);
+    ended(&node, "outgoing", 2).await;
+    let run = held["run"].as_str().unwrap();
+    for again in ["restart", "rerun", "tasks/batch/retry", "tasks/batch/clear"] {
+        node.post(&format!("/v1/runs/{run}/{again}"), json!({}))
+            .await
+            .expect_said(409, "the topic sends failed messages again by itself");
+    }
+    let group = format!("/v1/groups/{}/runs", held["group"].as_str().unwrap());
+    node.post(&group, json!({"params": held["params"]}))
+        .await
+        .expect_said(409, "topic `outgoing`");
+    for (action, dry_run) in [("restart", true), ("rerun", true), ("restart", false), ("rerun", false)] {
+        let body = json!({"filter": {"state": "failed"}, "action": action, "dry_run": dry_run});
+        let report = node.post("/v1/runs/bulk", body).await.expect_status(200);
+        assert_eq!(
+            (&report["matched"], &report["changed"]),
+            (&json!(1), &json!(0)),
+            "{report:#}"
+        );
+        assert_eq!(report["refused"][0]["id"], run, "{report:#}");
+    }
+    let clear = json!({"filter": {"state": "failed"}, "action": "clear", "task": "batch", "dry_run": true});
+    let report = node.post("/v1/runs/bulk", clear).await.expect_status(200);
+    assert_eq!(report["refused"][0]["id"], run, "{report:#}");
+    assert_eq!(node.get("/v1/queues/senders").await.body["depth"], 0);
+    assert_eq!(count(&node, "outgoing", "failed").await, 2);
+}
+
+/// If batches do not get into their queue, their topic says why; a PUT of the topic mends its group.
+#[tokio::test]
+async fn a_group_that_takes_no_batches() {
+    let (world, node) = World::with_node().await;
+    let spec = json!({"queue": "senders", "granularity": "instant"});
+    put_topic(&node, "outgoing", spec.clone()).await;
+    let disable = "UPDATE heddle.groups SET enabled = false";
+    world.sql().await.batch_execute(disable).await.unwrap();
+    send(&node, "outgoing", &[due_now(1, json!({}))]).await;
+    eventually("a problem", async || {
+        let found = node.get("/v1/topics/outgoing").await.expect_status(200);
+        found["problem"]
+            .as_str()
+            .map(|problem| assert!(problem.contains("is disabled"), "{problem}"))
+    })
+    .await;
+    put_topic(&node, "outgoing", spec).await;
+    let held = claim(&node, "60s").await;
+    assert_eq!(ids(&held).len(), 1);
+}
+
 /// What a worker says of a batch as a whole is true of each of its messages: they are tried again, or given up.
 #[tokio::test]
 async fn batches_fail() {

@@ -1,6 +1,7 @@
 //! Topics: what they may be, what they hold on to, and how their days end.
 
 use heddle_tests::{Node, TOKEN, World, eventually, run_program};
+use reqwest::Method;
 use serde_json::{Value, json};
 
 use super::{day_ahead, due_now, ended, put_topic, send};
@@ -54,6 +55,59 @@ async fn topics_are_put() {
     .await;
     node.delete("/v1/topics/t").await.expect_status(204);
     node.delete("/v1/scripts/postbox").await.expect_status(204);
+}
+
+/// The group of a topic for a queue is Heddle's: users read it, and change the topic. A group that got such a name before
+/// the names were reserved is nobody's but its user's.
+#[tokio::test]
+async fn the_group_of_a_topic_is_its_own() {
+    let (world, node) = World::with_node().await;
+    put_topic(&node, "t", json!({"queue": "q", "granularity": "instant"})).await;
+    let groups = node.all("/v1/groups").await;
+    let mut names = groups.iter().filter_map(|group| group["name"].as_str());
+    let own = names
+        .find(|name| name.starts_with("_topic-"))
+        .expect("the topic's group");
+    let number: i32 = own
+        .strip_prefix("_topic-")
+        .and_then(|number| number.parse().ok())
+        .unwrap();
+    let path = format!("/v1/groups/{own}");
+    node.get(&path).await.expect_status(200);
+    let spec = json!({"tasks": {"a": {"queue": "elsewhere"}}});
+    node.put(&path, spec.clone()).await.expect_said(409, "topic `t`");
+    let patch = node.request(Method::PATCH, &path).json(&spec);
+    node.send(patch).await.expect_said(409, "topic `t`");
+    node.delete(&format!("{path}?force=true"))
+        .await
+        .expect_said(409, "topic `t`");
+    for switch in ["enable", "disable"] {
+        node.post(&format!("{path}/{switch}"), json!({}))
+            .await
+            .expect_said(409, "topic `t`");
+    }
+    node.put("/v1/groups/_topic-4711", spec.clone())
+        .await
+        .expect_problem(422, &[""]);
+
+    node.put_group("mine", spec).await;
+    let sql = world.sql().await;
+    let before = format!("_topic-{}", number + 1);
+    let renamed = sql
+        .execute("UPDATE heddle.groups SET name = $1 WHERE name = 'mine'", &[&before])
+        .await
+        .unwrap();
+    assert_eq!(renamed, 1);
+    put_topic(&node, "u", json!({"queue": "q", "granularity": "instant"})).await;
+    let mine = format!("/v1/groups/{before}");
+    assert_eq!(
+        node.get(&mine).await.expect_status(200)["tasks"]["a"]["queue"],
+        "elsewhere"
+    );
+    node.get(&format!("/v1/groups/_topic-{}", number + 2))
+        .await
+        .expect_status(200);
+    node.delete(&mine).await.expect_status(200);
 }
 
 /// What is wrong with a topic is named.

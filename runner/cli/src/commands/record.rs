@@ -12,7 +12,7 @@ use base64::Engine as _;
 use base64::engine::general_purpose::{STANDARD_NO_PAD, URL_SAFE_NO_PAD};
 use chrono::SubsecRound as _;
 use clap::Args;
-use heddle_domain::{Chance, Clock, Time};
+use heddle_domain::{Chance, Clock, Time, hex};
 use heddle_engine::{NodeClock, SystemChance};
 use heddle_sandbox::{Exchanges, HostPattern, Outcome, Rehearsal};
 use serde::Deserialize;
@@ -419,7 +419,7 @@ impl Fakes {
 /// Other forms of a secret: as it is, as hexadecimal, and as base64 for each offset that it may have in the encoded
 /// text.
 fn traces(secret: &str) -> Vec<String> {
-    let hex: String = secret.bytes().map(|byte| format!("{byte:02x}")).collect();
+    let hex = hex(secret.as_bytes());
     let mut traces = vec![secret.to_owned(), hex.to_uppercase(), hex];
     for before in 0..3 {
         let text = [&b"\0\0"[..before], secret.as_bytes()].concat();

@@ -54,6 +54,9 @@ pub(super) async fn show(session: &Session, id: Uuid) -> Result<ExitCode> {
                 }
                 (_, Value::String(at)) => format!("retry at {at}: {}", cell(task, "/error/message")),
                 _ if task["waiting_for"].is_object() => waits(&task["waiting_for"]),
+                _ if task["output_omitted"] == true && task["error"].is_null() => {
+                    "an output too large for a list".into()
+                }
                 _ => cell(task, "/error/message|/output"),
             };
             rows.add([

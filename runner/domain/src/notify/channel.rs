@@ -97,6 +97,7 @@ pub struct SmtpSpec {
     pub host: String,
     /// The port, 1 to 65535. Default: 25 for `none`, 587 for `starttls`, 465 for `implicit`.
     #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(range(min = 1))]
     pub port: Option<u16>,
     /// The encryption. Default: `starttls`.
     pub tls: SmtpTls,

@@ -263,12 +263,14 @@ impl Facts {
         if subject.is_none() && text.is_none() {
             return message;
         }
-        let scope = self.scope(&message);
+        let scope = self.scope(&message).map_err(|error| error.to_string());
         let templates = Templates::new();
         let own_text = message.text.clone();
         for (template, part, is_subject) in [(subject, &mut message.subject, true), (text, &mut message.text, false)] {
             let Some(template) = template else { continue };
-            let rendered = templates.render(template, &scope).map(|value| match value {
+            let render = |scope| templates.render(template, scope).map_err(|error| error.to_string());
+            let rendered = scope.as_ref().map_err(String::clone).and_then(render);
+            let rendered = rendered.map(|value| match value {
                 Value::String(text) => text,
                 other => other.to_string(),
             });
@@ -285,15 +287,15 @@ impl Facts {
         message
     }
 
-    fn scope(&self, message: &Message) -> Scope {
+    fn scope(&self, message: &Message) -> serde_json::Result<Scope> {
         let mut names: BTreeMap<&'static str, Value> = BTreeMap::new();
-        let facts = serde_json::to_value(self).unwrap_or_default();
+        let facts = serde_json::to_value(self)?;
         for name in NAMES {
             names.insert(name, facts.get(name).cloned().unwrap_or_default());
         }
         names.insert("subject", message.subject.clone().into());
         names.insert("text", message.text.clone().into());
-        Scope::of_names(names)
+        Ok(Scope::of_names(names))
     }
 }
 
@@ -349,8 +351,9 @@ pub fn check_template(template: &str) -> Result<(), String> {
         subject: facts.subject(),
         text: facts.text(),
     };
+    let scope = facts.scope(&message).map_err(|error| error.to_string())?;
     Templates::new()
-        .render(template, &facts.scope(&message))
+        .render(template, &scope)
         .map(drop)
         .map_err(|error| error.to_string())
 }

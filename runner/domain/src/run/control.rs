@@ -60,6 +60,10 @@ impl Machine<'_> {
             self.actions.finished = Some(*self.state).filter(|state| state.is_final());
             return Ok(());
         }
+        let is_cancelled = *self.state == RunState::Cancelled;
+        if !is_cancelled {
+            self.reopen_run(key.task);
+        }
         if key.item.is_none() && self.progress.maps.contains_key(&key.task) {
             self.cancel_items(key.task);
         } else {
@@ -72,12 +76,14 @@ impl Machine<'_> {
         if key.item.is_none() {
             self.actions.settled.push((key.task, state));
         }
-        if *self.state == RunState::Cancelled {
+        if is_cancelled {
             // It comes back by restart only, which will find what was set here.
+            if key.item.is_some() && made_by_items {
+                self.set_by_items(key.task);
+            }
             self.actions.finished = Some(RunState::Cancelled);
             return Ok(());
         }
-        self.reopen_run(key.task);
         match key.item {
             None => {
                 self.touched.extend(&self.task(key.task).dependants);
@@ -99,6 +105,17 @@ impl Machine<'_> {
         // An override stays, whatever the items do.
         if made_by_items || !task.is_settled() {
             self.reopen_map(key.task, task, false);
+        }
+    }
+
+    /// Gives a mapped task of a cancelled run the state to which its items lead.
+    fn set_by_items(&mut self, task: TaskIndex) {
+        let made = self.progress.made_by_items(task);
+        if let Some(state) = made
+            && state != self.progress.task(task)
+        {
+            self.set(TaskKey::whole(task), state);
+            self.actions.settled.push((task, state));
         }
     }
 
@@ -125,7 +142,8 @@ impl Machine<'_> {
             }
             TaskState::Failed => {}
             // By `fail_fast`.
-            TaskState::Cancelled if key.item.is_some() && task == TaskState::Failed => {}
+            TaskState::Cancelled
+                if key.item.is_some() && task == TaskState::Failed && self.task(key.task).fail_fast => {}
             _ => return Err(Refused::TaskState(before)),
         }
         if key.item.is_some() && !matches!(task, TaskState::Ready | TaskState::Failed) {
@@ -133,21 +151,25 @@ impl Machine<'_> {
             return Err(Refused::TaskState(task));
         }
         self.reopen_run(key.task);
-        if let Some(map) = self.progress.maps.get_mut(&key.task) {
-            match key.item {
-                Some(item) => {
-                    if let Some(detail) = map.details.get_mut(&item) {
-                        detail.reset();
-                    }
-                    map.enqueue(item);
+        self.progress.stopping = false;
+        if key.item.is_none() {
+            // Forgets the items of a mapped task that failed as a whole.
+            self.reset_map(key.task, false);
+        }
+        match (self.progress.maps.get_mut(&key.task), key.item) {
+            (Some(map), Some(item)) => {
+                if let Some(detail) = map.details.get_mut(&item) {
+                    detail.reset();
                 }
-                None => self.reset_items(key.task, true),
+                map.enqueue(item);
+                self.reopen_map(key.task, task, true);
             }
-            self.reopen_map(key.task, task, true);
-        } else {
-            self.reset(key.task, false);
-            self.make_ready(key);
-            self.reopen_dependants(key.task, true);
+            (Some(_), None) => self.reopen_map(key.task, task, true),
+            (None, _) => {
+                self.reset(key.task, false);
+                self.make_ready(key);
+                self.reopen_dependants(key.task, true);
+            }
         }
         Ok(())
     }
@@ -166,6 +188,7 @@ impl Machine<'_> {
         let was_cancelled = *self.state == RunState::Cancelled;
         let reported = self.progress.failure(self.plan);
         self.reopen_run(key.task);
+        self.progress.stopping = false;
         // If the run was cancelled as a whole, only what is named continues: the rest is for `restart`.
         self.lift_due = !was_cancelled;
         if reported.is_some_and(|failure| cleared.contains(&failure.task)) {
@@ -254,13 +277,14 @@ impl Machine<'_> {
         Ok(())
     }
 
-    /// A task's failure is being repaired: the run continues, and its error about that failure is removed.
+    /// A task's failure is being repaired: the run continues, and its error about that failure is removed. Called before the
+    /// repair. A stop remains in force until [`Self::lift`] finds no failure, unless the operator names what starts.
     fn reopen_run(&mut self, task: TaskIndex) {
         if self.state.is_final() {
             *self.state = self.reopened();
         }
-        self.progress.stopping = false;
         self.lift_due = true;
+        self.was_stopped = self.is_stopped();
         if self
             .progress
             .failure(self.plan)
@@ -270,17 +294,22 @@ impl Machine<'_> {
         }
     }
 
-    /// What `on_failure: stop` or `fail_fast` cancelled continues if the failures that caused it are gone. Tasks that were
-    /// cancelled without a stop were cancelled together with their run: they are for `restart`.
-    pub(super) fn lift(&mut self) {
+    /// Whether a failure stands that stops the run.
+    fn is_stopped(&self) -> bool {
         let count = self.plan.tasks.len() as TaskIndex;
-        let stops = self.plan.on_failure == OnFailure::Stop;
-        if stops && (0..count).any(|task| self.is_failure(task)) {
+        self.plan.on_failure == OnFailure::Stop && (0..count).any(|task| self.is_failure(task))
+    }
+
+    /// What `on_failure: stop` or `fail_fast` cancelled continues if the failures that caused it are gone. If no failure
+    /// stood before either, then tasks were cancelled without a stop, together with their run: they are for `restart`.
+    pub(super) fn lift(&mut self) {
+        if self.is_stopped() {
             return;
         }
-        for task in 0..count {
+        self.progress.stopping = false;
+        for task in 0..self.plan.tasks.len() as TaskIndex {
             match self.progress.task(task) {
-                TaskState::Cancelled if stops => {
+                TaskState::Cancelled if self.was_stopped => {
                     self.reset(task, false);
                     self.touched.push(task);
                 }

@@ -43,6 +43,9 @@ pub enum FormatError {
     /// A state that only newer builds know, of a task or an item.
     #[error("the run's progress has the task state {0}, which this version of Heddle does not support")]
     UnknownState(TaskStateByte),
+    /// The kind of an error that only newer builds know.
+    #[error("the run's progress has the error kind {0}, which this version of Heddle does not support")]
+    UnknownKind(i16),
     /// No version of Heddle has written such bytes.
     #[error("the bytes are not the progress of a run")]
     Broken(#[source] postcard::Error),
@@ -54,7 +57,7 @@ pub enum FormatError {
 impl FormatError {
     /// Whether newer builds may be able to read the bytes.
     pub fn is_newer(&self) -> bool {
-        matches!(self, Self::Unknown(_) | Self::UnknownState(_))
+        matches!(self, Self::Unknown(_) | Self::UnknownState(_) | Self::UnknownKind(_))
     }
 }
 
@@ -126,11 +129,11 @@ impl Progress {
             rest = behind;
             if tag == FAILURE {
                 let section: FailureSection = postcard::from_bytes(section).map_err(FormatError::Broken)?;
-                // A kind of a newer build is a failure still.
+                let kind = ErrorKind::from_number(section.kind);
                 failure = Some(Failure {
                     task: section.task,
                     item: section.item,
-                    kind: ErrorKind::from_number(section.kind).unwrap_or(ErrorKind::Failed),
+                    kind: kind.ok_or(FormatError::UnknownKind(section.kind))?,
                 });
             }
         }

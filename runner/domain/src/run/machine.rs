@@ -31,6 +31,8 @@ pub(super) struct Machine<'a> {
     stop_due: bool,
     /// An operator is repairing a failure.
     pub(super) lift_due: bool,
+    /// A failure that stops the run stood before that.
+    pub(super) was_stopped: bool,
     /// The run is being cancelled.
     pub(super) cancelled: bool,
     /// A reopened run waits for its turn.
@@ -69,6 +71,7 @@ impl<'a> Machine<'a> {
             failing: BTreeSet::new(),
             stop_due: false,
             lift_due: false,
+            was_stopped: false,
             cancelled: false,
             awaits_turn: false,
         }

@@ -257,13 +257,16 @@ impl Machine<'_> {
         }
     }
 
-    /// Makes a mapped task's items pending again, or forgets them where they will come out otherwise: they came from
-    /// outputs, and one of the dependencies goes again.
+    /// Makes the items of a mapped task that failed or were cancelled pending again. Forgets all items where they will come
+    /// out otherwise: they came from outputs, and one of the dependencies goes again. And where the task failed as a whole,
+    /// though none of its items did: somebody set its state, or its joined output is too large.
     pub(super) fn reset_map(&mut self, task: TaskIndex, above: bool) {
         let Some(map) = self.progress.maps.get(&task) else {
             return;
         };
-        if above && Plan::constant_items(self.task(task)).is_none() {
+        let as_whole =
+            self.progress.task(task) == TaskState::Failed && map.failed == 0 && map.count(TaskState::Cancelled) == 0;
+        if as_whole || above && Plan::constant_items(self.task(task)).is_none() {
             let used = map.attempts_used();
             let detail = self.detail(TaskKey::whole(task));
             detail.used = detail.used.max(used);

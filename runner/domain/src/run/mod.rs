@@ -26,6 +26,7 @@ mod control;
 mod format;
 mod machine;
 mod map;
+pub mod offer_name;
 #[cfg(test)]
 mod tests;
 
@@ -360,15 +361,16 @@ impl Progress {
 
     /// The state of a task run as people see it, in a run in the state `run`; `None` if there is no such item.
     /// `under_way`: an attempt of it, or of one of its items, has not ended. A mapped task is shown as running as soon as it
-    /// has items; in a paused run, as paused when none of its attempts is under way any more.
+    /// has items; in a paused run, as paused when none of its attempts is under way any more; in a waiting one, as pending.
     pub fn shown_state(&self, key: TaskKey, run: RunState, under_way: bool) -> Option<TaskState> {
         let has_items = key.item.is_none() && self.items(key.task).is_some();
         Some(match (self.state(key)?, run) {
             (TaskState::Ready, _) if under_way => TaskState::Running,
             (TaskState::Ready, RunState::Paused) if has_items => TaskState::Paused,
-            (TaskState::Ready, _) if has_items => TaskState::Running,
-            // A reopened run that waits for its turn marks task runs as paused, as a pause does; but nobody paused them.
+            // In a reopened run that waits for its turn, nothing has started, and nobody has paused anything.
+            (TaskState::Ready, RunState::Waiting) if has_items => TaskState::Pending,
             (TaskState::Paused, RunState::Waiting) => TaskState::Pending,
+            (TaskState::Ready, _) if has_items => TaskState::Running,
             (state, _) => state,
         })
     }
@@ -393,18 +395,19 @@ impl Progress {
         }
     }
 
+    /// The state to which a mapped task's items lead, all of which are settled.
+    fn made_by_items(&self, task: TaskIndex) -> Option<TaskState> {
+        let map = self.maps.get(&task).filter(|map| map.unsettled == 0)?;
+        Some(match map.end() {
+            map::End::Succeeded => TaskState::Succeeded,
+            map::End::Cancelled => TaskState::Cancelled,
+            map::End::Failed(..) => TaskState::Failed,
+        })
+    }
+
     /// Whether a mapped task's state comes from its items, and not from an override.
     fn is_made_by_items(&self, task: TaskIndex) -> bool {
-        let made = self
-            .maps
-            .get(&task)
-            .filter(|map| map.unsettled == 0)
-            .map(|map| match map.end() {
-                map::End::Succeeded => TaskState::Succeeded,
-                map::End::Cancelled => TaskState::Cancelled,
-                map::End::Failed(..) => TaskState::Failed,
-            });
-        made == Some(self.task(task))
+        self.made_by_items(task) == Some(self.task(task))
     }
 
     /// Whether `on_failure: stop` has struck: nothing new starts.

@@ -166,10 +166,12 @@ impl Cron {
         let cron = text::read(text, reading)?;
         let beginning = NaiveDate::from_ymd_opt(FIRST_YEAR, 1, 1).unwrap_or_default().into();
         if cron.next(beginning).is_none() {
-            return Err(format!(
-                "invalid cron expression: `{}` never fires, because no such day exists",
-                text::cut(text)
-            ));
+            let why = match (FIRST_YEAR..=*YEARS.end()).any(|year| cron.years.contains(year)) {
+                true => "no such day exists".to_owned(),
+                false => format!("years run from {FIRST_YEAR} to {}", YEARS.end()),
+            };
+            let text = text::cut(text);
+            return Err(format!("invalid cron expression: `{text}` never fires, because {why}"));
         }
         Ok(cron)
     }
@@ -179,7 +181,8 @@ impl Cron {
         self.every_time
     }
 
-    /// The days of a month that match. Where both fields ask for something, either will do, as in every cron.
+    /// The days of a month that match. Where both fields ask for something, either will do. (In Vixie's cron, `*/2` asks
+    /// for nothing in this sense.)
     fn days_of(&self, year: i32, month: u32) -> u64 {
         let Some(month) = Month::of(year, month) else { return 0 };
         let whole = (1 << (month.length + 1)) - 2;

@@ -115,7 +115,8 @@ fn found_in_words(found: Unexpected<'_>) -> String {
         Unexpected::Bool(value) => format!("`{value}`"),
         Unexpected::Unsigned(number) => format!("number `{number}`"),
         Unexpected::Signed(number) => format!("number `{number}`"),
-        Unexpected::Float(number) => format!("number `{number}`"),
+        // With its point: `1.0` is no whole number.
+        Unexpected::Float(number) => format!("number `{number:?}`"),
         Unexpected::Str(text) => format!("string \"{}\"", cut(text)),
         Unexpected::Unit | Unexpected::Option => "null".into(),
         Unexpected::Seq => "array".into(),
@@ -297,6 +298,11 @@ mod tests {
             json!({"max_active_runs": -1}),
             "/max_active_runs",
             "invalid value: number `-1`, expected a whole number from 0 to 4294967295",
+        );
+        check::<GroupSpec>(
+            json!({"max_active_runs": 1.0}),
+            "/max_active_runs",
+            "invalid type: number `1.0`, expected a whole number from 0 to 4294967295",
         );
         check::<GroupSpec>(
             json!({"overlap": "never"}),

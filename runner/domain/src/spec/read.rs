@@ -1,9 +1,11 @@
 //! From JSON to specs: errors with their JSON pointers; and values that have more than one form.
 
+use std::collections::BTreeMap;
 use std::fmt;
+use std::marker::PhantomData;
 
 use serde::de::value::MapAccessDeserializer;
-use serde::de::{DeserializeOwned, Error, MapAccess, SeqAccess, Visitor};
+use serde::de::{DeserializeOwned, DeserializeSeed, Error, MapAccess, SeqAccess, Visitor};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use serde_json::Value;
 use unicode_normalization::UnicodeNormalization;
@@ -23,24 +25,7 @@ pub fn parse_group(value: &Value) -> Result<GroupSpec, Faults> {
 
 /// Reads as much of a group's spec as can be read, with all that is wrong with the rest.
 pub fn gather_group(value: &Value) -> Gathered<GroupSpec> {
-    let mut gathered = Gathered::<GroupSpec>::read(value);
-    let Some(spec) = &gathered.rest else { return gathered };
-    let mut faults = Faults::default();
-    // Two spellings of one name (composed and decomposed) are two keys in JSON and one here.
-    for (field, count) in [("tasks", spec.tasks.len()), ("schedules", spec.schedules.len())] {
-        if value
-            .get(field)
-            .and_then(Value::as_object)
-            .is_some_and(|keys| keys.len() != count)
-        {
-            faults.add(
-                format!("/{field}"),
-                "duplicate: two names are the same after Unicode normalisation",
-            );
-        }
-    }
-    gathered.add(faults);
-    gathered
+    Gathered::read(value)
 }
 
 /// Fields of a submission in which null means the same as nothing. (Where a value may be missing altogether, Serde says
@@ -94,6 +79,41 @@ impl<'de> Deserialize<'de> for GroupDependency {
         }
         deserializer.deserialize_any(Either)
     }
+}
+
+/// A map by name. Two spellings of one name (composed and decomposed) are two keys in JSON and one here.
+pub(super) fn by_name<'de, D: Deserializer<'de>, T: Deserialize<'de>>(
+    deserializer: D,
+) -> Result<BTreeMap<Name, T>, D::Error> {
+    struct ByName<T>(PhantomData<T>);
+    impl<'de, T: Deserialize<'de>> Visitor<'de> for ByName<T> {
+        type Value = BTreeMap<Name, T>;
+        fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+            f.write_str("a map")
+        }
+        fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Self::Value, A::Error> {
+            let mut named = BTreeMap::new();
+            while let Some(name) = map.next_key::<Name>()? {
+                let is_known = named.contains_key(&name);
+                named.insert(name, map.next_value_seed(Once(is_known, PhantomData))?);
+            }
+            Ok(named)
+        }
+    }
+    /// The value of a name, unless the name is known already. (An error of the value is told with its pointer.)
+    struct Once<T>(bool, PhantomData<T>);
+    impl<'de, T: Deserialize<'de>> DeserializeSeed<'de> for Once<T> {
+        type Value = T;
+        fn deserialize<D: Deserializer<'de>>(self, deserializer: D) -> Result<T, D::Error> {
+            match self.0 {
+                true => Err(D::Error::custom(
+                    "duplicate: two names are the same after Unicode normalisation",
+                )),
+                false => T::deserialize(deserializer),
+            }
+        }
+    }
+    deserializer.deserialize_map(ByName(PhantomData))
 }
 
 /// A script, `name` or `name@version`: no [`Name`], since it may say a version, but composed like one, so that it is

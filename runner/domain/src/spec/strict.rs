@@ -5,13 +5,12 @@ use std::fmt;
 use serde::de::{DeserializeSeed, Error, MapAccess, SeqAccess, Visitor};
 use serde::{Deserialize, Deserializer, Serialize};
 use serde_json::{Map, Number, Value};
-use serde_saphyr::DuplicateKeyPolicy;
 
 use crate::Fault;
 use crate::fault::pointer_token;
 
-/// How deeply arrays and objects may be nested.
-pub const NESTING_MAX: usize = 128;
+/// How deeply arrays and objects may be nested: `serde_json` reads no more, and what was stored is read again.
+pub const NESTING_MAX: usize = 127;
 
 /// Why a document was refused.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error, Serialize, Deserialize)]
@@ -27,65 +26,45 @@ pub enum StrictError {
 /// Reads JSON, and refuses keys that occur twice, numbers that JSON does not have and too deep nesting.
 pub fn parse_json_strict(bytes: &[u8]) -> Result<Value, StrictError> {
     let mut deserializer = serde_json::Deserializer::from_slice(bytes);
-    // Our own bound counts; serde_json's would be met one level earlier and say less.
-    let value = read_strict(&mut deserializer)?;
-    deserializer
-        .end()
-        .map_err(|error| StrictError::Malformed(error.to_string()))?;
+    let mut position = Position::default();
+    let malformed = |error: serde_json::Error| {
+        let too_deep = format!("nested more than {NESTING_MAX} levels deep");
+        StrictError::Malformed(error.to_string().replace("recursion limit exceeded", &too_deep))
+    };
+    let read = Strict(&mut position).deserialize(&mut deserializer);
+    let value = read.map_err(|error| match position.duplicate {
+        Some(fault) => StrictError::Duplicate(fault),
+        None => malformed(error),
+    })?;
+    deserializer.end().map_err(malformed)?;
     Ok(value)
 }
 
-/// Reads a value from any format, YAML for one.
-pub fn read_strict<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Value, StrictError> {
-    let mut position = Position {
-        keys: Vec::new(),
-        duplicate: None,
-    };
-    Strict(&mut position)
-        .deserialize(deserializer)
-        .map_err(|error| match position.duplicate {
-            Some(fault) => StrictError::Duplicate(fault),
-            None => StrictError::Malformed(error.to_string()),
-        })
-}
-
-/// Reads a YAML document in this process, however much it takes.
-pub(crate) fn read_yaml(text: &str) -> Result<Value, StrictError> {
-    serde_saphyr::from_str(text).map_err(|error| {
-        // The parser's error about a duplicate key does not say in which object: it is read again to find that.
-        let lenient = serde_saphyr::options! { duplicate_keys: DuplicateKeyPolicy::LastWins };
-        let mut found = None;
-        let _ = serde_saphyr::with_deserializer_from_str_with_options(text, lenient, |deserializer| {
-            found = read_strict(deserializer).err();
-            Ok(())
-        });
-        match found {
-            Some(duplicate @ StrictError::Duplicate(_)) => duplicate,
-            _ => StrictError::Malformed(error.to_string()),
-        }
-    })
-}
-
-struct Position {
+/// Where a document is being read.
+#[derive(Default)]
+pub(super) struct Position {
     keys: Vec<String>,
-    duplicate: Option<Fault>,
+    /// The key that ended the reading, since it occurs a second time.
+    pub(super) duplicate: Option<Fault>,
 }
 
 impl Position {
-    fn enter<E: Error>(&mut self, key: String) -> Result<(), E> {
-        if self.keys.len() >= NESTING_MAX {
-            return Err(E::custom(format!("nested more than {NESTING_MAX} levels deep")));
-        }
-        self.keys.push(key);
-        Ok(())
+    pub(super) fn pointer(&self) -> String {
+        self.keys.iter().map(|key| format!("/{}", pointer_token(key))).collect()
     }
 
-    fn pointer(&self) -> String {
-        self.keys.iter().map(|key| format!("/{}", pointer_token(key))).collect()
+    /// The fault of a key that occurs a second time in the object that is being read.
+    pub(super) fn twice(&self, key: &str) -> Fault {
+        let shown: String = key.chars().take(100).collect();
+        Fault::at(
+            format!("{}/{}", self.pointer(), pointer_token(key)),
+            format!("duplicate: the key `{shown}` occurs twice in one object"),
+        )
     }
 }
 
-struct Strict<'p>(&'p mut Position);
+/// Reads a value from any format, whose own reader bounds the nesting.
+pub(super) struct Strict<'p>(pub(super) &'p mut Position);
 
 impl<'de> DeserializeSeed<'de> for Strict<'_> {
     type Value = Value;
@@ -132,7 +111,7 @@ impl<'de> Visitor<'de> for Strict<'_> {
     fn visit_seq<A: SeqAccess<'de>>(self, mut seq: A) -> Result<Value, A::Error> {
         let mut items = Vec::new();
         loop {
-            self.0.enter(items.len().to_string())?;
+            self.0.keys.push(items.len().to_string());
             match seq.next_element_seed(Strict(self.0))? {
                 Some(item) => items.push(item),
                 None => break,
@@ -145,13 +124,13 @@ impl<'de> Visitor<'de> for Strict<'_> {
     fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Value, A::Error> {
         let mut fields = Map::new();
         while let Some(key) = map.next_key::<String>()? {
-            self.0.enter(key.clone())?;
             if fields.contains_key(&key) {
-                let shown: String = key.chars().take(100).collect();
-                let detail = format!("duplicate: the key `{shown}` occurs twice in one object");
-                self.0.duplicate = Some(Fault::at(self.0.pointer(), detail.clone()));
-                return Err(A::Error::custom(detail));
+                let fault = self.0.twice(&key);
+                let error = A::Error::custom(&fault);
+                self.0.duplicate = Some(fault);
+                return Err(error);
             }
+            self.0.keys.push(key.clone());
             let value = map.next_value_seed(Strict(self.0))?;
             fields.insert(key, value);
             self.0.keys.pop();
@@ -192,11 +171,9 @@ mod tests {
         );
         check(
             &format!("{}{}", "[".repeat(200), "]".repeat(200)),
-            Err("recursion limit"),
+            Err("nested more than 127 levels deep at line 1"),
         );
-        check(
-            &format!("{}1{}", "[".repeat(100), "]".repeat(100)),
-            Ok(&format!("{}1{}", "[".repeat(100), "]".repeat(100))),
-        );
+        let deep = format!("{}{}", "[".repeat(NESTING_MAX), "]".repeat(NESTING_MAX));
+        check(&deep, Ok(&deep));
     }
 }

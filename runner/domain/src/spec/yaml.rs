@@ -1,8 +1,14 @@
-//! Reads YAML with bounds, because a few lines of it may expand to gigabytes (anchors of anchors).
+//! Reads YAML: strictly, as JSON is read; and with bounds, because a few lines of it may expand to gigabytes (anchors of
+//! anchors).
 
+use serde::de::DeserializeSeed;
+use serde::{Deserialize, Deserializer};
 use serde_json::Value;
+use serde_saphyr::budget::BudgetBreach;
+use serde_saphyr::{Error, MessageFormatter, Options, UserMessageFormatter};
 
-use super::strict::StrictError;
+use super::strict::{NESTING_MAX, Position, Strict, StrictError};
+use crate::Fault;
 use crate::bounded::{Answer, Stopped, Work, key_of, perform};
 
 /// Why a YAML document gave nothing.
@@ -23,5 +29,140 @@ pub fn parse_yaml_strict(text: &str) -> Result<Value, YamlError> {
     match perform(work, key, key).map_err(YamlError::Stopped)? {
         Answer::Read(read) => Ok(read.map(Value::from)?),
         _ => Err(YamlError::Stopped(Stopped::Trouble("the YAML was not read".into()))),
+    }
+}
+
+/// Reads the documents of a file of one's own, strictly. Empty documents are left out.
+pub fn parse_yaml_documents(text: &str) -> Result<Vec<Value>, String> {
+    struct Document(Value);
+    impl<'de> Deserialize<'de> for Document {
+        fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+            Strict(&mut Position::default()).deserialize(deserializer).map(Self)
+        }
+    }
+    let documents: Vec<Document> =
+        serde_saphyr::from_multiple_with_options(text, options()).map_err(|error| in_words(&error))?;
+    Ok(documents.into_iter().map(|Document(value)| value).collect())
+}
+
+/// Reads a YAML document in this process, however much it takes.
+pub(crate) fn read_yaml(text: &str) -> Result<Value, StrictError> {
+    let mut position = Position::default();
+    serde_saphyr::with_deserializer_from_str_with_options(text, options(), |deserializer| {
+        Strict(&mut position).deserialize(deserializer)
+    })
+    .map_err(|error| match (position.duplicate.take(), cause(&error)) {
+        (Some(fault), _) => StrictError::Duplicate(fault),
+        // The library compares keys as YAML, [`Strict`] compares them as the texts that they become in JSON.
+        (None, Error::DuplicateMappingKey { key, .. }) => StrictError::Duplicate(match key {
+            Some(key) => position.twice(key),
+            None => Fault::at(position.pointer(), "duplicate: a key occurs twice in one object"),
+        }),
+        (None, _) => StrictError::Malformed(in_words(&error)),
+    })
+}
+
+fn options() -> Options {
+    serde_saphyr::options! {
+        budget: serde_saphyr::budget! { max_depth: NESTING_MAX },
+        with_snippet: false,
+    }
+}
+
+fn cause(mut error: &Error) -> &Error {
+    while let Error::WithSnippet { error: inner, .. } | Error::AliasError { error: inner, .. } = error {
+        error = inner;
+    }
+    error
+}
+
+/// What is wrong, and where. The library's own words for some errors tell a programmer how to call it.
+fn in_words(error: &Error) -> String {
+    let words = match cause(error) {
+        Error::MultipleDocuments { .. } => "there is more than one document".into(),
+        Error::DuplicateMappingKey { key: Some(key), .. } => {
+            let shown: String = key.chars().take(100).collect();
+            format!("the key `{shown}` occurs twice in one object")
+        }
+        Error::DuplicateMappingKey { .. } => "a key occurs twice in one object".into(),
+        Error::NullIntoString { .. } => "a key is empty or null; write it in quotes".into(),
+        Error::TaggedScalarCannotDeserializeIntoString { .. } | Error::InvalidScalar { .. } => {
+            "a value or a key does not fit its tag".into()
+        }
+        Error::InvalidBinaryBase64 { .. } | Error::BinaryNotUtf8 { .. } => {
+            "a `!!binary` value is not a UTF-8 text in base64".into()
+        }
+        Error::NonFiniteFloat { value, .. } => {
+            let shown: String = value.chars().take(100).collect();
+            format!("`{shown}` is not a number that JSON allows")
+        }
+        Error::RecursiveReferencesRequireWeakTypes { .. } => "an alias is inside its own anchor".into(),
+        Error::Budget {
+            breach: BudgetBreach::Depth { .. },
+            ..
+        } => format!("nested more than {NESTING_MAX} levels deep"),
+        Error::Budget { .. }
+        | Error::AliasReplayCounterOverflow { .. }
+        | Error::AliasReplayLimitExceeded { .. }
+        | Error::AliasExpansionLimitExceeded { .. }
+        | Error::AliasReplayStackDepthExceeded { .. } => "there are too many values, anchors or aliases".into(),
+        other => UserMessageFormatter.format_message(other).into_owned(),
+    };
+    match error.location() {
+        Some(at) => format!("{words} at line {} column {}", at.line(), at.column()),
+        None => words,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn keys_that_are_one_in_json_are_refused() {
+        for (text, pointer) in [
+            ("a: 1\na: 2\n", "/a"),
+            ("1: a\n\"1\": b\n", "/1"),
+            ("tasks:\n  !x a: 1\n  a: 2\n", "/tasks/a"),
+            ("tasks: {a: [{b/c: 1, 'b/c': 1}]}\n", "/tasks/a/0/b~1c"),
+        ] {
+            match read_yaml(text) {
+                Err(StrictError::Duplicate(fault)) => assert_eq!(fault.pointer, pointer, "{text}"),
+                other => panic!("{text}: {other:?}"),
+            }
+            let said = parse_yaml_documents(text).unwrap_err();
+            assert!(said.contains("occurs twice"), "{text}: {said}");
+        }
+        let merged = "base: &base {x: 1, y: 1}\nother: {<<: *base, x: 2}\n";
+        let expect = serde_json::json!({"base": {"x": 1, "y": 1}, "other": {"x": 2, "y": 1}});
+        assert_eq!(read_yaml(merged), Ok(expect.clone()));
+        assert_eq!(
+            parse_yaml_documents(&format!("{merged}---\n---\n7\n")),
+            Ok(vec![expect, serde_json::json!(7)])
+        );
+    }
+
+    #[test]
+    fn errors_are_written_for_authors() {
+        let deep = format!("{}1{}", "[".repeat(NESTING_MAX), "]".repeat(NESTING_MAX));
+        let deeper = format!("[{deep}]");
+        for (text, words) in [
+            ("a: 1\n---\nb: 1\n", "there is more than one document at line"),
+            ("a: 1\n~: 2\n", "a key is empty or null; write it in quotes at line 2"),
+            ("a: .nan\n", "`.nan` is not a number that JSON allows at line 1"),
+            (deeper.as_str(), "nested more than 127 levels deep at line 1"),
+        ] {
+            match on_a_large_stack(text.to_owned()) {
+                Err(StrictError::Malformed(said)) => assert!(said.starts_with(words), "{said}"),
+                other => panic!("{text}: {other:?}"),
+            }
+        }
+        assert!(on_a_large_stack(deep).is_ok());
+    }
+
+    /// Without optimisations, each level takes kilobytes.
+    fn on_a_large_stack(text: String) -> Result<Value, StrictError> {
+        let thread = std::thread::Builder::new().stack_size(16 << 20);
+        thread.spawn(move || read_yaml(&text)).unwrap().join().unwrap()
     }
 }

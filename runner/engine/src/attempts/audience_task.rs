@@ -8,8 +8,9 @@
 use std::sync::Arc;
 
 use heddle_domain::bounded::or_trouble;
-use heddle_domain::dispatch::{Offer, OfferSpec};
+use heddle_domain::dispatch::{Offer, OfferSpec, check_user};
 use heddle_domain::run::AttemptKey;
+use heddle_domain::run::offer_name::name_of_task_run;
 use heddle_domain::schema::Schema;
 use heddle_domain::spec::AudienceSpec;
 use heddle_domain::template::Scope;
@@ -51,6 +52,9 @@ impl Attempts {
             Ok(other) => return invalid(format!("audience: {other} is not an audience")),
             Err(error) => return invalid(format!("audience: {error}")),
         };
+        if let Err(detail) = check_user(&audience) {
+            return invalid(format!("audience: {detail}"));
+        }
         if let Some(template) = &asked.template {
             let Some(found) = self.node.store.template(template.as_str()).await? else {
                 return invalid(format!("there is no template `{template}`"));
@@ -78,14 +82,13 @@ impl Attempts {
         let now = self.node.now();
         let run = context.facts.id;
         let task = &context.revision.plan.tasks[at.key.task as usize];
-        let item = at.key.item.map(|item| format!("-{item}")).unwrap_or_default();
         let handed = TaskOffer {
             ended: EndedAttempt {
                 run,
                 at,
                 lease: self.node.lease(),
             },
-            name: format!("run-{run}-{}{item}", at.key.task),
+            name: name_of_task_run(run, at.key),
             spec: written_out(&offer),
             overdue_at: task
                 .timeout

@@ -1,6 +1,5 @@
 //! The `http` executor: a request with the task's context as its body.
 
-use std::error::Error;
 use std::str::FromStr;
 use std::sync::Arc;
 use std::time::Duration;
@@ -147,7 +146,7 @@ impl Attempts {
                 if let Some(refused) = outbound::refusal(&error) {
                     return Ending::fatal(ErrorKind::Http, refused.to_string());
                 }
-                return Ending::failed(ErrorKind::Http, chain(&error));
+                return Ending::failed(ErrorKind::Http, outbound::failure(&error));
             }
         };
         let status = response.status();
@@ -161,7 +160,7 @@ impl Attempts {
                 );
             }
             Ok(None) => String::new(),
-            Err(error) => return Ending::failed(ErrorKind::Http, chain(&error)),
+            Err(error) => return Ending::failed(ErrorKind::Http, outbound::failure(&error)),
         };
         if status.is_success() {
             let body: Value = serde_json::from_str(&text).unwrap_or(Value::String(text));
@@ -193,16 +192,4 @@ impl Attempts {
             fatal,
         }
     }
-}
-
-/// An error with its causes, without the URL (it may hold a secret).
-fn chain(error: &reqwest::Error) -> String {
-    let mut text = String::from("the request failed");
-    let mut cause = error.source();
-    while let Some(error) = cause {
-        text.push_str(": ");
-        text.push_str(&error.to_string());
-        cause = error.source();
-    }
-    text
 }

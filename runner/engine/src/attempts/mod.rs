@@ -178,7 +178,10 @@ impl Attempts {
             && let Some(script) = self.sandbox.loaded(&facts.code)
         {
             match constant_params(&context, at.key.task) {
-                Ok(params) => return self.start_script(context, at, held, &script, params, None),
+                Ok(params) => {
+                    self.node.short_ways.took(ShortWay::BeginAtOnce);
+                    return self.start_script(context, at, held, &script, params, None);
+                }
                 Err(Stop::Ending(ending)) => return self.report(context, at, held, End::plain(ending)),
                 // The general way below waits and tries again.
                 Err(Stop::Engine(_)) => {}

@@ -14,6 +14,7 @@ use heddle_domain::state::{ErrorKind, TaskState};
 use heddle_domain::template::{Given, Scope, UpstreamNames};
 use heddle_domain::{Faults, params};
 use heddle_sandbox::Script;
+use serde::Serialize;
 use serde_json::value::RawValue;
 use serde_json::{Map, Value, json};
 
@@ -56,6 +57,11 @@ fn invalid(message: impl Into<String>) -> Ending {
     Ending::fatal(ErrorKind::Invalid, message)
 }
 
+/// Params as JSON.
+fn written(params: &impl Serialize) -> Result<String, Ending> {
+    serde_json::to_string(params).map_err(|error| invalid(format!("params: {error}")))
+}
+
 /// The params that a script gets, unless its schema refuses them.
 fn checked_params(script: &ScriptFacts, effective: Map<String, Value>) -> Step<String> {
     let mut effective = Value::Object(effective);
@@ -71,7 +77,7 @@ fn checked_params(script: &ScriptFacts, effective: Map<String, Value>) -> Step<S
             return Err(invalid(format!("params: {faults}")).into());
         }
     }
-    Ok(serde_json::to_string(&effective).unwrap_or_else(|_| "{}".into()))
+    Ok(written(&effective)?)
 }
 
 impl Attempts {
@@ -185,7 +191,7 @@ impl Attempts {
                 })
             }
             Executor::Queue(_) => {
-                let params = serde_json::to_string(&effective).unwrap_or_else(|_| "{}".into());
+                let params = written(&effective)?;
                 Ok(Prepared::Queue { params })
             }
             Executor::Audience(asked) => {
@@ -212,7 +218,7 @@ impl Attempts {
             count,
         });
         let attempt = self.runs.context_of(context, at, item);
-        let mut body = serde_json::to_value(&attempt).unwrap_or_default();
+        let mut body = serde_json::to_value(&attempt).map_err(|error| invalid(format!("context: {error}")))?;
         body["params"] = Value::Object(effective);
         let run = context.facts.id;
         let traced = self.runs.tracer_of(run);

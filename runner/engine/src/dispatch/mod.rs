@@ -201,7 +201,9 @@ impl Dispatcher {
         if !dispatch.node.short_ways.take(ShortWay::QuietPoll) {
             return None;
         }
-        dispatch.cache.quiet(uid, now + EARLY)
+        let quiet = dispatch.cache.quiet(uid, now + EARLY)?;
+        dispatch.node.short_ways.took(ShortWay::QuietPoll);
+        Some(quiet)
     }
 
     /// What a user has to do now; waits for it for at most `wait`.

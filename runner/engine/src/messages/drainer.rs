@@ -24,7 +24,7 @@ use super::params::Dues;
 use super::{Asking, Messages, Sending, compile, queue};
 use crate::EngineError;
 use crate::node::short_ways::ShortWay;
-use crate::runs::ending::{Ending, apart};
+use crate::runs::ending::apart;
 use crate::runs::grants::grants;
 
 /// The maximum of payload bytes in a batch, approximately.
@@ -197,6 +197,7 @@ impl Drainer {
             last.filter(|last| own.node.short_ways.take(ShortWay::PlainMessages) && only_records && last.is_plain());
         if let Some(last) = plain {
             let finished = own.node.store.finish_plain(self.row.id, last).await?;
+            own.node.short_ways.took(ShortWay::PlainMessages);
             return Ok((finished, Claimed::Nothing));
         }
         let _asking = self.asking.enter().await;
@@ -216,7 +217,7 @@ impl Drainer {
     }
 
     /// Has a batch sent, and returns what is to be recorded. Breaks if the batch has waited too long and must not be
-    /// sent, or not by this node.
+    /// sent, or not by this node, or if it cannot be put into its queue now.
     async fn work_on<'a>(
         &mut self,
         consumer: Option<Consumer>,
@@ -239,7 +240,7 @@ impl Drainer {
                 }
                 self.send(&script, &batch, lease).await
             }
-            _ => queue::enqueue(&own, &self.row, &self.topic, &batch, lease).await,
+            _ => queue::enqueue(&own, &self.row, &self.topic, &batch, lease).await?,
         };
         ControlFlow::Continue(sent.map(|finish| Pending {
             batch: (!finish.effects.is_empty()).then_some(batch),
@@ -333,8 +334,7 @@ impl Drainer {
                         heddle:task/consumer"
                     ),
                 },
-                Err(Ending::Failed { message, .. }) => message,
-                Err(_) => format!("the script `{shown}` cannot be loaded"),
+                Err(ending) => ending.why(),
             },
         };
         if own.node.store.note_problem(self.row.id, &problem).await? {

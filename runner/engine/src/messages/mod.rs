@@ -80,6 +80,8 @@ pub(crate) struct Messages {
     runs: Arc<Runs>,
     /// Drainers that send, by topic.
     drainers: Mutex<HashMap<i32, Drainers>>,
+    /// Topics whose batches do not get into their queues.
+    stuck: Mutex<HashMap<i32, queue::Stuck>>,
     ingests: Gate<INGESTS_MAX>,
     claims: Gate<CLAIMS_MAX>,
     /// Batches that drainers of this process have, or are claiming.
@@ -148,6 +150,12 @@ impl Part for Messages {
             self.changes.fetch_add(1, Ordering::AcqRel);
             self.node.signals.raise(Signal::Messages);
         }
+        // The change may have solved the problem.
+        match change.noun {
+            Some(Noun::Topic) => self.stuck.lock().clear(),
+            Some(Noun::Group) => self.try_stuck_again(),
+            _ => {}
+        }
         Box::pin(std::future::ready(Ok(())))
     }
 
@@ -168,6 +176,7 @@ impl Messages {
             node,
             runs,
             drainers: Mutex::default(),
+            stuck: Mutex::default(),
             ingests: Gate::default(),
             claims: Gate::default(),
             held: Mutex::default(),
@@ -238,6 +247,9 @@ pub(crate) fn compile(row: &TopicRow) -> Result<Topic, EngineError> {
 impl Messages {
     /// Starts a drainer for a topic, if it may have one more here.
     fn start_drainer(self: &Arc<Self>, row: &TopicRow, topic: &Arc<Topic>) {
+        if self.is_put_off(row.id) {
+            return;
+        }
         let most = topic
             .concurrency()
             .map_or(AHEAD_MAX as usize, |most| (most as usize).min(DRAINERS_MAX));

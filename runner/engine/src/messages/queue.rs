@@ -4,7 +4,9 @@
 //! heartbeats, tokens and the loss of workers work as for any task run. In addition, the end of the run ends the batch.
 
 use std::collections::HashSet;
+use std::ops::ControlFlow;
 use std::sync::Arc;
+use std::time::Duration;
 
 use heddle_domain::Chain;
 use heddle_domain::backfill::Urgency;
@@ -16,11 +18,12 @@ use heddle_domain::topic::{Topic, group_name};
 use heddle_store::message::{EndedQueueBatch, Finish, MessageBatch};
 use heddle_store::topic::TopicRow;
 use serde_json::{Map, Value};
+use tokio::time::Instant;
 use uuid::Uuid;
 
-use super::Messages;
 use super::outcome::{MessageEnd, finish_of};
 use super::params::params_of;
+use super::{Messages, POLL_EVERY};
 use crate::node::signals::Signal;
 use crate::runs::batch_run::failed_of;
 use crate::runs::submit::PARAMS_BYTES_MAX;
@@ -30,14 +33,25 @@ use crate::{EngineError, Submission, SubmitError};
 /// run.
 pub(super) const BATCH_BYTES_MAX: usize = PARAMS_BYTES_MAX - 512;
 
-/// Creates a run for a batch. If that fails, the batch is given back; a message that fits into no run is given up.
+/// The longest time until the next try to put a batch into its queue.
+const PAUSE_MAX: Duration = Duration::from_secs(30);
+
+/// Why a topic's batches do not get into its queue, and when the next one is tried.
+pub(super) struct Stuck {
+    problem: String,
+    pause: Duration,
+    until: Instant,
+}
+
+/// Creates a run for a batch. If that fails, the batch is given back, and its drainer ends; a message that fits into no run
+/// is given up.
 pub(super) async fn enqueue(
     messages: &Messages,
     row: &TopicRow,
     topic: &Topic,
     batch: &MessageBatch,
     lease: i64,
-) -> Option<Finish> {
+) -> ControlFlow<(), Option<Finish>> {
     if let [message] = batch.messages.as_slice()
         && let bytes = queued_bytes(&message.payload)
         && bytes > BATCH_BYTES_MAX
@@ -49,37 +63,26 @@ pub(super) async fn enqueue(
             retry_after: None,
         };
         let of = (vec![(message.id, message.bucket)], batch.tried.as_slice());
-        return Some(finish_of(
-            &messages.node,
-            topic,
-            batch.id,
-            batch.day,
-            lease,
-            of,
-            vec![end],
-        ));
+        let finish = finish_of(&messages.node, topic, batch.id, batch.day, lease, of, vec![end]);
+        return ControlFlow::Continue(Some(finish));
     }
     let run = match submit(messages, row, batch).await {
         Ok(run) => run,
         Err(error) => {
-            tracing::warn!(error = %Chain(&error), topic = row.name, "cannot put a batch of messages into its queue; \
-                trying again");
-            if !matches!(error, SubmitError::Engine(_)) {
-                let _ = messages.node.store.note_problem(row.id, &error.to_string()).await;
-            }
+            messages.put_off(row, &error).await;
             if let Err(error) = messages.node.store.give_batch_back(batch.id, lease).await {
                 tracing::warn!(error = %Chain(&error), "cannot release a batch of messages; it is taken over when the \
                     lease of this node has expired");
             }
-            tokio::time::sleep(super::POLL_EVERY).await;
-            return None;
+            return ControlFlow::Break(());
         }
     };
+    messages.stuck.lock().remove(&row.id);
     // If this fails, the next owner of the batch finds the run by its key.
     if let Err(error) = messages.node.store.hand_batch_to_run(batch.id, lease, run.0).await {
         tracing::warn!(error = %Chain(&error), batch = %batch.id, "cannot record which run has a batch of messages");
     }
-    None
+    ControlFlow::Continue(None)
 }
 
 async fn submit(messages: &Messages, row: &TopicRow, batch: &MessageBatch) -> Result<RunId, SubmitError> {
@@ -143,6 +146,47 @@ fn said(ended: &EndedQueueBatch) -> Vec<MessageEnd> {
 }
 
 impl Messages {
+    /// Whether it is too early to try the next batch of a topic.
+    pub(super) fn is_put_off(&self, topic: i32) -> bool {
+        let stuck = self.stuck.lock();
+        stuck.get(&topic).is_some_and(|stuck| Instant::now() < stuck.until)
+    }
+
+    /// Tries the next batches now; a problem that stays is not logged again.
+    pub(super) fn try_stuck_again(&self) {
+        let now = Instant::now();
+        self.stuck.lock().values_mut().for_each(|stuck| stuck.until = now);
+    }
+
+    /// Notes that a batch cannot be put into its queue, and puts the next try off: longer and longer, if it was refused.
+    /// Each problem is logged once for as long as it stays.
+    async fn put_off(&self, row: &TopicRow, error: &SubmitError) {
+        let problem = error.to_string();
+        let is_refused = !matches!(error, SubmitError::Engine(_));
+        let is_new = {
+            let mut all = self.stuck.lock();
+            let before = all.get(&row.id);
+            let is_new = before.is_none_or(|before| before.problem != problem);
+            let now = Instant::now();
+            let pause = match before {
+                // Several drainers of the topic fail at once.
+                Some(before) if now < before.until => before.pause,
+                Some(before) if is_refused => (before.pause * 2).min(PAUSE_MAX),
+                _ => POLL_EVERY,
+            };
+            let (problem, until) = (problem.clone(), now + pause);
+            all.insert(row.id, Stuck { problem, pause, until });
+            is_new
+        };
+        if is_new {
+            tracing::warn!(error = %Chain(error), topic = row.name, "cannot put a batch of messages into its queue; \
+                trying again");
+        }
+        if is_refused && let Err(error) = self.node.store.note_problem(row.id, &problem).await {
+            tracing::debug!(error = %Chain(&error), topic = row.name, "cannot note the problem of a topic");
+        }
+    }
+
     /// Records batches whose runs have ended.
     pub(super) async fn settle_queue(self: &Arc<Self>, row: &TopicRow, topic: &Topic) -> Result<(), EngineError> {
         for ended in self.node.store.ended_queue_batches(row.id).await? {

@@ -142,8 +142,11 @@ impl Service for Ear {
         };
         match listener.next().await {
             Ok(heard) => self.heard = Some(heard),
-            // The connection is lost: it has to listen again.
-            Err(_) => self.listener = None,
+            Err(error) => {
+                tracing::debug!(error = %Chain(&error), "lost the connection for notifications of Postgres; listening \
+                    again");
+                self.listener = None;
+            }
         }
     }
 

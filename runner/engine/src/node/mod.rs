@@ -47,7 +47,7 @@
 //! |---|---|---|
 //! | `retention/` | `Pruner` | none: the tables contain what is due |
 //! | `notify/` | `Notifier` | notifications that are being sent, by destination; counts; clients |
-//! | `schedules/` | `Schedules` | the sources of the instants of open backfills |
+//! | `schedules/` | `Schedules` | the sources of the instants of backfills |
 //! | `queues/` | `Queues` | recently noted workers; claims that end |
 //! | `dispatch/` | `Dispatch` | offers by audience, users for whom there is nothing; look-ups, takes and ends that gather |
 //! | `messages/` | `Messages` | drainers by topic, batches in hand, prepared days |
@@ -83,7 +83,7 @@ use catalog::Catalog;
 use changes::Changes;
 use clock::NodeClock;
 use news::Outbox;
-use short_ways::ShortWays;
+use short_ways::{Counted, ShortWays};
 use signals::Signals;
 use state::State;
 
@@ -112,8 +112,8 @@ pub(crate) struct Node {
     pub(crate) chance: Arc<dyn Chance>,
     /// How many ids of runs it has made, for their order; see [`Node::new_run_id`].
     runs_numbered: AtomicU32,
-    /// Which short ways are used.
-    pub(crate) short_ways: ShortWays,
+    /// Which short ways are used, and how often each was.
+    pub(crate) short_ways: Counted,
     pub(crate) state: State,
     pub(crate) catalog: Catalog,
     pub(crate) signals: Signals,
@@ -138,7 +138,7 @@ impl Node {
             clock,
             chance,
             runs_numbered: AtomicU32::default(),
-            short_ways,
+            short_ways: Counted::of(short_ways),
             state: State::default(),
             signals: Signals::default(),
             outbox: Outbox::default(),

@@ -3,6 +3,7 @@
 //! and in the benchmark that measures what each is worth.
 
 use std::str::FromStr;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 /// A way to do a common thing with fewer statements or fewer checks than the general way.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -23,10 +24,12 @@ pub enum ShortWay {
     QuietPoll,
     /// Log lines that are written with the outcome.
     LinesWithOutcome,
+    /// A run of a follower that begins in the transaction that creates it.
+    FollowerAtOnce,
 }
 
 impl ShortWay {
-    pub const ALL: [Self; 8] = [
+    pub const ALL: [Self; 9] = [
         Self::SingleTaskEnd,
         Self::PlainRuns,
         Self::BackfillStep,
@@ -35,6 +38,7 @@ impl ShortWay {
         Self::PlainMessages,
         Self::QuietPoll,
         Self::LinesWithOutcome,
+        Self::FollowerAtOnce,
     ];
 
     /// Its name in settings.
@@ -48,6 +52,7 @@ impl ShortWay {
             Self::PlainMessages => "plain_messages",
             Self::QuietPoll => "quiet_poll",
             Self::LinesWithOutcome => "lines_with_outcome",
+            Self::FollowerAtOnce => "follower_at_once",
         }
     }
 }
@@ -72,6 +77,40 @@ impl ShortWays {
     /// Whether this one is used.
     pub fn take(self, way: ShortWay) -> bool {
         self.left_out & (1 << way as u16) == 0
+    }
+}
+
+/// How many short ways there are.
+const WAYS: usize = ShortWay::ALL.len();
+
+/// The short ways of a running node, and how often it has taken each.
+#[derive(Debug)]
+pub(crate) struct Counted {
+    ways: ShortWays,
+    taken: [AtomicU64; WAYS],
+}
+
+impl Counted {
+    pub(crate) fn of(ways: ShortWays) -> Self {
+        Self {
+            ways,
+            taken: Default::default(),
+        }
+    }
+
+    /// Whether this one is used.
+    pub(crate) fn take(&self, way: ShortWay) -> bool {
+        self.ways.take(way)
+    }
+
+    /// This one was used: not only allowed, but fit for what was to be done.
+    pub(crate) fn took(&self, way: ShortWay) {
+        self.taken[way as usize].fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// How often each was taken, by its name.
+    pub(crate) fn counts(&self) -> [(&'static str, u64); WAYS] {
+        ShortWay::ALL.map(|way| (way.as_str(), self.taken[way as usize].load(Ordering::Relaxed)))
     }
 }
 
@@ -107,5 +146,15 @@ mod tests {
         let names: Vec<_> = ShortWay::ALL.iter().filter(|way| left_out(way)).collect();
         assert_eq!(names, [&ShortWay::PlainRuns, &ShortWay::QuietPoll]);
         assert!("quick".parse::<ShortWays>().is_err());
+    }
+
+    #[test]
+    fn what_was_taken_is_counted_by_name() {
+        let counted = Counted::of(ShortWays::ALL);
+        counted.took(ShortWay::QuietPoll);
+        counted.took(ShortWay::QuietPoll);
+        for (name, count) in counted.counts() {
+            assert_eq!(count, if name == "quiet_poll" { 2 } else { 0 }, "{name}");
+        }
     }
 }

@@ -8,8 +8,6 @@ use std::collections::hash_map;
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::sync::Arc;
 
-use heddle_domain::Chain;
-use heddle_domain::Time;
 use heddle_domain::id::RunId;
 use heddle_domain::notify::channel::ChannelSpec;
 use heddle_domain::notify::message::{
@@ -20,6 +18,7 @@ use heddle_domain::notify::storm::{Pace, Verdict, Window, judge};
 use heddle_domain::notify::{Event, message};
 use heddle_domain::run::AttemptKey;
 use heddle_domain::spec::{DeadlineAction, Misfire, NotifyEvent, OnFailure};
+use heddle_domain::{Chain, Time, hex};
 use heddle_store::notice::{FailedAttempt, NoticeRow};
 use heddle_store::notification::destination_of_url;
 use heddle_store::outbox::{FanOut, NewNotification, StormKey, gather};
@@ -555,10 +554,7 @@ fn storm_key(draft: &Draft<'_>) -> Option<StormKey> {
     let recipients = if draft.recipients.is_empty() {
         String::new()
     } else {
-        digest.finalize()[..16]
-            .iter()
-            .map(|byte| format!("{byte:02x}"))
-            .collect()
+        hex(&digest.finalize()[..16])
     };
     Some(StormKey {
         group_id: draft.notice.group_id.unwrap_or_default(),

@@ -6,9 +6,9 @@
 use std::path::Path;
 use std::time::{Duration, SystemTime};
 
-use heddle_domain::Time;
 use heddle_domain::notify::channel::{ChannelSpec, SmtpSpec, SmtpTls, mailbox_parts};
 use heddle_domain::notify::message::Message as Words;
+use heddle_domain::{Chain, Time};
 use lettre::address::Envelope;
 use lettre::message::header::{HeaderName, HeaderValue};
 use lettre::message::{Mailbox, Message, SinglePart};
@@ -17,6 +17,7 @@ use lettre::transport::smtp::client::{AsyncSmtpConnection, Certificate, TlsParam
 use lettre::transport::smtp::commands::Starttls;
 use lettre::transport::smtp::extension::ClientId;
 use lettre::{Address, transport::smtp::Error};
+use sha2::{Digest, Sha256};
 use tokio::net::TcpStream;
 use tokio::time::Instant;
 use uuid::Uuid;
@@ -38,7 +39,7 @@ pub(super) struct Mail<'a> {
 
 impl Mail<'_> {
     /// The mail for one address.
-    fn for_address(&self, channel: &ChannelSpec, index: usize, address: &str) -> Result<(Envelope, Vec<u8>), Failure> {
+    fn for_address(&self, channel: &ChannelSpec, address: &str) -> Result<(Envelope, Vec<u8>), Failure> {
         let refused = |what: &str, error: &dyn std::fmt::Display| Failure::Final(format!("{what}: {error}"));
         let (name, from) = mailbox_parts(channel.from.as_deref().unwrap_or(FROM_DEFAULT));
         let from: Address = from.parse().map_err(|error| refused("the sender's address", &error))?;
@@ -48,7 +49,7 @@ impl Mail<'_> {
             .to(Mailbox::new(None, to))
             .subject(one_line(&self.words.subject))
             .date(SystemTime::from(self.now))
-            .message_id(Some(format!("<{}.{index}@heddle>", self.id)))
+            .message_id(Some(self.message_id(address)))
             .raw_header(HeaderValue::new(
                 HeaderName::new_from_ascii_str("X-Heddle-Notification"),
                 self.id.to_string(),
@@ -61,6 +62,13 @@ impl Mail<'_> {
             .singlepart(SinglePart::plain(self.words.text.clone()))
             .map_err(|error| refused("the mail", &error))?;
         Ok((message.envelope().clone(), message.formatted()))
+    }
+
+    /// Of one address only, and the same in each try: servers drop a second mail with the id of an earlier one.
+    fn message_id(&self, address: &str) -> String {
+        let digest = Sha256::digest(address.as_bytes());
+        let of_address: String = digest[..8].iter().map(|byte| format!("{byte:02x}")).collect();
+        format!("<{}.{of_address}@heddle>", self.id)
     }
 }
 
@@ -84,7 +92,7 @@ pub(super) async fn send(
     let mut connection = None;
     let mut failure: Option<Failure> = None;
     for (index, address) in addresses.iter().enumerate() {
-        let sent = match mail.for_address(channel, index, address) {
+        let sent = match mail.for_address(channel, address) {
             Err(failure) => Err(failure),
             Ok((envelope, bytes)) => match (&channel.smtp, mail_dir) {
                 (Some(smtp), _) => {
@@ -213,17 +221,7 @@ async fn tls(smtp: &SmtpSpec) -> Result<TlsParameters, Failure> {
 /// 5yz is an answer that another try does not change (RFC 5321, 4.2.1). But a server that does not offer what the
 /// channel asks for may be repaired.
 fn failure(error: Error) -> Failure {
-    let mut text = error.to_string();
-    let mut cause = std::error::Error::source(&error);
-    while let Some(source) = cause {
-        let said = source.to_string();
-        if !text.contains(&said) {
-            text.push_str(": ");
-            text.push_str(&said);
-        }
-        cause = source.source();
-    }
-    let text = heddle_domain::notify::message::one_line(&text, 500);
+    let text = heddle_domain::notify::message::one_line(&Chain(&error).to_string(), 500);
     if error.is_permanent() {
         Failure::Final(text)
     } else {
@@ -261,7 +259,7 @@ mod tests {
             from: from.map(str::to_owned),
             ..ChannelSpec::default()
         };
-        mail.for_address(&channel, 0, to)
+        mail.for_address(&channel, to)
             .map(|(_, bytes)| String::from_utf8(bytes).unwrap())
     }
 

@@ -34,7 +34,7 @@ impl Answer {
             Ok(None) => Err(Failure::passing(format!(
                 "the answer has more than {ANSWER_MAX_BYTES} bytes"
             ))),
-            Err(error) => Err(Failure::passing(chain(&error))),
+            Err(error) => Err(Failure::passing(outbound::failure(&error))),
         }
     }
 }
@@ -77,7 +77,7 @@ pub(super) async fn post(
                     // A name that cannot be resolved now may be resolved later.
                     Some(refused @ outbound::Refused::Unresolved { .. }) => Failure::passing(refused.to_string()),
                     Some(refused) => Failure::Final(refused.to_string()),
-                    None => Failure::passing(chain(&error)),
+                    None => Failure::passing(outbound::failure(&error)),
                 });
             }
         };
@@ -145,16 +145,4 @@ async fn refused(status: StatusCode, response: reqwest::Response, now: Time) -> 
         ));
     }
     Failure::Passing(said, again)
-}
-
-/// An error with its causes, without the URL: it may hold a secret.
-fn chain(error: &reqwest::Error) -> String {
-    let mut text = String::from("the request failed");
-    let mut cause = std::error::Error::source(error);
-    while let Some(error) = cause {
-        text.push_str(": ");
-        text.push_str(&error.to_string());
-        cause = error.source();
-    }
-    text
 }

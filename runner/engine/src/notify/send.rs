@@ -80,7 +80,11 @@ impl Notifier {
             match self.node.store.open_channel(&self.keys, &outgoing.channel).await {
                 Ok(Some(channel)) => Ok(Some(channel)),
                 Ok(None) => Err(Failure::Final(format!("there is no channel `{}`", outgoing.channel))),
-                Err(error) => Err(Failure::passing(format!("the channel cannot be read: {error}"))),
+                Err(error) => {
+                    tracing::warn!(error = %Chain(&error), channel = outgoing.channel, "cannot read the channel of a \
+                        notification");
+                    Err(Failure::passing(format!("the channel cannot be read: {error}")))
+                }
             }
         };
         let way = match &channel {
@@ -244,7 +248,9 @@ impl Notifier {
         if kind == ChannelKind::Webhook {
             let body = match (&outgoing.payload, outgoing.event) {
                 (Some(run), Event::Callback) => run.clone(),
-                _ => webhook_body(outgoing, words).to_string(),
+                _ => webhook_body(outgoing, words)
+                    .map_err(|error| Failure::Final(format!("the body cannot be written: {error}")))?
+                    .to_string(),
             };
             let headers = headers(outgoing.id, now.timestamp(), channel.secret.as_deref(), &body)?;
             return post::post(ways, &url, &headers, &body, now).await.map(drop);
@@ -297,8 +303,8 @@ fn way_of(channel: Option<&ChannelSpec>) -> Way {
 }
 
 /// The body of a webhook: type, timestamp and data, as the Standard Webhooks specification recommends.
-fn webhook_body(outgoing: &Outgoing, words: &Message) -> Value {
-    let mut data = serde_json::to_value(&outgoing.facts).unwrap_or_default();
+fn webhook_body(outgoing: &Outgoing, words: &Message) -> serde_json::Result<Value> {
+    let mut data = serde_json::to_value(&outgoing.facts)?;
     data["id"] = json!(outgoing.id);
     data["subject"] = json!(words.subject);
     data["text"] = json!(words.text);
@@ -311,11 +317,11 @@ fn webhook_body(outgoing: &Outgoing, words: &Message) -> Value {
     } else {
         "channel"
     };
-    json!({
+    Ok(json!({
         "type": format!("{about}.{}", outgoing.event.as_str()),
         "timestamp": outgoing.facts.at,
         "data": data,
-    })
+    }))
 }
 
 /// The headers of a POST: the id by which a receiver recognises a repeat, and the signature.
@@ -372,7 +378,8 @@ pub(super) fn is_url(target: &str) -> bool {
 /// A target for the log: of a URL, only its host.
 fn shown(target: &str) -> String {
     if is_url(target) {
-        heddle_store::notification::destination_of_url(target)
+        let destination = heddle_store::notification::destination_of_url(target);
+        destination.trim_start_matches("://").to_owned()
     } else {
         target.to_owned()
     }
@@ -401,6 +408,15 @@ mod tests {
         let said = format!("535 bad: open sesame, {}", STANDARD.encode("\0me\0open sesame"));
         let hidden = Failure::passing(said).without(&secrets_of(&channel));
         assert_eq!(hidden, Failure::passing("535 bad: ***, ***"));
+    }
+
+    #[test]
+    fn logs_name_hosts_only() {
+        assert_eq!(
+            shown("https://me:secret@Example.com:9/hook?key=secret"),
+            "example.com:9"
+        );
+        assert_eq!(shown("ops"), "ops");
     }
 
     #[tokio::test]

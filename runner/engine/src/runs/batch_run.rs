@@ -25,6 +25,19 @@ pub fn topic_group(name: &str, topic: &Topic) -> Value {
     })
 }
 
+/// Refuses that a run of this group runs again, or another like it, if it carries a batch: its topic has recorded what
+/// became of each message, and puts the failed ones into new batches. So the run would send all of them a second time.
+pub fn check_again(group: &str) -> Result<(), String> {
+    match topic_of(group) {
+        None => Ok(()),
+        Some(_) => Err(
+            "the run carries a batch of messages of a topic, so it does not run again; the topic sends failed \
+             messages again by itself, according to its `retry`"
+                .into(),
+        ),
+    }
+}
+
 /// A batch in the form of a run's params.
 #[derive(Serialize, Deserialize)]
 struct BatchParams<'a> {
@@ -103,17 +116,20 @@ fn check_output(output: &str, params: &str) -> Result<(), Faults> {
 
 impl Runs {
     /// The params that a worker gets: of a batch of messages, without those that were cancelled while it waited in the
-    /// queue. `None`: no message is left.
+    /// queue. `None`: no message is left, or its topic is gone.
     pub(crate) async fn cut_batch(&self, context: &RunContext, params: String) -> Result<Option<String>, EngineError> {
         let batch = context.facts.key.as_deref().and_then(|key| key.parse().ok());
         let (Some(topic), Some(batch)) = (topic_of(&context.revision.group_name), batch) else {
             return Ok(Some(params));
         };
-        Ok(match self.node.store.cut_queue_batch(topic, batch).await? {
-            Some(kept) if kept.is_empty() => None,
-            Some(kept) => Some(without_others(&params, &kept).unwrap_or(params)),
-            // Its topic was deleted, or it is not a batch.
-            None => Some(params),
+        let Some(kept) = self.node.store.cut_queue_batch(topic, batch).await? else {
+            // It is no batch; or its topic was deleted just when a node put it into the queue, so nobody cancelled its run.
+            let topic = self.node.store.topic_by_id(topic).await?;
+            return Ok(topic.map(|_| params));
+        };
+        Ok(match kept.is_empty() {
+            true => None,
+            false => Some(without_others(&params, &kept).unwrap_or(params)),
         })
     }
 

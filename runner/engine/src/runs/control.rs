@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use heddle_domain::backfill::Urgency;
 use heddle_domain::id::RunId;
-use heddle_domain::run::{Control, Event, Refused, TaskKey};
+use heddle_domain::run::{Actions, Control, Event, Refused, TaskKey};
 use heddle_domain::spec::SubmissionSpec;
 use heddle_domain::state::{RunState, TaskState, Trigger};
 use heddle_domain::{Faults, Name, Time};
@@ -17,6 +17,7 @@ use serde_json::{Value, json};
 
 use crate::node::signals::Signal;
 use crate::runs::apply::After;
+use crate::runs::batch_run::check_again;
 use crate::runs::starts::complete;
 use crate::runs::submit::Layout;
 use crate::runs::transition::{NoTransition, Snapshot, Transition, progress_of};
@@ -228,8 +229,10 @@ impl Engine {
         Box::pin(self.runs.retried(move || self.runs.clear_once(run, clear, actor)))
     }
 
-    /// Whether runs of a group can be repeated: it has not been deleted, and is enabled unless `force` is given.
+    /// Whether runs of a group can be repeated: they carry no batches of messages, and the group has not been deleted,
+    /// and is enabled unless `force` is given.
     pub async fn check_rerun(&self, group_id: i64, name: &str, force: bool) -> Result<(), SubmitError> {
+        check_again(name).map_err(SubmitError::Refused)?;
         self.runs.open_group(name, Some(group_id), force).await.map(drop)
     }
 
@@ -363,7 +366,7 @@ impl Runs {
     }
 
     async fn control_once(self: &Arc<Self>, run: RunId, action: &BulkAction, actor: &str) -> Result<(), ControlError> {
-        let reopen = matches!(action, BulkAction::Restart(_));
+        let reopen = matches!(action, BulkAction::Restart(_) | BulkAction::Override(..));
         let mut completion = self.node.completion("control").await?;
         let mut live = completion
             .lock_one(run, reopen)
@@ -371,6 +374,9 @@ impl Runs {
             .ok_or(ControlError::NotFound("run"))?;
         let context = self.context_of_live(&mut completion, run, &mut live).await?;
         action.check(live.state)?;
+        if reopen {
+            check_again(&context.revision.group_name).map_err(ControlError::Refused)?;
+        }
         match action {
             BulkAction::Restart(true) => {
                 let resolution = self.node.catalog.resolve(&context.revision).await?;
@@ -506,7 +512,10 @@ impl Runs {
             return Err(ControlError::NotFound("task run"));
         };
         let event = match task_override {
-            None => Event::RetryNow(key),
+            None => {
+                check_again(&context.revision.group_name).map_err(ControlError::Refused)?;
+                Event::RetryNow(key)
+            }
             Some(set) => Event::Override {
                 key,
                 state: set.state,
@@ -542,6 +551,7 @@ impl Runs {
             return Err(ControlError::Refused(not_cleared(live.state)));
         }
         let context = self.context_of_live(&mut completion, run, &mut live).await?;
+        check_again(&context.revision.group_name).map_err(ControlError::Refused)?;
         let plan = &context.revision.plan;
         let task = plan.index(clear.task.as_str()).ok_or(ControlError::NotFound("task"))?;
         let key = TaskKey { task, item: clear.item };
@@ -578,7 +588,8 @@ impl Runs {
             .await
     }
 
-    /// Overrides a run's state: what is active is stopped first.
+    /// Overrides a run's state: what is active is stopped first. An ended run ends again, in the state that is given: people
+    /// and programs are told of it as of any end, if it is another one.
     #[allow(
         clippy::too_many_arguments,
         reason = "one control, distinguished by name at its only call"
@@ -614,35 +625,40 @@ impl Runs {
             reason: Some(reason),
         };
         let error = (state == RunState::Failed).then(|| format!("set to failed by {actor}: {reason}"));
-        if live.state.is_final() {
-            completion.set_done_state(run, state, error.as_deref()).await?;
+        let snapshot = Snapshot::of_live(run, live)?;
+        let transition = if live.state.is_final() {
+            // Nothing of it runs: it ends again, without any work.
+            completion.goes_on(run).await?;
+            Transition {
+                actions: Actions::default(),
+                state,
+                progress: snapshot.progress,
+                begins: false,
+                told: state == live.state,
+            }
+        } else {
+            let withdrawn = completion.withdraw(&[run]).await?;
+            let withdrawn = withdrawn.into_iter().map(|(_, key)| key).collect();
+            let event = Event::Cancel { withdrawn };
             let now = completion.now();
-            completion
-                .insert_override(run, mark, task_state, None, reason, actor, now)
+            let cancelled = self
+                .transition(&context, snapshot, &[event], &mut completion, now)
                 .await?;
-            noted.write(&mut completion, run, now, live.state, state).await?;
-            completion.commit().await?;
-            self.moved(&[run], &[run]);
-            self.node.signals.raise(Signal::Inbox);
-            self.node.signals.raise(Signal::Links);
-            return Ok(());
-        }
-        let withdrawn = completion
-            .withdraw(&[run])
-            .await?
-            .into_iter()
-            .map(|(_, key)| key)
-            .collect();
-        let event = Event::Cancel { withdrawn };
-        let now = completion.now();
-        let cancelled = self
-            .transition(&context, Snapshot::of_live(run, live)?, &[event], &mut completion, now)
-            .await?;
+            // The cancel may lead to another state. The run gets the state that the operator gave.
+            Transition { state, ..cancelled }
+        };
         let mut after = After::default();
-        // The cancel may lead to another state. The run gets the state that the operator gave.
-        let overridden = Transition { state, ..cancelled };
-        let write = self.write_of(&context, overridden, &mut Grant::none(), &mut after)?;
-        let write = RunWrite { error, ..write };
+        let write = self.write_of(&context, transition, &mut Grant::none(), &mut after)?;
+        let (error, skipped) = match write.told {
+            // It remains as it ended, with the reasons for that.
+            true => (live.error.clone(), live.skipped),
+            false => (error, None),
+        };
+        let write = RunWrite {
+            error,
+            skipped,
+            ..write
+        };
         self.write(&mut completion, &[write], &mut after).await?;
         // Dated after the ends that it causes: an override that is older than an end has no effect any more.
         let now = completion.now();

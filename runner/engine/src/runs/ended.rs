@@ -6,70 +6,55 @@
 //!
 //! [`Store::ended_mark`]: heddle_store::Store::ended_mark
 
-use std::collections::VecDeque;
 use std::sync::Arc;
 
 use heddle_domain::id::RunId;
-use parking_lot::Mutex;
+use quick_cache::Weighter;
+use quick_cache::sync::Cache;
 
-/// Results computed from ended runs: those requested last, within a maximum weight.
-#[derive(Debug)]
-pub struct Ended<T> {
-    weight_max: usize,
-    /// The one that was requested last comes first.
-    kept: Mutex<VecDeque<Kept<T>>>,
-}
+/// About how many results are kept. The cache does not divide the room for so few, so one result may take almost all of it.
+const RESULTS: usize = 32;
 
+/// Results computed from ended runs, within a maximum weight.
 #[derive(Debug)]
+pub struct Ended<T>(Cache<RunId, Arc<Kept<T>>, ByWeight>);
+
 struct Kept<T> {
-    run: RunId,
     mark: String,
     weight: usize,
     what: Arc<T>,
 }
 
+#[derive(Clone)]
+struct ByWeight;
+
+impl<T> Weighter<RunId, Arc<Kept<T>>> for ByWeight {
+    fn weight(&self, _: &RunId, kept: &Arc<Kept<T>>) -> u64 {
+        // What has no weight would never be removed.
+        kept.weight.max(1) as u64
+    }
+}
+
 impl<T> Ended<T> {
     /// Keeps results with at most this weight together; the caller chooses the unit.
     pub fn new(weight_max: usize) -> Self {
-        Self {
-            weight_max,
-            kept: Mutex::default(),
-        }
+        Self(Cache::with_weighter(RESULTS, weight_max as u64, ByWeight))
     }
 
     /// Whether any result of this run is kept, perhaps an old one.
     pub fn knows(&self, run: RunId) -> bool {
-        self.kept.lock().iter().any(|kept| kept.run == run)
+        self.0.contains_key(&run)
     }
 
     /// The result for a run, if its mark is still the same.
     pub fn find(&self, run: RunId, mark: &str) -> Option<Arc<T>> {
-        let mut all = self.kept.lock();
-        let index = all.iter().position(|kept| kept.run == run && kept.mark == mark)?;
-        let kept = all.remove(index)?;
-        let what = kept.what.clone();
-        all.push_front(kept);
-        Some(what)
+        let kept = self.0.get(&run)?;
+        (kept.mark == mark).then(|| kept.what.clone())
     }
 
-    /// Keeps the result for a run with this mark; it replaces the run's previous one.
+    /// Keeps the result for a run with this mark; it replaces the run's previous one. One that is too large is not kept.
     pub fn keep(&self, run: RunId, mark: String, weight: usize, what: Arc<T>) {
-        let mut all = self.kept.lock();
-        all.retain(|kept| kept.run != run);
-        if weight > self.weight_max {
-            return;
-        }
-        all.push_front(Kept {
-            run,
-            mark,
-            weight,
-            what,
-        });
-        let mut sum = 0;
-        all.retain(|kept| {
-            sum += kept.weight;
-            sum <= self.weight_max
-        });
+        self.0.insert(run, Arc::new(Kept { mark, weight, what }));
     }
 }
 
@@ -84,16 +69,20 @@ mod tests {
         let run = |n: u128| RunId(Uuid::from_u128(n));
         let ended = Ended::new(10);
         ended.keep(run(1), "a".into(), 4, Arc::new("one"));
-        ended.keep(run(2), "a".into(), 4, Arc::new("two"));
         assert_eq!(ended.find(run(1), "a").as_deref(), Some(&"one"));
-        assert!(ended.find(run(1), "b").is_none() && ended.find(run(3), "a").is_none());
-        // The second was requested before the first.
-        ended.keep(run(3), "a".into(), 4, Arc::new("three"));
-        assert!(ended.knows(run(1)) && !ended.knows(run(2)) && ended.knows(run(3)));
-        // The run has changed; and a result that does not fit is not kept.
+        assert!(ended.find(run(1), "b").is_none() && ended.find(run(2), "a").is_none());
+        // The run has changed.
         ended.keep(run(1), "b".into(), 4, Arc::new("again"));
         assert_eq!(ended.find(run(1), "b").as_deref(), Some(&"again"));
-        ended.keep(run(1), "c".into(), 11, Arc::new("large"));
-        assert!(!ended.knows(run(1)) && ended.knows(run(3)));
+        assert!(ended.find(run(1), "a").is_none());
+        // There is room for two.
+        for n in 2..10 {
+            ended.keep(run(n), "a".into(), 4, Arc::new("another"));
+            assert!(ended.knows(run(n)));
+            assert!((1..10).filter(|n| ended.knows(run(*n))).count() <= 2);
+        }
+        // A result that does not fit is not kept, nor is the one that it replaces.
+        ended.keep(run(9), "b".into(), 11, Arc::new("large"));
+        assert!(!ended.knows(run(9)));
     }
 }

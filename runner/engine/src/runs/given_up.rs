@@ -17,9 +17,9 @@
 //! The [`Abandoner`] does the steps 3 and 4, so that neither the recorder nor the reaper waits for them. A lost attempt that
 //! the reaper takes over is handled in the same way, whichever node held it.
 //!
-//! A progress in a format, or with a state, that only newer builds know is no reason to end a run: a newer node can read
-//! it. Such an attempt is set aside at once. Nothing of its run is written, and this node only checks whether the attempt
-//! still exists.
+//! A progress in a format, or with a state or an error kind, that only newer builds know is no reason to end a run: a newer
+//! node can read it. Such an attempt is set aside at once. Nothing of its run is written, and this node only checks whether
+//! the attempt still exists.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -30,6 +30,7 @@ use heddle_domain::run::{Actions, AttemptKey, Past, Progress};
 use heddle_domain::state::{AttemptState, ErrorKind, RunState, TaskState};
 use heddle_domain::{Chain, Time};
 use heddle_store::live::{AttemptRow, EndedAttempt, Grant, Interrupted, RunWrite};
+use heddle_store::run::Outputs;
 
 use crate::node::Node;
 use crate::node::group_commit::is_passing;
@@ -201,11 +202,14 @@ impl Runs {
         let Some(context) = self.contexts_of(&[run]).await?.remove(&run) else {
             return Ok(false);
         };
-        let past = match self.node.store.run_detail(run).await {
+        let past = match self.node.store.run_detail(run, Outputs::None).await {
             Ok(detail) => detail.map(|detail| past_of(&detail.attempts)).unwrap_or_default(),
             Err(error) if error.is_passing() => return Err(error.into()),
-            // If the history cannot be read, the progress is made without it.
-            Err(_) => Vec::new(),
+            Err(error) => {
+                tracing::error!(error = %Chain(&error), %run, "cannot read the history of a run that is set to failed; \
+                    its progress is made without it");
+                Vec::new()
+            }
         };
         let progress = Progress::abandoned(&context.revision.plan, &past, at, WHY);
         let mut completion = self.node.completion("end_by_force").await?;
@@ -238,7 +242,7 @@ impl Runs {
     }
 }
 
-/// Whether the error is that only newer builds know the format, or a state, of a run's progress.
+/// Whether the error is that only newer builds know the format of a run's progress, or something in it.
 pub(crate) fn is_newer(error: &EngineError) -> bool {
     matches!(error, EngineError::Progress { error, .. } if error.is_newer())
 }

@@ -28,8 +28,11 @@
 //!
 //! A group's gate is an advisory lock, held from before the check until the commit, so that two nodes never admit runs
 //! of one group at once.
+//!
+//! A transaction that holds a group's gate when it creates a run of it (the links do) lets the run begin at once if it
+//! is the only run behind that gate: a short way, which saves the second transaction.
 
-use std::collections::{BTreeSet, HashMap, HashSet};
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::sync::Arc;
 
 use heddle_domain::Time;
@@ -38,10 +41,11 @@ use heddle_domain::notify::rules::{Notice, Telling};
 use heddle_domain::run::Event;
 use heddle_domain::spec::{NotifyEvent, Overlap};
 use heddle_domain::state::{RunState, Skip, Trigger};
-use heddle_store::live::{ActiveRun, AtGate, Completion, Gate, Grant, LockedRun, RunWrite};
+use heddle_store::live::{ActiveRun, AtGate, Completion, Gate, Grant, LockedRun, NewRun, RunWrite};
 use heddle_store::notice::NewNotices;
 
 use crate::node::catalog::{Revision, is_timed};
+use crate::node::short_ways::ShortWay;
 use crate::node::signals::Signal;
 use crate::runs::apply::After;
 use crate::runs::contexts::Contexts;
@@ -316,6 +320,48 @@ impl Runs {
             let why = BulkAction::CancelFor("cancelled because of a later run (overlap: cancel_previous)".into());
             if let Err(crate::ControlError::Engine(error)) = self.control(run, &why, "overlap").await {
                 return Err(error);
+            }
+        }
+        Ok(())
+    }
+
+    /// Of new runs whose groups' gates this transaction holds: lets those begin behind whose gates nothing else waits or
+    /// is active. The others wait, as every run at a gate.
+    pub(crate) async fn admit_new(
+        &self,
+        completion: &mut Completion,
+        runs: &mut [NewRun],
+        contexts: &[Arc<RunContext>],
+    ) -> Result<(), EngineError> {
+        if !self.node.short_ways.take(ShortWay::FollowerAtOnce) {
+            return Ok(());
+        }
+        let mut at_gates: BTreeMap<i64, Vec<usize>> = BTreeMap::new();
+        for (index, run) in runs.iter().enumerate() {
+            if run.gated && !run.follows {
+                at_gates.entry(run.group_id).or_default().push(index);
+            }
+        }
+        // The order among several is for the general way.
+        at_gates.retain(|_, indexes| indexes.len() == 1);
+        let groups: Vec<i64> = at_gates.keys().copied().collect();
+        for group in completion.vacant_gates(&groups).await? {
+            for &index in &at_gates[&group] {
+                let (run, context) = (&mut runs[index], &contexts[index]);
+                let spec = &context.revision.plan.spec;
+                let applicant = Applicant {
+                    run: run.id,
+                    trigger: run.trigger,
+                    timed: is_timed(run.trigger, run.source.is_some()),
+                    overlap: spec.overlap,
+                    max_active: spec.max_active_runs,
+                };
+                let mut admission = Admission::default();
+                admit(&[], &[applicant], &mut admission);
+                if !admission.admitted.is_empty() {
+                    self.node.short_ways.took(ShortWay::FollowerAtOnce);
+                    self.begin_at_creation(run, &context.revision);
+                }
             }
         }
         Ok(())

@@ -207,7 +207,9 @@ impl Runs {
         if !self.node.short_ways.take(ShortWay::QueuedAtOnce) {
             return None;
         }
-        target(revision, at)
+        let target = target(revision, at)?;
+        self.node.short_ways.took(ShortWay::QueuedAtOnce);
+        Some(target)
     }
 
     /// Wakes polls for new rows, here and on other nodes.

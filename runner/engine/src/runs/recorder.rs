@@ -134,6 +134,9 @@ impl Commits for Outcomes {
                 continue;
             };
             carried += lines.len();
+            if !lines.is_empty() {
+                runs.node.short_ways.took(ShortWay::LinesWithOutcome);
+            }
             report.lines = lines;
             let (run, at) = (report.run, report.at);
             runs.held.release(run, at);
@@ -260,6 +263,7 @@ async fn record_single_task(
         .store
         .complete_single_task(rows, &lines, runs.lease(), runs.node.identity.id)
         .await?;
+    runs.node.short_ways.took(ShortWay::SingleTaskEnd);
     if owned.len() < rows.len() {
         tracing::info!(
             refused = rows.len() - owned.len(),

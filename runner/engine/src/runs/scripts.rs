@@ -167,10 +167,10 @@ impl Runs {
             };
             match apart(self.load_script(&facts).await)? {
                 Ok(_) => loaded += 1,
-                Err(Ending::Failed { message, .. }) => {
-                    tracing::warn!(script = name, message, "cannot load a script; its runs fail")
+                Err(ending) => {
+                    let error = ending.why();
+                    tracing::warn!(script = name, error, "cannot load a script; its runs fail");
                 }
-                Err(_) => tracing::warn!(script = name, "cannot load a script; its runs fail"),
             }
         }
         Ok(loaded)
@@ -194,10 +194,7 @@ impl Engine {
     ) -> UseCase<'a, Result<Result<Script, String>, EngineError>> {
         Box::pin(async move {
             let loaded = apart(self.runs.load_script(script).await)?;
-            Ok(loaded.map_err(|ending| match ending {
-                Ending::Failed { message, .. } => message,
-                _ => String::new(),
-            }))
+            Ok(loaded.map_err(Ending::why))
         })
     }
 }

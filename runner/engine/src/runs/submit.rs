@@ -195,10 +195,14 @@ impl Commits for Submissions {
         own.hand_out(batch.iter_mut().map(|request| &mut request.run));
         let runs: Vec<&NewRun> = batch.iter().map(|request| &request.run).collect();
         let (store, lease, clock) = (&own.node.store, own.lease(), &*own.node.clock);
-        let created = match own.node.short_ways.take(ShortWay::PlainRuns) {
-            true => store.create_runs(&runs, lease, clock).await?,
-            false => store.settle_and_create_runs(&runs, lease, clock).await?,
+        let are_plain = own.node.short_ways.take(ShortWay::PlainRuns) && runs.iter().all(|run| run.is_plain());
+        let created = match are_plain {
+            true => store.create_plain_runs(&runs, lease, clock).await?,
+            false => store.create_runs(&runs, lease, clock).await?,
         };
+        if are_plain {
+            own.node.short_ways.took(ShortWay::PlainRuns);
+        }
         Ok((created.clone(), created))
     }
 
@@ -368,6 +372,15 @@ impl Runs {
         (rows, queued)
     }
 
+    /// Lets a run that has been laid out begin in the transaction that creates it.
+    pub(crate) fn begin_at_creation(&self, run: &mut NewRun, revision: &Revision) {
+        (run.ready, run.queued) = self.first_rows(revision, &revision.start.2);
+        run.state = RunState::Running;
+        run.progress = revision.start.0.clone();
+        run.announces_start = revision.subscriptions.group(NotifyEvent::Started);
+        (run.gated, run.waiting_for) = (false, None);
+    }
+
     /// A run as it is stored, and as it is kept in memory.
     pub(crate) fn lay_out(
         &self,
@@ -382,14 +395,12 @@ impl Runs {
         let gated = revision.is_gated(request.trigger, sourced);
         let follows = revision.follows(request.trigger);
         let deadline_at = plan.deadline.map(|span| now + span.chrono());
-        let ready = if gated { &[][..] } else { &revision.start.2 };
-        let (rows, queued) = self.first_rows(revision, ready);
-        let run = NewRun {
+        let mut run = NewRun {
             id,
             group_id: revision.group_id,
             revision_id: revision.id,
             resolution_id: Some(resolution.id),
-            state: if gated { RunState::Waiting } else { RunState::Running },
+            state: RunState::Waiting,
             trigger: request.trigger,
             priority: request.urgency.priority(plan.spec.priority),
             logical_time: request.logical_time,
@@ -407,22 +418,21 @@ impl Runs {
             source: request.source,
             created_by: request.created_by,
             waiting_for: gated.then(|| if follows { json!([]) } else { json!({"turn": true}) }),
-            progress: if gated {
-                revision.waiting.clone()
-            } else {
-                revision.start.0.clone()
-            },
-            ready: rows,
-            queued,
+            progress: revision.waiting.clone(),
+            ready: Vec::new(),
+            queued: Vec::new(),
             gated,
             follows,
             instant: matches!(
                 request.trigger,
                 Trigger::Schedule | Trigger::Upstream | Trigger::Backfill
             ),
-            announces_start: !gated && revision.subscriptions.group(NotifyEvent::Started),
+            announces_start: false,
             audited: None,
         };
+        if !gated {
+            self.begin_at_creation(&mut run, revision);
+        }
         let context = RunContext {
             facts: RunFacts::of(&run),
             revision: revision.clone(),

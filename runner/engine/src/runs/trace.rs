@@ -13,10 +13,10 @@
 use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, OnceLock};
 
-use heddle_domain::Time;
 use heddle_domain::id::RunId;
 use heddle_domain::run::AttemptKey;
 use heddle_domain::state::{AttemptState, ErrorKind, RunState, Trigger};
+use heddle_domain::{Time, hex};
 use heddle_store::live::{AttemptRow, Interrupted};
 use heddle_store::message::Finish;
 use prometheus::{Histogram, HistogramOpts};
@@ -129,7 +129,6 @@ fn digest(digested: &Sha256) -> SpanBytes {
 
 /// An attempt in the format of the header `traceparent`, for outgoing calls.
 pub(crate) fn traceparent(run: RunId, at: AttemptKey) -> String {
-    let hex = |bytes: &[u8]| bytes.iter().map(|byte| format!("{byte:02x}")).collect::<String>();
     format!("00-{}-{}-01", run.0.simple(), hex(&attempt_span_id(run, at)))
 }
 

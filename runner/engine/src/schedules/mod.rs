@@ -28,7 +28,7 @@ pub(crate) use scheduler::{Freer, LookAhead, Scheduler};
 pub(crate) struct Schedules {
     node: Arc<Node>,
     runs: Arc<Runs>,
-    /// The sources of the instants of open backfills.
+    /// The sources of the instants of backfills that go on, or whose dependants do.
     sources: Cache<Uuid, Arc<backfill::Source>>,
     /// Events between groups that are left for later.
     left_events: links::Left,

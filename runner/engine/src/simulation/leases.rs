@@ -52,6 +52,9 @@ async fn a_run_of_a_newer_format_is_left_to_newer_nodes() {
     is_left_to_newer_nodes("'\\x800003'::bytea || progress", "substr(progress, 4)").await;
     // The state of its task.
     is_left_to_newer_nodes("set_byte(progress, 1, 10)", "set_byte(progress, 1, 1)").await;
+    // The kind of its error, in a section.
+    let older = "substr(progress, 1, length(progress) - 5)";
+    is_left_to_newer_nodes("progress || '\\x0103000078'::bytea", older).await;
 }
 
 async fn is_left_to_newer_nodes(newer: &str, older: &str) {

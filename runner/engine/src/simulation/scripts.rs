@@ -4,6 +4,7 @@
 use std::path::PathBuf;
 
 use futures::FutureExt;
+use heddle_domain::hex;
 use heddle_sandbox::{Language, RuntimeBundle};
 use heddle_store::runtime::RuntimeWrite;
 use heddle_store::script::ScriptWrite;
@@ -66,7 +67,7 @@ impl Refuses {
 
 impl World {
     async fn script(&self, name: &str, text: &str, world: &str, runtime_tag: Option<&str>) {
-        let digest: String = Sha256::digest(text).iter().map(|byte| format!("{byte:02x}")).collect();
+        let digest = hex(&Sha256::digest(text)[..]);
         let write = ScriptWrite {
             name,
             digest: &digest,

@@ -18,6 +18,7 @@ mod views;
 use std::time::Duration;
 
 use futures::future::BoxFuture;
+use heddle_domain::Name;
 use heddle_domain::id::RunId;
 use heddle_engine::{Engine, EngineError};
 
@@ -35,9 +36,22 @@ pub fn shown_runs(engine: &Engine) -> heddle_engine::RunObject {
                     Ok(run) => serde_json::to_string(&run).map(Some).map_err(EngineError::unreadable),
                     Err(Refusal::NotFound { .. }) => Ok(None),
                     Err(Refusal::Store(error)) => Err(error.into()),
-                    Err(refused) => Err(EngineError::unreadable(format!("run {id}: {refused:?}"))),
+                    Err(refused) => Err(EngineError::unreadable(format!("run {id}: {}", refused.causes()))),
                 }
             })
         },
     )
+}
+
+/// Refuses to change a group that Heddle keeps for a topic, and to submit runs to it: workers would send their messages.
+pub(crate) async fn not_of_topic(engine: &Engine, group: &Name) -> Result<(), Refusal> {
+    match engine.store().topic_of_group(group).await? {
+        None => Ok(()),
+        Some(topic) => Err(Refusal::Conflict {
+            detail: format!(
+                "the group `{group}` is internal to the topic `{topic}`; change the topic, or send messages to it, instead"
+            ),
+            existing: None,
+        }),
+    }
 }

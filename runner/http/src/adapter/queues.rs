@@ -1,7 +1,7 @@
 //! The contents of a queue.
 
 use heddle_api::{List, QueueTask};
-use heddle_engine::Engine;
+use heddle_engine::{Engine, EngineError};
 use heddle_store::queue_peek::{QueueCursor, QueuedTask};
 
 use super::Refusal;
@@ -88,12 +88,14 @@ pub(crate) async fn tasks(
     let mut items = Vec::with_capacity(found.len());
     for task in found {
         let revision = engine.catalog().revision(task.revision_id).await?;
-        let name = revision.plan.task(task.at.key.task).map(|task| task.name.to_string());
+        let (run, index) = (task.run, task.at.key.task);
+        let unknown = || EngineError::unreadable(format!("run {run} in queue {queue} has an unknown task {index}"));
+        let name = &revision.plan.task(index).ok_or_else(unknown)?.name;
         let (worker, lease_expires_at) = task.claim.unzip();
         items.push(QueueTask {
             run: task.run.0,
             group: revision.group_name.to_string(),
-            task: name.unwrap_or_default(),
+            task: name.to_string(),
             item: task.at.key.item,
             attempt: task.at.attempt,
             state: match worker {

@@ -1,6 +1,6 @@
 //! Why a route's request is not carried out, for all reasons.
 
-use heddle_domain::Faults;
+use heddle_domain::{Chain, Faults};
 use heddle_engine::heddle_sandbox::SourceFault;
 use heddle_engine::{ControlError, EngineError, SubmitError};
 use heddle_store::StoreError;
@@ -46,6 +46,26 @@ pub enum Refusal {
     Store(StoreError),
     /// 500, with the cause only in the log.
     Internal(Box<dyn std::error::Error + Send + Sync + 'static>),
+}
+
+impl Refusal {
+    /// Whether the same request may succeed later without anybody changing anything.
+    pub(crate) fn is_passing(&self) -> bool {
+        match self {
+            Self::Store(error) => error.is_passing(),
+            Self::Unavailable { .. } | Self::Overloaded { .. } => true,
+            _ => false,
+        }
+    }
+
+    /// With all causes, for the log.
+    pub(crate) fn causes(&self) -> String {
+        match self {
+            Self::Store(error) => Chain(error).to_string(),
+            Self::Internal(error) => Chain(&**error).to_string(),
+            other => format!("{other:?}"),
+        }
+    }
 }
 
 impl From<StoreError> for Refusal {

@@ -1,5 +1,6 @@
 //! Runs: submitting, reading, controlling.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use futures::{StreamExt, stream};
@@ -8,15 +9,15 @@ use heddle_domain::id::RunId;
 use heddle_domain::run::{self, Progress, TaskKey};
 use heddle_domain::state::{RunState, TaskState, Trigger};
 use heddle_domain::{Clock, Name, Time};
-use heddle_engine::{BulkAction, Clear, ControlError, Engine, EngineError};
+use heddle_engine::{BulkAction, Clear, ControlError, Engine, EngineError, Revision};
 use heddle_store::change::By;
-use heddle_store::run::{RunDetail, RunFilter as StoreFilter, RunRow};
+use heddle_store::run::{Outputs, RunDetail, RunFilter as StoreFilter, RunRow};
 use serde_json::Value;
 use uuid::Uuid;
 
 use super::Refusal;
 use super::cursor::before;
-use super::{not_found, views};
+use super::{not_found, not_of_topic, views};
 
 /// What people do to a run.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -108,6 +109,7 @@ fn manual_submission(group: &Name, submission: Submission, actor: &str) -> heddl
 }
 
 pub(crate) async fn submit(engine: &Engine, group: Name, given: Submission, actor: &str) -> Result<Run, Refusal> {
+    not_of_topic(engine, &group).await?;
     let submitted = engine.submit(manual_submission(&group, given, actor)).await?;
     views::new(engine, submitted)
 }
@@ -118,6 +120,7 @@ pub(crate) async fn submit_batch(
     given: Vec<Submission>,
     actor: &str,
 ) -> Result<Vec<Result<Uuid, Refusal>>, Refusal> {
+    not_of_topic(engine, &group).await?;
     let submissions = given
         .into_iter()
         .map(|given| manual_submission(&group, given, actor))
@@ -129,8 +132,13 @@ pub(crate) async fn submit_batch(
         .collect())
 }
 
-async fn detail(engine: &Engine, id: RunId) -> Result<RunDetail, Refusal> {
-    engine.store().run_detail(id).await?.ok_or_else(|| not_found("run", id))
+async fn row(engine: &Engine, id: RunId) -> Result<RunRow, Refusal> {
+    engine.store().run(id).await?.ok_or_else(|| not_found("run", id))
+}
+
+async fn detail(engine: &Engine, id: RunId, outputs: Outputs) -> Result<RunDetail, Refusal> {
+    let detail = engine.store().run_detail(id, outputs).await?;
+    detail.ok_or_else(|| not_found("run", id))
 }
 
 pub(crate) async fn get(engine: &Engine, id: RunId, wait: Duration) -> Result<Run, Refusal> {
@@ -142,7 +150,7 @@ pub(crate) async fn get_marked(engine: &Engine, id: RunId, wait: Duration) -> Re
     if !wait.is_zero() && engine.wait(id, wait).await?.is_none() {
         return Err(not_found("run", id));
     }
-    let detail = detail(engine, id).await?;
+    let detail = detail(engine, id, Outputs::All).await?;
     let mark = detail.mark.clone();
     Ok((views::full(engine, detail).await?, mark))
 }
@@ -227,19 +235,13 @@ pub(crate) async fn control(engine: &Engine, id: RunId, control: Control, actor:
             .map_err(|error| named_task(error, &cleared(id, &clear)))?;
         return get(engine, id, Duration::ZERO).await;
     }
-    let at = engine.clock().now();
-    let by = By { actor: &actor, at };
-    let before = detail(engine, id).await?;
+    let row = row(engine, id).await?;
     if let Control::Rerun(options) = control {
-        let new = rerun(engine, &before.run, options, &actor).await?;
+        let new = rerun(engine, &row, options, &actor).await?;
         return get(engine, new, Duration::ZERO).await;
     }
-    let run = views::full(engine, before).await?;
-    if !control.of_state().is_allowed(run.state) || !engine.store().delete_run(by, id).await? {
-        let detail = not_deleted(run.state);
-        return Err(Refusal::Conflict { detail, existing: None });
-    }
-    Ok(run)
+    forget(engine, id, &actor).await?;
+    Ok(views::run_of(row, None, None)?)
 }
 
 fn named(error: heddle_engine::ControlError, id: RunId) -> Refusal {
@@ -338,10 +340,11 @@ async fn try_control(
     match control {
         Control::Clear(clear) => {
             let revision = engine.catalog().revision(revision_id).await?;
+            again(&revision.group_name)?;
             let task = revision.plan.index(clear.task.as_str());
             let task = task.ok_or_else(|| not_found("task", &clear.task))?;
             if clear.item.is_some() {
-                let row = engine.store().run(id).await?.ok_or_else(|| not_found("run", id))?;
+                let row = row(engine, id).await?;
                 let progress =
                     Progress::from_bytes(&row.progress).map_err(|error| EngineError::Progress { run: id, error })?;
                 if progress.state(TaskKey { task, item: clear.item }).is_none() {
@@ -355,8 +358,13 @@ async fn try_control(
             let (group, name) = (revision.group_id, &revision.group_name);
             Ok(engine.check_rerun(group, name, options.force).await?)
         }
+        Control::Restart(_) => again(&engine.catalog().revision(revision_id).await?.group_name),
         _ => Ok(()),
     }
+}
+
+fn again(group: &str) -> Result<(), Refusal> {
+    heddle_engine::check_again(group).map_err(|detail| Refusal::Conflict { detail, existing: None })
 }
 
 /// The result for each run; `Err` says what stopped it.
@@ -377,7 +385,7 @@ async fn control_all(
             async move {
                 match control {
                     Control::Rerun(options) => {
-                        let row = engine.store().run(id).await?.ok_or_else(|| not_found("run", id))?;
+                        let row = row(&engine, id).await?;
                         rerun(&engine, &row, options, &actor).await.map(drop)
                     }
                     Control::Clear(clear) => engine
@@ -413,9 +421,8 @@ async fn forget(engine: &Engine, id: RunId, actor: &str) -> Result<(), Refusal> 
     if engine.store().delete_run(by, id).await? {
         return Ok(());
     }
-    let row = engine.store().run(id).await?.ok_or_else(|| not_found("run", id))?;
     Err(Refusal::Conflict {
-        detail: not_deleted(row.state),
+        detail: not_deleted(row(engine, id).await?.state),
         existing: None,
     })
 }
@@ -432,26 +439,24 @@ pub(crate) async fn cancel_group(engine: &Engine, group_id: i64, actor: String) 
         .await?
 }
 
-/// The run with the number of a task in its plan.
-async fn located(engine: &Engine, task: &TaskRef) -> Result<(RunDetail, TaskKey), Refusal> {
-    let detail = detail(engine, RunId(task.run)).await?;
-    let (revision, _) = views::plan_of(engine, &detail.run).await?;
+/// The key of a task run, and the plan that has its task.
+async fn located(engine: &Engine, task: &TaskRef) -> Result<(Arc<Revision>, TaskKey), Refusal> {
+    let row = row(engine, RunId(task.run)).await?;
+    let revision = engine.catalog().revision(row.revision_id).await?;
     let index = revision
         .plan
         .index(task.task.as_str())
         .ok_or_else(|| not_found("task", &task.task))?;
-    Ok((
-        detail,
-        TaskKey {
-            task: index,
-            item: task.item,
-        },
-    ))
+    let key = TaskKey {
+        task: index,
+        item: task.item,
+    };
+    Ok((revision, key))
 }
 
 pub(crate) async fn task(engine: &Engine, task: TaskRef) -> Result<TaskDetail, Refusal> {
-    let (detail, key) = located(engine, &task).await?;
-    let (revision, _) = views::plan_of(engine, &detail.run).await?;
+    let (revision, key) = located(engine, &task).await?;
+    let detail = detail(engine, RunId(task.run), Outputs::Of(key)).await?;
     views::task_detail(engine, &revision.plan, &detail, key.task, key.item)?
         .ok_or_else(|| not_found("item", task.item.map_or_else(String::new, |item| item.to_string())))
 }

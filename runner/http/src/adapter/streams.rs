@@ -3,6 +3,7 @@
 
 use std::collections::{BTreeMap, VecDeque};
 use std::hash::{DefaultHasher, Hash, Hasher};
+use std::io;
 use std::time::Duration;
 
 use futures::StreamExt;
@@ -13,13 +14,13 @@ use heddle_domain::plan::TaskIndex;
 use heddle_domain::run::TaskKey;
 use heddle_domain::state::{RunState, TaskState};
 use heddle_domain::{Clock, Name, Time};
-use heddle_engine::Engine;
+use heddle_engine::{Engine, EngineError};
 use heddle_store::live::LogRow;
 use heddle_store::log::{LogFilter, LogPosition, LogsSeen};
 use serde_json::{Value, json};
 
 use super::Refusal;
-use super::{cursor, not_found, views};
+use super::{cursor, not_found, runs, views};
 
 /// Which lines of a log are wanted.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -73,6 +74,32 @@ fn parse_cursor(text: &str) -> Option<LogPosition> {
     })
 }
 
+/// What a stream does when it cannot read its run.
+struct Trouble {
+    run: RunId,
+    is_logged: bool,
+}
+
+impl Trouble {
+    fn of(run: RunId) -> Self {
+        Self { run, is_logged: false }
+    }
+
+    /// After an error that may pass, the stream reads again. After any other, it breaks off with the returned error: without
+    /// its event `end`, so that nobody takes it for complete.
+    fn meet(&mut self, refusal: &Refusal) -> io::Result<()> {
+        let (error, run) = (refusal.causes(), self.run);
+        if !refusal.is_passing() {
+            tracing::error!(error, %run, "a stream breaks off, because its run cannot be read");
+            return Err(io::Error::other("the run cannot be read"));
+        }
+        if !std::mem::replace(&mut self.is_logged, true) {
+            tracing::warn!(error, %run, "a stream cannot read its run; trying again");
+        }
+        Ok(())
+    }
+}
+
 /// What is needed to read a run's log.
 struct LogReader {
     engine: Engine,
@@ -115,32 +142,37 @@ impl LogReader {
 
     async fn page(&self, limit: i64) -> Result<Vec<LogLine>, Refusal> {
         let rows = self.engine.store().logs(self.run, &self.filter, limit).await?;
-        Ok(rows.into_iter().map(|row| self.line(row)).collect())
+        rows.into_iter().map(|row| self.line(row)).collect()
     }
 
-    /// Lines that were not there before, whenever they were said.
-    async fn news(&self, seen: &mut LogsSeen) -> Result<Vec<LogLine>, Refusal> {
+    /// Lines that were not there before, whenever they were said, and whether the run had ended before they were read: then
+    /// no others follow.
+    async fn news(&self, seen: &mut LogsSeen) -> Result<(Vec<LogLine>, bool), Refusal> {
         let store = self.engine.store();
+        let over = store.run_ended(self.run).await? != Some(false);
         let rows = store.logs_unseen(self.run, &self.filter, seen, PAGE).await?;
         for row in &rows {
             let next = seen.entry(row.at).or_default();
             *next = (*next).max(row.line + 1);
         }
-        Ok(rows.into_iter().map(|row| self.line(row)).collect())
+        let lines: Result<Vec<_>, Refusal> = rows.into_iter().map(|row| self.line(row)).collect();
+        Ok((lines?, over))
     }
 
-    fn line(&self, row: LogRow) -> LogLine {
-        let key: TaskKey = row.at.key;
-        LogLine {
-            cursor: cursor_of(&row),
+    fn line(&self, row: LogRow) -> Result<LogLine, Refusal> {
+        let (key, cursor): (TaskKey, _) = (row.at.key, cursor_of(&row));
+        let name = self.names.get(key.task as usize).cloned();
+        let unknown = || EngineError::unreadable(format!("log line {cursor} of run {} has an unknown task", self.run));
+        Ok(LogLine {
+            task: name.ok_or_else(unknown)?,
+            cursor,
             at: row.time.into(),
-            task: self.names.get(key.task as usize).cloned().unwrap_or_default(),
             item: key.item,
             attempt: row.at.attempt,
             level: LEVELS.get(row.level as usize).copied().unwrap_or("info").to_owned(),
             message: row.message,
             fields: row.fields.map(fields_of),
-        }
+        })
     }
 }
 
@@ -172,29 +204,35 @@ pub(crate) async fn follow_logs(
     engine: Engine,
     run: RunId,
     query: LogQuery,
-) -> Result<BoxStream<'static, LogLine>, Refusal> {
+) -> Result<BoxStream<'static, io::Result<LogLine>>, Refusal> {
     let reader = LogReader::new(engine.clone(), run, &query).await?;
     let watch = engine.watch(run);
     let seen = match reader.filter.after {
         Some(after) => engine.store().logs_seen(run, after).await?,
         None => LogsSeen::new(),
     };
-    // Whether the run had ended before the last read: then that has read all there is.
-    let state = (reader, watch, seen, VecDeque::<LogLine>::new(), false);
-    let stream = stream::unfold(state, |(reader, watch, mut seen, mut waiting, mut ended)| async move {
+    let kept = (seen, Trouble::of(run));
+    let state = (reader, watch, kept, VecDeque::<io::Result<LogLine>>::new(), false);
+    let stream = stream::unfold(state, |(reader, watch, mut kept, mut waiting, mut ended)| async move {
         loop {
             if let Some(line) = waiting.pop_front() {
-                return Some((line, (reader, watch, seen, waiting, ended)));
+                return Some((line, (reader, watch, kept, waiting, ended)));
             }
             if ended || reader.engine.is_leaving() {
                 return None;
             }
-            let over = reader.engine.store().run_ended(reader.run).await.unwrap_or(Some(false)) != Some(false);
-            match reader.news(&mut seen).await {
-                Ok(lines) if lines.is_empty() && over => ended = true,
-                Ok(lines) if lines.is_empty() => watch.moved(POLL_EVERY).await,
-                Ok(lines) => waiting.extend(lines),
-                Err(_) => watch.moved(POLL_EVERY).await,
+            let (seen, trouble) = &mut kept;
+            match reader.news(seen).await {
+                Ok((lines, over)) if lines.is_empty() && over => ended = true,
+                Ok((lines, _)) if lines.is_empty() => watch.moved(POLL_EVERY).await,
+                Ok((lines, _)) => waiting.extend(lines.into_iter().map(Ok)),
+                Err(refusal) => match trouble.meet(&refusal) {
+                    Ok(()) => watch.moved(POLL_EVERY).await,
+                    Err(broken) => {
+                        waiting.push_back(Err(broken));
+                        ended = true;
+                    }
+                },
             }
         }
     });
@@ -324,18 +362,17 @@ pub(crate) async fn events(
     engine: Engine,
     run: RunId,
     cursor: Option<String>,
-) -> Result<BoxStream<'static, RunEvent>, Refusal> {
+) -> Result<BoxStream<'static, io::Result<RunEvent>>, Refusal> {
     let resumed = match &cursor {
         Some(text) => Some(cursor::read(text, Shown::parse)?),
         None => None,
     };
-    if engine.store().run_ended(run).await?.is_none() {
-        return Err(not_found("run", run));
-    }
     let watch = engine.watch(run);
+    // Before the answer begins, so that an error is its status.
+    let first = Some(runs::get(&engine, run, Duration::ZERO).await?);
     let count = resumed.map_or(0, |shown| shown.count);
-    let follower = (Seen::default(), count, resumed);
-    let state = (engine, watch, follower, VecDeque::<RunEvent>::new(), false);
+    let follower = (Seen::default(), count, resumed, first, Trouble::of(run));
+    let state = (engine, watch, follower, VecDeque::<io::Result<RunEvent>>::new(), false);
     let stream = stream::unfold(
         state,
         move |(engine, watch, mut follower, mut waiting, mut ended)| async move {
@@ -346,22 +383,33 @@ pub(crate) async fn events(
                 if ended || engine.is_leaving() {
                     return None;
                 }
-                let detail = match engine.store().run_detail(run).await {
-                    Ok(Some(detail)) => views::full(&engine, detail).await.ok(),
-                    Ok(None) => {
+                let (seen, count, resumed, first, trouble) = &mut follower;
+                let read = match first.take() {
+                    Some(first) => Ok(first),
+                    None => runs::get(&engine, run, Duration::ZERO).await,
+                };
+                let detail = match read {
+                    Ok(detail) => detail,
+                    // It was deleted.
+                    Err(Refusal::NotFound { .. }) => {
                         ended = true;
                         continue;
                     }
-                    Err(_) => None,
-                };
-                let Some(detail) = detail else {
-                    watch.moved(POLL_EVERY).await;
-                    continue;
+                    Err(refusal) => {
+                        match trouble.meet(&refusal) {
+                            Ok(()) => watch.moved(POLL_EVERY).await,
+                            Err(broken) => {
+                                waiting.push_back(Err(broken));
+                                ended = true;
+                            }
+                        }
+                        continue;
+                    }
                 };
                 ended = detail.state.is_final();
-                let (seen, count, resumed) = &mut follower;
                 let before = *count;
-                waiting.extend(seen.events(&detail, engine.clock().now(), count));
+                let events = seen.events(&detail, engine.clock().now(), count);
+                waiting.extend(events.into_iter().map(Ok));
                 // Nothing has changed since the event that is resumed from.
                 if resumed.take().is_some_and(|shown| shown.digest == seen.digest()) {
                     waiting.clear();

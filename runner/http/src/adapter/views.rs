@@ -7,7 +7,7 @@ use heddle_domain::Time;
 use heddle_domain::id::RunId;
 use heddle_domain::plan::{Plan, PlanTask, TaskIndex};
 use heddle_domain::run::{Progress, TaskKey};
-use heddle_domain::state::{ErrorKind, TaskState};
+use heddle_domain::state::{AttemptState, ErrorKind, TaskState};
 use heddle_engine::{Engine, EngineError, Resolution, Revision, Submitted};
 use heddle_store::StoreError;
 use heddle_store::run::{AttemptView, OverrideView, RunDetail, RunRow, WaitView, reasons};
@@ -301,10 +301,7 @@ fn task_run(
     } else {
         None
     };
-    let output = output_of(state, last, last_override).map(|(table, output)| {
-        let row = format_args!("{run}/{}/{}", key.task, key.item_number());
-        StoreError::json_in(output, (table, "output"), row)
-    });
+    let (output, is_omitted) = output_of(state, last, last_override, (run, key))?;
     let task = &plan.tasks[key.task as usize];
     Ok(TaskRun {
         task: task.name.to_string(),
@@ -318,7 +315,8 @@ fn task_run(
             .map(|waits| wait_of(waits, task)),
         started_at: found.attempts.first().map(|attempt| attempt.started_at.into()),
         finished_at: finished.map(Into::into),
-        output: output.transpose()?,
+        output,
+        output_omitted: is_omitted.then_some(true),
         error: match last_override {
             Some(last_override) if state == TaskState::Failed => {
                 let message = format!("set to failed by {}: {}", last_override.actor, last_override.reason);
@@ -342,19 +340,24 @@ fn task_run(
     })
 }
 
-/// The later one of an attempt's output and an operator's, with its table.
-fn output_of<'a>(
+/// The later one of an attempt's output and an operator's, and whether there is one that was left out when they were read.
+fn output_of(
     state: TaskState,
-    last: Option<&'a AttemptView>,
-    last_override: Option<&'a OverrideView>,
-) -> Option<(&'static str, &'a str)> {
-    if state != TaskState::Succeeded {
-        return None;
-    }
-    match last_override {
-        Some(last_override) => Some(("overrides", last_override.output.as_deref()?)),
-        None => Some(("attempts", last?.output.as_deref()?)),
-    }
+    last: Option<&AttemptView>,
+    last_override: Option<&OverrideView>,
+    (run, key): (RunId, TaskKey),
+) -> Result<(Option<Json>, bool), StoreError> {
+    let (table, output, bytes) = match (last_override, last) {
+        _ if state != TaskState::Succeeded => ("attempts", None, None),
+        (Some(set), _) => ("overrides", set.output.as_deref(), set.output_bytes),
+        (None, Some(last)) => ("attempts", last.output.as_deref(), last.output_bytes),
+        (None, None) => ("attempts", None, None),
+    };
+    let read = output.map(|output| {
+        let row = format_args!("{run}/{}/{}", key.task, key.item_number());
+        StoreError::json_in(output, (table, "output"), row)
+    });
+    Ok((read.transpose()?, output.is_none() && bytes.is_some()))
 }
 
 /// A mapped task as a whole: when its items ran, their outputs joined. An override of the whole holds until an item
@@ -380,9 +383,15 @@ fn mapped(
         whole.finished_at = last.or(whole.finished_at);
     }
     let in_effect = last_override.is_some_and(|last_override| last.is_none_or(|last| last <= last_override.at.into()));
-    let said = in_effect && whole.state == TaskState::Succeeded && whole.output.is_some();
+    let has_output = whole.output.is_some() || whole.output_omitted.is_some();
+    let said = in_effect && whole.state == TaskState::Succeeded && has_output;
     if matches!(whole.state, TaskState::Succeeded | TaskState::Failed) && !said {
-        whole.output = Some(Json::array(items.iter().map(|item| item.output.as_ref())));
+        // Without the outputs of some items, it would not be the task's.
+        whole.output_omitted = items.iter().find_map(|item| item.output_omitted);
+        whole.output = match whole.output_omitted {
+            Some(_) => None,
+            None => Some(Json::array(items.iter().map(|item| item.output.as_ref()))),
+        };
     }
     if whole.state == TaskState::Failed
         && let Some((kind, message)) = failure
@@ -409,6 +418,34 @@ fn failure_of(attempt: &AttemptView) -> Option<Failure> {
     })
 }
 
+/// An item that a mapped task had before it was expanded again: it is as its last attempt left it.
+fn former_item(
+    engine: &Engine,
+    plan: &Plan,
+    run: RunId,
+    key: TaskKey,
+    attempts: &[AttemptView],
+) -> Result<Option<TaskRun>, StoreError> {
+    let Some(last) = attempts.last() else {
+        return Ok(None);
+    };
+    let state = match last.state {
+        AttemptState::Running => TaskState::Running,
+        AttemptState::Succeeded if last.skipped => TaskState::Skipped,
+        AttemptState::Succeeded => TaskState::Succeeded,
+        AttemptState::Failed | AttemptState::TimedOut | AttemptState::Lost => TaskState::Failed,
+        AttemptState::Cancelled => TaskState::Cancelled,
+    };
+    let found = Found {
+        attempts,
+        last_override: None,
+        cleared: None,
+        due: None,
+        waits: None,
+    };
+    task_run(engine, plan, run, key, state, &found).map(Some)
+}
+
 /// One task run with its attempts.
 pub(crate) fn task_detail(
     engine: &Engine,
@@ -419,13 +456,15 @@ pub(crate) fn task_detail(
 ) -> Result<Option<TaskDetail>, Refusal> {
     let tasks = task_runs(engine, plan, detail)?;
     let name = plan.tasks[index as usize].name.as_str();
-    let Some(task) = tasks.into_iter().find(|task| task.task == name && task.item == item) else {
-        return Ok(None);
+    let key = TaskKey { task: index, item };
+    let mut by_key = detail.attempts.chunk_by(|one, next| one.key == next.key);
+    let attempts = by_key.find(|some| some[0].key == key).unwrap_or_default();
+    let task = match tasks.into_iter().find(|task| task.task == name && task.item == item) {
+        None => former_item(engine, plan, RunId(detail.run.id), key, attempts)?,
+        known => known,
     };
-    let attempts = detail
-        .attempts
+    let attempts = attempts
         .iter()
-        .filter(|attempt| attempt.key == TaskKey { task: index, item })
         .map(|attempt| Attempt {
             attempt: attempt.attempt,
             state: attempt.state,
@@ -438,5 +477,5 @@ pub(crate) fn task_detail(
             cpu_ms: attempt.cpu_micros.map(|micros| (micros as u64).div_ceil(1_000)),
         })
         .collect();
-    Ok(Some(TaskDetail { task, attempts }))
+    Ok(task.map(|task| TaskDetail { task, attempts }))
 }

@@ -45,6 +45,7 @@ pub(crate) fn routes() -> Vec<Route> {
         .takes_spec(of::<GroupPatch>())
         .optional()
         .answers(200, of::<Group>())
+        .problem(409, "The group is internal to a topic.")
         .problem(412, "`If-Match` names another revision.")
         .problem(422, "The result is not valid; `errors` has each error with its place."),
         switch(

@@ -9,6 +9,7 @@ use heddle_api::{
 use heddle_domain::Name;
 use heddle_domain::executor::Executor;
 use heddle_domain::state::RunState;
+use heddle_domain::topic::topic_of;
 use heddle_engine::put_group::{Checked, GroupRefused, check_group, put_group, read_group};
 use heddle_store::group::{GroupDelete, GroupFilter, GroupRow, GroupSwitch, IfMatch, RevisionRow};
 use serde_json::{Map, Value, json};
@@ -70,6 +71,7 @@ pub(crate) fn routes() -> Vec<Route> {
         )
         .takes_spec(of::<heddle_api::GroupPut>())
         .answers_put(of::<Group>())
+        .problem(409, "The group is internal to a topic.")
         .problem(
             412,
             "`If-Match` names another revision, or `If-None-Match` is `*` and the group exists.",
@@ -92,7 +94,8 @@ pub(crate) fn routes() -> Vec<Route> {
         .answers(200, of::<Detached>())
         .problem(
             409,
-            "The group depends on other groups, tasks of other groups start it, or runs are active.",
+            "The group depends on other groups, tasks of other groups start it, runs are active, or the group is internal \
+            to a topic.",
         )
         .problem(412, "`If-Match` names another revision."),
         Route::new(
@@ -142,6 +145,7 @@ pub(crate) fn routes() -> Vec<Route> {
             enable,
         )
         .answers(200, of::<Group>())
+        .problem(409, "The group is internal to a topic.")
         .problem(412, "`If-Match` names another revision."),
         Route::new(
             Method::Post,
@@ -154,6 +158,7 @@ pub(crate) fn routes() -> Vec<Route> {
         .takes(of::<DisableRequest>())
         .optional()
         .answers(200, of::<Group>())
+        .problem(409, "The group is internal to a topic.")
         .problem(412, "`If-Match` names another revision."),
         Route::new(
             Method::Get,
@@ -346,6 +351,11 @@ async fn save(mut request: Request) -> Outcome {
 
 /// Checks and stores a group's spec.
 pub(crate) async fn put_spec(request: &Request, name: &Name, mut value: Value, if_match: Option<IfMatch>) -> Outcome {
+    adapter::not_of_topic(&request.app.engine, name).await?;
+    if topic_of(name).is_some() {
+        let detail = format!("the name `{name}` is reserved: Heddle gives such names to the internal groups of topics");
+        return Err(Problem::invalid_at("", detail));
+    }
     let enabled = strip(&mut value, name)?;
     let store = &request.app.store;
     let spec = read_group(store, name, &value, request.now).await?;
@@ -382,6 +392,7 @@ async fn delete(request: Request) -> Outcome {
     let name = request.name("name", "group")?;
     let force = request.flag("force", false)?;
     let if_match = request.if_match()?;
+    adapter::not_of_topic(&request.app.engine, &name).await?;
     match request
         .app
         .store
@@ -513,6 +524,7 @@ async fn graph(request: Request) -> Outcome {
 async fn set_enabled(request: &Request, enabled: bool) -> Result<GroupRow, Problem> {
     let name = request.name("name", "group")?;
     let if_match = request.if_match()?;
+    adapter::not_of_topic(&request.app.engine, &name).await?;
     let store = &request.app.store;
     match store.set_group_enabled(request.by(), &name, enabled, if_match).await? {
         GroupSwitch::Done(row) => Ok(row),

@@ -21,6 +21,7 @@ use uuid::Uuid;
 
 use super::topics::{end_empty, find};
 use crate::access::{Access, refused};
+use crate::body;
 use crate::describe::of;
 use crate::problem::Problem;
 use crate::request::{Outcome, Request, no_content, ok};
@@ -159,7 +160,12 @@ async fn take(mut request: Request) -> Outcome {
         let body = std::mem::replace(request.body.get_mut(), Body::empty());
         return take_stream(&request, ingestion, body).await;
     }
-    request.is_json()?;
+    request.is_json().map_err(|_| {
+        Problem::new(
+            StatusCode::UNSUPPORTED_MEDIA_TYPE,
+            "the body must be application/json, or application/x-ndjson with one message per line",
+        )
+    })?;
     let bytes_max = request.app.config.batch_bytes_max;
     let bytes = request.bytes(bytes_max).await?;
     if bytes.trim_ascii().is_empty() {
@@ -350,14 +356,10 @@ impl Reader {
                         false => self.settle().await,
                     }
                 }
-                Ok(Some(Err(_))) => {
+                Ok(Some(Err(error))) => {
                     // Complete lines are taken, as if the stream had ended there.
                     self.pass_on(true).await;
-                    let broken = Piece::Broken(
-                        StatusCode::BAD_REQUEST,
-                        "the connection closed before the body was \
-                        complete",
-                    );
+                    let broken = Piece::Broken(StatusCode::BAD_REQUEST, body::broken(&error));
                     let _ = self.pieces.send(broken).await;
                     return;
                 }

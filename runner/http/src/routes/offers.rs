@@ -6,7 +6,7 @@ use std::sync::Arc;
 use axum::http::StatusCode;
 use heddle_api::{List, Occurrence, Offer, OfferSpec, OfferTerms};
 use heddle_domain::bounded::or_trouble;
-use heddle_domain::dispatch::{Offer as Compiled, check_audience};
+use heddle_domain::dispatch::{Offer as Compiled, check_audience, check_user};
 use heddle_domain::schema::Schema;
 use heddle_domain::{Fault, Faults, Name, Time};
 use heddle_store::Store;
@@ -154,10 +154,14 @@ async fn write(request: &Request, id: &Name, mut body: Value, only_new: bool) ->
     let before = store.offer(id).await?;
     let created_at = before.as_ref().map_or(request.now, |row| row.created_at);
     let template = spec.template.clone();
+    let user = check_user(&spec.audience);
     let compiled = Compiled::compile(spec, created_at);
     let mut faults = Faults::default();
     if let Err(found) = &compiled {
         found.0.iter().for_each(|fault| faults.push(fault.clone()));
+    }
+    if let (Err(detail), false) = (user, faults.0.iter().any(|fault| fault.pointer == "/audience")) {
+        faults.add("/audience", detail);
     }
     if let Some(template) = template {
         match store.template(&template).await? {

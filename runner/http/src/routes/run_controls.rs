@@ -57,7 +57,10 @@ pub(crate) fn routes() -> Vec<Route> {
         .takes(of::<ScriptsChoice>())
         .optional()
         .answers(200, of::<Run>())
-        .problem(409, "The run is not failed or cancelled."),
+        .problem(
+            409,
+            "The run is not failed or cancelled, or it carries a batch of messages.",
+        ),
         Route::new(
             Method::Post,
             "/v1/runs/{id}/rerun",
@@ -72,7 +75,10 @@ pub(crate) fn routes() -> Vec<Route> {
         .takes(of::<RerunOptions>())
         .optional()
         .answers(202, of::<Run>())
-        .problem(409, "The group is disabled, and `force` is not `true`."),
+        .problem(
+            409,
+            "The group is disabled, and `force` is not `true`; or the run carries a batch of messages.",
+        ),
         Route::new(
             Method::Put,
             "/v1/runs/{id}/state",

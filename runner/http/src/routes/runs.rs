@@ -6,8 +6,8 @@ use axum::http::{HeaderValue, StatusCode, header};
 use axum::response::sse::{Event, KeepAlive, Sse};
 use axum::response::{IntoResponse, Response};
 use bytes::Bytes;
-use futures::StreamExt;
 use futures::stream::BoxStream;
+use futures::{StreamExt, TryStreamExt};
 use heddle_api::{Batch, BatchItem, BatchResults, List, Moment, Run, Submission};
 use heddle_domain::id::RunId;
 use heddle_domain::schedule::local::{parse_moment as parse_day, parse_zone};
@@ -52,7 +52,7 @@ pub(crate) fn routes() -> Vec<Route> {
         .problem(
             409,
             "A run with this key or these params exists (`existing` is its id), or the group is \
-                disabled.",
+                disabled or internal to a topic.",
         ),
         Route::new(
             Method::Post,
@@ -70,7 +70,8 @@ pub(crate) fn routes() -> Vec<Route> {
             "`true`: submit even if the group is disabled. Default: `false`.",
         )
         .takes(of::<Batch>())
-        .answers(202, of::<BatchResults>()),
+        .answers(202, of::<BatchResults>())
+        .problem(409, "The group is internal to a topic."),
         filters(Route::new(
             Method::Get,
             "/v1/runs",
@@ -501,28 +502,28 @@ async fn events(request: Request) -> Outcome {
     Ok(server_sent(
         request.app.engine.clone(),
         stream
-            .map(|event| (event.cursor.clone(), event.kind.clone(), json!(event)))
+            .map_ok(|event| (event.cursor.clone(), event.kind.clone(), json!(event)))
             .boxed(),
     ))
 }
 
 /// Server-sent events of (id, name, data), ended by an event `end`. A node that stops ends the answer without it: the
-/// reader continues at another node, with its last id.
-pub(crate) fn server_sent(engine: Engine, stream: BoxStream<'static, (String, String, Value)>) -> Response {
+/// reader continues at another node, with its last id. An error breaks the answer off.
+pub(crate) fn server_sent(
+    engine: Engine,
+    stream: BoxStream<'static, std::io::Result<(String, String, Value)>>,
+) -> Response {
+    let end = async move {
+        (!engine.is_leaving()).then(|| Ok::<_, std::io::Error>(Event::default().event("end").data("{}")))
+    };
     let events = stream
-        .map(|(id, kind, data)| {
+        .map_ok(|(id, kind, data)| {
             Event::default()
                 .id(one_line(&id))
                 .event(one_line(&kind))
                 .data(data.to_string())
         })
-        .chain(
-            futures::stream::once(
-                async move { (!engine.is_leaving()).then(|| Event::default().event("end").data("{}")) },
-            )
-            .filter_map(std::future::ready),
-        )
-        .map(Ok::<_, std::convert::Infallible>);
+        .chain(futures::stream::once(end).filter_map(std::future::ready));
     let mut response = Sse::new(events).keep_alive(KeepAlive::default()).into_response();
     // Proxies that buffer answers would hold events back.
     response

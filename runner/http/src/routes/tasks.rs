@@ -1,6 +1,6 @@
 //! Task runs: attempts, logs, overrides.
 
-use futures::StreamExt;
+use futures::{StreamExt, TryStreamExt};
 use heddle_api::{ClearTask, List, LogLine, TaskDetail, TaskOverride};
 use heddle_domain::fault::one_of;
 use heddle_domain::id::RunId;
@@ -105,7 +105,10 @@ pub(crate) fn routes() -> Vec<Route> {
             retry,
         ))
         .answers(200, of::<TaskDetail>())
-        .problem(409, "The state of the task run does not allow it."),
+        .problem(
+            409,
+            "The state of the task run does not allow it, or the run carries a batch of messages.",
+        ),
         item(Route::new(
             Method::Post,
             "/v1/runs/{id}/tasks/{task}/clear",
@@ -121,7 +124,7 @@ pub(crate) fn routes() -> Vec<Route> {
         .takes(of::<ClearTask>())
         .optional()
         .answers(200, of::<TaskDetail>())
-        .problem(409, "The run has not ended."),
+        .problem(409, "The run has not ended, or it carries a batch of messages."),
     ]
 }
 
@@ -182,7 +185,7 @@ async fn logs(request: Request, query: LogQuery) -> Outcome {
         return Ok(server_sent(
             request.app.engine.clone(),
             lines
-                .map(|line| (line.cursor.clone(), "log".to_owned(), json!(line)))
+                .map_ok(|line| (line.cursor.clone(), "log".to_owned(), json!(line)))
                 .boxed(),
         ));
     }

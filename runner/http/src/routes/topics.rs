@@ -45,7 +45,8 @@ pub(crate) fn routes() -> Vec<Route> {
         .answers_put(of::<heddle_api::Topic>())
         .problem(
             409,
-            "The topic has messages, so `granularity`, `timezone` and `send_at` cannot change.",
+            "The topic has messages, so `granularity`, `timezone` and `send_at` cannot change; or another group has the \
+            name of the topic's internal group.",
         )
         .problem(422, "The topic is not valid; `errors` has each error with its place."),
         Route::new(Method::Get, "/v1/topics/{topic}", Access::View, "Get a topic", get)
@@ -58,6 +59,7 @@ pub(crate) fn routes() -> Vec<Route> {
             "Delete a topic with all its messages",
             delete,
         )
+        .detail("Batches that wait in the topic's queue, or that its workers have, are cancelled.")
         .answers_empty(204)
         .problem(
             409,
@@ -176,6 +178,12 @@ async fn save(mut request: Request) -> Outcome {
             let detail = format!("`{field}` names something that was deleted in the meantime");
             return Err(Problem::invalid_at(format!("/{field}"), detail));
         }
+        TopicPut::Taken(group) => {
+            return Err(Problem::conflict(format!(
+                "the topic `{name}` needs the group `{group}` for its batches, and there is another group of this name; \
+                delete that group first"
+            )));
+        }
         TopicPut::Fixed(field) => {
             return Err(Problem::conflict(format!(
                 "the topic `{name}` has messages, so its `{field}` cannot change; cancel the messages and wait until \
@@ -276,7 +284,13 @@ async fn look_up(request: &Request, name: &Name, spec: &TopicSpec) -> Result<Fau
 async fn delete(request: Request) -> Outcome {
     let name = request.name("topic", "topic")?;
     match request.app.store.delete_topic(request.by(), &name).await? {
-        TopicDelete::Deleted => no_content(),
+        TopicDelete::Deleted { group } => {
+            // Batches that wait in its queue, or that workers have.
+            if let Some(group) = group {
+                adapter::runs::cancel_group(&request.app.engine, group, request.caller.actor.clone()).await?;
+            }
+            no_content()
+        }
         TopicDelete::Missing => Err(Problem::not_found("topic", &name)),
         TopicDelete::GroupKept(group, kept) => Err(super::groups::not_deleted(&group, kept)),
     }

@@ -14,7 +14,7 @@ use axum::Router;
 use axum::body::Body;
 use axum::http::{Request, StatusCode, header};
 use bytes::Bytes;
-use heddle_domain::{Chance, Clock, Time};
+use heddle_domain::{Chance, Clock, Time, hex};
 use heddle_engine::heddle_sandbox::{CompilerCommand, Sandbox, SandboxConfig};
 use heddle_engine::{DispatchConfig, Engine, EngineConfig, NodeClock, NotifyConfig, ShortWays};
 use heddle_http::{App, AppParts, HttpConfig, router};
@@ -218,7 +218,7 @@ fn group(script: &str) -> Value {
 
 /// A version of a script, as if it had been compiled.
 async fn script(fixture: &Fixture, name: &str, bytes: &[u8], activate: bool) {
-    let digest: String = Sha256::digest(bytes).iter().map(|byte| format!("{byte:02x}")).collect();
+    let digest = hex(&Sha256::digest(bytes)[..]);
     let write = ScriptWrite {
         name,
         digest: &digest,

@@ -14,6 +14,7 @@
 
 use super::language::Language;
 use bytes::Bytes;
+use heddle_domain::hex;
 use serde::{Deserialize, Serialize};
 use sha2::{Digest as _, Sha256};
 use std::collections::BTreeMap;
@@ -248,7 +249,7 @@ impl RuntimeBundle {
 }
 
 fn tag_of(digest: Sha256) -> String {
-    let mut tag: String = digest.finalize().iter().map(|byte| format!("{byte:02x}")).collect();
+    let mut tag = hex(&digest.finalize()[..]);
     tag.truncate(TAG_DIGITS);
     tag
 }

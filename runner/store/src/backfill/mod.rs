@@ -292,6 +292,10 @@ impl Store {
         })
     }
 
+    pub async fn backfill(&self, id: Uuid) -> Result<Option<BackfillRow>, StoreError> {
+        Ok(backfill_rows!("WHERE b.id = $1", id).fetch_optional(&self.pool).await?)
+    }
+
     /// A backfill and how many of its runs are in each state, as of one moment.
     pub async fn backfill_counted(&self, id: Uuid) -> Result<Option<CountedBackfill>, StoreError> {
         transaction!(self, pool, "backfill_counted", once(ONE_SNAPSHOT), |tx| {

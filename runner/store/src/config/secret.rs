@@ -9,7 +9,7 @@ use std::borrow::Borrow;
 
 use chacha20poly1305::aead::{Aead, KeyInit, Payload};
 use chacha20poly1305::{XChaCha20Poly1305, XNonce};
-use heddle_domain::{Chance, Time};
+use heddle_domain::{Chance, Time, hex};
 use serde_json::{Value, json};
 use sha2::{Digest, Sha256};
 
@@ -33,10 +33,7 @@ pub struct SecretKey {
 impl SecretKey {
     /// A key of random bytes.
     pub fn new(bytes: [u8; 32]) -> Self {
-        let mut id = String::with_capacity(16);
-        for byte in &Sha256::digest(bytes)[..8] {
-            id.push_str(&format!("{byte:02x}"));
-        }
+        let id = hex(&Sha256::digest(bytes)[..8]);
         Self { bytes, id }
     }
 

@@ -7,6 +7,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
+use heddle_domain::Chain;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
@@ -55,7 +56,7 @@ impl Watch {
         let asked = self.ask_in_time(line, &suspects).await;
         let now = self.now();
         match asked {
-            Some(dead) => {
+            Ok(dead) => {
                 let before = self.given_up.load(Ordering::Relaxed);
                 for (pulse, since) in suspects {
                     // Unless it has got its answer meanwhile.
@@ -76,11 +77,12 @@ impl Watch {
                 }
                 ASK_AGAIN_AFTER
             }
-            None => {
+            Err(cause) => {
+                let why = format!("the server does not answer any connection: {cause}");
                 for (pulse, since) in suspects {
                     let waited = now.saturating_sub(since);
                     if waited > millis(SILENCE_MAX) && pulse.waiting_since() == Some(since) {
-                        self.give_up(&pulse, waited, "the server does not answer any connection");
+                        self.give_up(&pulse, waited, &why);
                     }
                 }
                 ASK_AGAIN_AFTER
@@ -88,14 +90,17 @@ impl Watch {
         }
     }
 
-    /// Asks on the open connection, then on a new one. `None`: the server answers on neither.
-    async fn ask_in_time(&self, line: &Alone, suspects: &[(Arc<Pulse>, u64)]) -> Option<Vec<i32>> {
+    /// Asks on the open connection, then on a new one. An error: the server answers on neither; why not on the new one.
+    async fn ask_in_time(&self, line: &Alone, suspects: &[(Arc<Pulse>, u64)]) -> Result<Vec<i32>, String> {
         if line.is_kept().await
             && let Ok(Ok(dead)) = tokio::time::timeout(ASK_KEPT_MAX, self.ask(line, suspects)).await
         {
-            return Some(dead);
+            return Ok(dead);
         }
-        tokio::time::timeout(ASK_MAX, self.ask(line, suspects)).await.ok()?.ok()
+        match tokio::time::timeout(ASK_MAX, self.ask(line, suspects)).await {
+            Ok(asked) => asked.map_err(|error| Chain(&error).to_string()),
+            Err(_) => Err(format!("no answer within {} s", ASK_MAX.as_secs())),
+        }
     }
 
     /// Asks the server about sessions, and ends those that were closed. Returns the processes of sessions that are idle

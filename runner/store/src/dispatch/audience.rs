@@ -45,6 +45,9 @@ struct Moved {
 }
 
 /// Removes members; returns which ones to add.
+///
+/// The members that leave are found by `EXCEPT`, which sorts or hashes. An anti-join with the given members would be a
+/// nested loop here ([`crate::database::Plans::ByIndex`]): quadratic.
 async fn remove_members<'a>(
     tx: &mut PgSession,
     audience: &str,
@@ -55,9 +58,10 @@ async fn remove_members<'a>(
             let removed = sqlx::query_as!(
                 Moved,
                 r#"WITH moved AS (
-                           DELETE FROM heddle.members m WHERE m.audience = $1
-                              AND NOT EXISTS (SELECT FROM UNNEST($2::text[]) AS k (uid) WHERE k.uid = m.uid)
-                           RETURNING m.uid)
+                           DELETE FROM heddle.members WHERE audience = $1
+                              AND uid = ANY (ARRAY(SELECT m.uid FROM heddle.members m WHERE m.audience = $1
+                                                   EXCEPT SELECT UNNEST($2::text[])))
+                           RETURNING uid)
                        SELECT (SELECT count(*) FROM moved) AS "count!",
                               ARRAY(SELECT uid FROM moved ORDER BY uid LIMIT $3) AS "uids!""#,
                 audience,

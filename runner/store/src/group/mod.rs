@@ -22,8 +22,9 @@ pub(crate) use delete::delete_in;
 pub use list::GroupFilter;
 pub(crate) use put::put_in;
 pub use put::{GroupPut, GroupWrite};
+pub(crate) use row::current;
 pub use row::{GroupRow, IfMatch, ScriptUse};
-use row::{active_runs, current, lock_groups, switch};
+use row::{active_runs, lock_groups, switch};
 
 /// What came of enabling or disabling a group.
 #[derive(Clone, Debug, PartialEq)]

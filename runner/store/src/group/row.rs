@@ -69,7 +69,7 @@ pub(super) async fn lock_groups(connection: &mut PgSession) -> Result<(), StoreE
     Ok(())
 }
 
-pub(super) async fn current(connection: &mut PgSession, name: &str) -> Result<Option<GroupRow>, StoreError> {
+pub(crate) async fn current(connection: &mut PgSession, name: &str) -> Result<Option<GroupRow>, StoreError> {
     Ok(sqlx::query_as!(
         GroupRow,
         "SELECT g.id, g.name, g.enabled, g.revision, g.revision_id, g.category, r.spec, r.schedule_anchors,

@@ -1,13 +1,13 @@
 //! Topics: the targets of scheduled messages.
 
 use heddle_domain::Time;
-use heddle_domain::topic::group_name;
+use heddle_domain::topic::{group_name, topic_of};
 use serde_json::Value;
 
 use crate::change::{self, By, Noun, Page, Put};
 use crate::config::named::{Named, Stop, put_in};
 use crate::database::{PgSession, Pool};
-use crate::group::{self, GroupDelete, GroupPut, GroupWrite};
+use crate::group::{self, GroupDelete, GroupPut, GroupRow, GroupWrite, IfMatch};
 use crate::transaction::transaction;
 use crate::{Store, StoreError, audit, runtime, usage};
 
@@ -42,13 +42,18 @@ pub enum TopicPut {
     Fixed(&'static str),
     /// What this field of the spec names was deleted meanwhile.
     Gone(&'static str),
+    /// It needs a group of this name, and a user's group has it.
+    Taken(String),
 }
 
 /// What came of deleting a topic.
 #[derive(Clone, Debug, PartialEq)]
 pub enum TopicDelete {
     Missing,
-    Deleted,
+    /// It is deleted, and its group with it, which has this id: the caller then cancels the group's runs.
+    Deleted {
+        group: Option<i64>,
+    },
     /// Its group of this name cannot be deleted, for this reason: so the topic stays too.
     GroupKept(String, GroupDelete),
 }
@@ -57,6 +62,18 @@ impl From<Put<TopicRow>> for TopicPut {
     fn from(put: Put<TopicRow>) -> Self {
         Self::Done(put)
     }
+}
+
+/// Whether a group with the name of a topic's own is that. Before such names were reserved, users could give them to other
+/// groups; these have no `batch` task for a queue.
+fn is_own(group: &GroupRow, topic: &Value) -> bool {
+    topic["queue"].is_string() || group.spec["tasks"]["batch"]["queue"].is_string()
+}
+
+/// The name of the group that a topic would have, if it is a user's. `spec` is the stored one of the topic.
+async fn taken_by_user(tx: &mut PgSession, topic: i32, spec: &Value) -> Result<Option<String>, StoreError> {
+    let found = group::current(tx, &group_name(topic)).await?;
+    Ok(found.filter(|group| !is_own(group, spec)).map(|group| group.name))
 }
 
 /// A topic to be put, and the fields of its spec that must not change while it has stored messages.
@@ -155,6 +172,11 @@ impl Named for FixedTopic<'_> {
                 return Err(Stop::Refused(TopicPut::Fixed(field)));
             }
         }
+        if write.queue.is_some()
+            && let Some(group) = taken_by_user(tx, kept.id, &kept.spec).await?
+        {
+            return Err(Stop::Refused(TopicPut::Taken(group)));
+        }
         Ok(sqlx::query_as!(
             TopicRow,
             "UPDATE heddle.topics SET script = $2, queue = $3, spec = $4, updated_at = $5 WHERE id = $1
@@ -177,7 +199,8 @@ impl Named for FixedTopic<'_> {
 impl Store {
     /// Creates or changes a topic. `fixed` are fields of the spec that must not change while it has stored messages. A
     /// topic that sends to a queue has a `group`, which the same transaction puts. The name of the group is made of the
-    /// topic's number; the name in `group` is not used.
+    /// topic's number; the name in `group` is not used. It is never put over a user's group: a new topic gets a number whose
+    /// name is free.
     pub async fn put_topic(
         &self,
         by: By<'_>,
@@ -186,20 +209,38 @@ impl Store {
         group: Option<GroupWrite<'_>>,
     ) -> Result<TopicPut, StoreError> {
         let topic = FixedTopic { write, fixed };
+        loop {
+            if let Some(answer) = self.put_numbered(by, &topic, group.as_ref()).await? {
+                return Ok(answer);
+            }
+        }
+    }
+
+    /// `None`: a user's group has the name that the number of the new topic leads to. Another try has the next number.
+    async fn put_numbered(
+        &self,
+        by: By<'_>,
+        topic: &FixedTopic<'_>,
+        group: Option<&GroupWrite<'_>>,
+    ) -> Result<Option<TopicPut>, StoreError> {
         transaction!(self, pool, "put_topic", |tx| {
-            let put = match put_in(&mut tx, by, &topic).await {
+            let put = match put_in(&mut tx, by, topic).await {
                 Ok(put) => put,
-                Err(Stop::Refused(answer)) => return Ok(answer),
+                Err(Stop::Refused(answer)) => return Ok(Some(answer)),
                 Err(Stop::Failed(error)) => return Err(error),
             };
             let mut changed = put.changed;
-            if let Some(group) = &group {
+            if let Some(group) = group {
                 let group = GroupWrite {
                     name: &group_name(put.row.id),
+                    // Before its name was reserved, a user could disable it.
+                    enabled: Some(true),
+                    if_match: put.created.then_some(IfMatch::Absent),
                     ..group.clone()
                 };
                 match group::put_in(&mut tx, by, &group).await? {
                     GroupPut::Done(group) => changed |= group.changed,
+                    GroupPut::Stale(_) => return Ok(None),
                     // It names nothing that could have changed meanwhile.
                     _ => return Err(StoreError::contended()),
                 }
@@ -207,7 +248,7 @@ impl Store {
             if changed {
                 tx.commit().await?;
             }
-            Ok(put.into())
+            Ok(Some(put.into()))
         })
     }
 
@@ -233,6 +274,16 @@ impl Store {
         .await?)
     }
 
+    /// The name of the topic whose own group this is, if it is one.
+    pub async fn topic_of_group(&self, name: &str) -> Result<Option<String>, StoreError> {
+        let Some(id) = topic_of(name) else { return Ok(None) };
+        let Some(topic) = self.topic_by_id(id).await? else {
+            return Ok(None);
+        };
+        let group = self.group_by_name(name).await?;
+        Ok(group.filter(|group| is_own(group, &topic.spec)).map(|_| topic.name))
+    }
+
     /// Topics by name, after `cursor`.
     pub async fn topics(&self, cursor: Option<&str>, limit: i64) -> Result<Page<TopicRow>, StoreError> {
         let rows = sqlx::query_as!(
@@ -248,8 +299,8 @@ impl Store {
         Ok(Page::of(rows, limit, |row| row.name.clone()))
     }
 
-    /// Deletes a topic with all its messages, and with its group if it has one. Batches in hand are sent, and not recorded;
-    /// stored messages are deleted little by little.
+    /// Deletes a topic with all its messages, and with its group if it has one, whose runs the caller then cancels. A batch
+    /// that a script has in hand is sent, and not recorded; stored messages are deleted little by little.
     ///
     /// Locking: the name, then the topic's rows in the order of [`crate::message`]: that of *topic_drains*, for which
     /// claims and cancels wait, before that of *topics*, for which ingest waits. Its group comes last.
@@ -273,13 +324,17 @@ impl Store {
                 .await?;
             audit::record(&mut tx, by, "delete", Noun::Topic, name, Some(&row.spec), None).await?;
             // Workers may still report the ends of their claims; nobody needs these any more.
-            let group = group_name(row.id);
-            match group::delete_in(&mut tx, by, &group, true, None).await? {
-                GroupDelete::Missing | GroupDelete::Deleted { .. } => {}
-                kept => return Ok(TopicDelete::GroupKept(group, kept)),
-            }
+            let name = group_name(row.id);
+            let group = match taken_by_user(&mut tx, row.id, &row.spec).await? {
+                Some(_) => None,
+                None => match group::delete_in(&mut tx, by, &name, true, None).await? {
+                    GroupDelete::Missing => None,
+                    GroupDelete::Deleted { id, .. } => Some(id),
+                    kept => return Ok(TopicDelete::GroupKept(name, kept)),
+                },
+            };
             tx.commit().await?;
-            Ok(TopicDelete::Deleted)
+            Ok(TopicDelete::Deleted { group })
         })
     }
 }

@@ -4,12 +4,13 @@ use std::collections::BTreeMap;
 
 use heddle_domain::Time;
 use heddle_domain::id::RunId;
-use heddle_domain::run::TaskKey;
+use heddle_domain::run::{JOINED_OUTPUT_BYTES_MAX, TaskKey};
 use heddle_domain::state::{AttemptState, ErrorKind, TaskState};
 use sqlx::postgres::PgRow;
-use sqlx::{Postgres, QueryBuilder, Row};
+use sqlx::{AssertSqlSafe, Postgres, Row};
 use uuid::Uuid;
 
+use super::Outputs;
 use super::row::{DONE, JOINS, LIVE, NAMES, RunRow};
 use crate::{Store, StoreError};
 
@@ -26,8 +27,10 @@ pub struct AttemptView {
     pub started_at: Time,
     pub finished_at: Option<Time>,
     pub node: Option<Uuid>,
-    /// The value as JSON text.
+    /// The value as JSON text. `None` also if it was not asked for, or is beyond the bounds ([`Outputs`]).
     pub output: Option<String>,
+    /// The bytes of its output, whether that was read or not.
+    pub output_bytes: Option<i32>,
     /// The kind of the failure.
     pub error_kind: Option<ErrorKind>,
     pub error_message: Option<String>,
@@ -53,8 +56,10 @@ pub struct OverrideView {
     pub state: TaskState,
     pub reason: String,
     pub actor: String,
-    /// It replaces an attempt's output.
+    /// It replaces an attempt's output. `None` also in the cases of [`AttemptView::output`].
     pub output: Option<String>,
+    /// The bytes of its output, whether that was read or not.
+    pub output_bytes: Option<i32>,
 }
 
 /// A run with what belongs to it, as of one moment.
@@ -94,25 +99,62 @@ impl OverrideView {
     pub const RUN: u16 = u16::MAX;
 }
 
+/// Whether the output of an attempt or an override is asked for: `$2` and `$3` are a task and an item, or null for all;
+/// `$4` is the maximum of its bytes ([`Outputs::asked`]).
+macro_rules! asked {
+    () => {
+        "($2::smallint IS NULL OR task = $2) AND ($3::integer IS NULL OR item = $3) AND octet_length(output) <= $4"
+    };
+}
+
+/// Its output, if it is asked for, and all that are asked for are few.
+macro_rules! output {
+    () => {
+        concat!(
+            "CASE WHEN (SELECT are_few FROM outputs) AND ",
+            asked!(),
+            " THEN output END"
+        )
+    };
+}
+
+/// Whether the outputs of run `$1` that are asked for have at most `$5` bytes together. Their lengths are known without
+/// reading them.
+const OUTPUTS: &str = concat!(
+    "(SELECT coalesce(sum(bytes), 0) <= $5 AS are_few
+        FROM (SELECT octet_length(output) AS bytes FROM heddle.attempts WHERE run = $1 AND ",
+    asked!(),
+    "  UNION ALL
+              SELECT octet_length(output) FROM heddle.overrides WHERE run = $1 AND ",
+    asked!(),
+    ") AS o)"
+);
+
 /// The attempts of run `$1`, ended and running, as one array for each column: in the binary form, ten thousand attempts
 /// take a tenth of the time that they take as JSON.
-const ATTEMPTS_OF_RUN: &str = "(SELECT array_agg(task) AS tasks, array_agg(item) AS items, array_agg(attempt) AS numbers,
+const ATTEMPTS_OF_RUN: &str = concat!(
+    "(SELECT array_agg(task) AS tasks, array_agg(item) AS items, array_agg(attempt) AS numbers,
            array_agg(state) AS states, array_agg(skipped) AS skips, array_agg(started_at) AS starts,
            array_agg(finished_at) AS ends, array_agg(node) AS nodes, array_agg(output) AS outputs,
-           array_agg(error_kind) AS error_kinds, array_agg(error_message) AS error_messages,
-           array_agg(error_trace) AS error_traces, array_agg(memory_bytes) AS memories, array_agg(cpu_micros) AS cpus,
+           array_agg(output_bytes) AS sizes, array_agg(error_kind) AS error_kinds,
+           array_agg(error_message) AS error_messages, array_agg(error_trace) AS error_traces,
+           array_agg(memory_bytes) AS memories, array_agg(cpu_micros) AS cpus,
            array_agg(worker) AS workers, array_agg(progress) AS progresses, array_agg(note) AS notes
-      FROM (SELECT task, item, attempt, state, skipped, started_at, finished_at, node, output, error_kind,
-                   error_message, error_trace, memory_bytes, cpu_micros, worker, NULL::double precision AS progress, NULL::text AS note
+      FROM (SELECT task, item, attempt, state, skipped, started_at, finished_at, node, ",
+    output!(),
+    " AS output,
+                   octet_length(output) AS output_bytes, error_kind, error_message, error_trace, memory_bytes, cpu_micros,
+                   worker, NULL::double precision AS progress, NULL::text AS note
               FROM heddle.attempts WHERE run = $1
             UNION ALL
             SELECT w.task, w.item, w.attempt, 0::smallint, false, w.started_at, NULL, l.node, NULL, NULL, NULL, NULL, NULL,
-                   NULL, c.worker, c.progress, c.note
+                   NULL, NULL, c.worker, c.progress, c.note
               FROM heddle.running w
               LEFT JOIN heddle.leases l ON l.lease = w.lease
               LEFT JOIN heddle.queue_claims c ON w.lease < 0 AND c.run = $1 AND c.task = w.task AND c.item = w.item
                                              AND c.lease = w.lease
-             WHERE w.run = $1) AS a)";
+             WHERE w.run = $1) AS a)"
+);
 
 /// When retries of run `$1` are due, as a JSON array of arrays; an ended run has none, and no timers are read.
 const TIMERS_OF_RUN: &str = "(SELECT json_agg(json_build_array(t.task, t.item, t.due_at))::text
@@ -152,8 +194,12 @@ impl WaitColumns {
     }
 }
 
-const OVERRIDES_OF_RUN: &str = "(SELECT json_agg(json_build_array(task, item, at, state, reason, actor, output))::text
-      FROM heddle.overrides WHERE run = $1)";
+const OVERRIDES_OF_RUN: &str = concat!(
+    "(SELECT json_agg(json_build_array(task, item, at, state, reason, actor, octet_length(output), ",
+    output!(),
+    "))::text
+      FROM heddle.overrides WHERE run = $1)"
+);
 
 /// A column of [`ATTEMPTS_OF_RUN`].
 fn column<T>(row: &PgRow, name: &str) -> Result<std::vec::IntoIter<T>, StoreError>
@@ -177,6 +223,7 @@ fn attempts_of(row: &PgRow, run: RunId) -> Result<Vec<AttemptView>, StoreError> 
     let mut ends = column::<Option<Time>>(row, "ends")?;
     let mut nodes = column::<Option<Uuid>>(row, "nodes")?;
     let mut outputs = column::<Option<String>>(row, "outputs")?;
+    let mut sizes = column::<Option<i32>>(row, "sizes")?;
     let mut error_kinds = column::<Option<i16>>(row, "error_kinds")?;
     let mut error_messages = column::<Option<String>>(row, "error_messages")?;
     let mut error_traces = column::<Option<String>>(row, "error_traces")?;
@@ -211,6 +258,7 @@ fn attempts_of(row: &PgRow, run: RunId) -> Result<Vec<AttemptView>, StoreError> 
             finished_at: ends.next().flatten(),
             node: nodes.next().flatten(),
             output: outputs.next().flatten(),
+            output_bytes: sizes.next().flatten(),
             error_kind: kind.transpose()?,
             error_message: error_messages.next().flatten(),
             error_trace: error_traces.next().flatten(),
@@ -227,7 +275,7 @@ fn attempts_of(row: &PgRow, run: RunId) -> Result<Vec<AttemptView>, StoreError> 
 
 /// The columns of [`OVERRIDES_OF_RUN`], in its order.
 #[derive(serde::Deserialize)]
-struct OverrideColumns(i16, i32, Time, i16, String, String, Option<String>);
+struct OverrideColumns(i16, i32, Time, i16, String, String, Option<i32>, Option<String>);
 
 impl OverrideColumns {
     fn view(self, run: RunId) -> Result<OverrideView, StoreError> {
@@ -239,42 +287,33 @@ impl OverrideColumns {
             state: StoreError::known(TaskState::from_number, columns.3, ("overrides", "state"), row)?,
             reason: columns.4,
             actor: columns.5,
-            output: columns.6,
+            output_bytes: columns.6,
+            output: columns.7,
         })
     }
 }
 
 impl Store {
-    /// A run with its attempts, as of one moment: one statement, so one snapshot and one round trip.
-    pub async fn run_detail(&self, id: RunId) -> Result<Option<RunDetail>, StoreError> {
-        let mut query = QueryBuilder::<Postgres>::new("SELECT runs.*, attempts.*, ");
-        query
-            .push(OVERRIDES_OF_RUN)
-            .push(" AS overrides, ")
-            .push(TIMERS_OF_RUN)
-            .push(" AS timers, ")
-            .push(WAITS_OF_RUN)
-            .push(" AS waits FROM (SELECT ");
-        query
-            .push(LIVE)
-            .push(NAMES)
-            .push(", NULL::text AS version FROM heddle.runs_live l")
-            .push(JOINS)
-            .push("WHERE l.id = ")
-            .push_bind(id.0);
-        query
-            .push(" UNION ALL SELECT ")
-            .push(DONE)
-            .push(NAMES)
-            .push(", l.xmin::text AS version FROM heddle.runs_done l")
-            .push(JOINS);
-        query
-            .push("WHERE l.id = ")
-            .push_bind(id.0)
-            .push(") AS runs CROSS JOIN LATERAL ")
-            .push(ATTEMPTS_OF_RUN)
-            .push(" AS attempts");
-        let Some(row) = query.build().fetch_optional(&self.pool).await? else {
+    /// A run with its attempts, as of one moment: one statement, so one snapshot and one round trip. Only if its outputs
+    /// are many bytes, those that are shown are read afterwards.
+    pub async fn run_detail(&self, id: RunId, outputs: Outputs) -> Result<Option<RunDetail>, StoreError> {
+        let (task, item, bytes_max) = outputs.asked();
+        let statement = format!(
+            "WITH outputs AS MATERIALIZED {OUTPUTS}
+             SELECT runs.*, attempts.*, {OVERRIDES_OF_RUN} AS overrides, {TIMERS_OF_RUN} AS timers, {WAITS_OF_RUN} AS waits,
+                    (SELECT are_few FROM outputs) AS outputs_are_few
+               FROM (SELECT {LIVE}{NAMES}, NULL::text AS version FROM heddle.runs_live l{JOINS}WHERE l.id = $1
+                      UNION ALL
+                     SELECT {DONE}{NAMES}, l.xmin::text AS version FROM heddle.runs_done l{JOINS}WHERE l.id = $1) AS runs
+              CROSS JOIN LATERAL {ATTEMPTS_OF_RUN} AS attempts"
+        );
+        let query = sqlx::query(AssertSqlSafe(statement))
+            .bind(id.0)
+            .bind(task)
+            .bind(item)
+            .bind(bytes_max)
+            .bind(JOINED_OUTPUT_BYTES_MAX as i64);
+        let Some(row) = query.fetch_optional(&self.pool).await? else {
             return Ok(None);
         };
         let run = RunRow::read(&row)?;
@@ -303,14 +342,18 @@ impl Store {
         overrides.sort_by_key(|one| one.at);
         let version: Option<String> = row.try_get("version")?;
         let mark = version.map(|version| format!("{version}-{}", overrides.len()));
-        Ok(Some(RunDetail {
+        let mut detail = RunDetail {
             run,
             attempts,
             overrides,
             due,
             waits,
             mark,
-        }))
+        };
+        if !row.try_get::<bool, _>("outputs_are_few")? {
+            self.read_outputs(&mut detail, outputs).await?;
+        }
+        Ok(Some(detail))
     }
 
     /// For an ended run: a text that changes when anything of it changes: it runs again, or somebody has controlled it.

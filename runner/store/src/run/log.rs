@@ -158,6 +158,9 @@ impl Store {
     }
 
     /// The first lines, in the order of their time, that a reader has not seen. `filter.after` does not count.
+    ///
+    /// Attempts of which it has seen something are read by key, and `NOT IN` hashes them for the others. A join of lines
+    /// with attempts would be a nested loop here: quadratic, for a run with many items.
     pub async fn logs_unseen(
         &self,
         run: RunId,
@@ -174,12 +177,21 @@ impl Store {
         }
         let rows = sqlx::query_as!(
             Line,
-            "SELECT l.task, l.item, l.attempt, l.line, l.at, l.level, l.message, l.fields FROM heddle.logs l
-               LEFT JOIN UNNEST($5::smallint[], $6::integer[], $7::integer[], $8::integer[]) s (task, item, attempt, next)
-                    ON s.task = l.task AND s.item = l.item AND s.attempt = l.attempt
-              WHERE l.run = $1 AND ($2::smallint IS NULL OR l.task = $2) AND ($3::integer IS NULL OR l.item = $3)
-                AND ($4::integer IS NULL OR l.attempt = $4) AND l.line >= coalesce(s.next, 0)
-              ORDER BY l.at, l.task, l.item, l.attempt, l.line LIMIT $9",
+            r#"SELECT l.task AS "task!", l.item AS "item!", l.attempt AS "attempt!", l.line AS "line!", l.at AS "at!",
+                      l.level AS "level!", l.message AS "message!", l.fields
+                 FROM (SELECT l.*
+                         FROM UNNEST($5::smallint[], $6::integer[], $7::integer[], $8::integer[])
+                                AS s (task, item, attempt, next),
+                              LATERAL (SELECT * FROM heddle.logs l
+                                        WHERE l.run = $1 AND l.task = s.task AND l.item = s.item
+                                          AND l.attempt = s.attempt AND l.line >= s.next OFFSET 0) AS l
+                       UNION ALL
+                       SELECT l.* FROM heddle.logs l
+                        WHERE l.run = $1 AND (l.task, l.item, l.attempt)
+                              NOT IN (SELECT * FROM UNNEST($5::smallint[], $6::integer[], $7::integer[]))) AS l
+                WHERE ($2::smallint IS NULL OR l.task = $2) AND ($3::integer IS NULL OR l.item = $3)
+                  AND ($4::integer IS NULL OR l.attempt = $4)
+                ORDER BY l.at, l.task, l.item, l.attempt, l.line LIMIT $9"#,
             run.0,
             filter.task,
             filter.item,

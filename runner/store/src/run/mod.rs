@@ -4,6 +4,7 @@ mod detail;
 mod list;
 pub mod live;
 pub mod log;
+mod outputs;
 pub(crate) mod remove;
 mod row;
 
@@ -18,6 +19,7 @@ use crate::{Store, StoreError};
 
 pub use detail::{AttemptView, OverrideView, RunDetail, WaitView};
 pub use list::RunFilter;
+pub use outputs::Outputs;
 pub use row::RunRow;
 use row::{DONE, JOINS, LIVE, NAMES};
 

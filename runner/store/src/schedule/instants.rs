@@ -129,6 +129,23 @@ impl Completion {
         .await?)
     }
 
+    /// The first such instant from `from` to `to`, both included.
+    pub async fn first_made_instant(
+        &mut self,
+        group_id: i64,
+        from: Time,
+        to: Time,
+    ) -> Result<Option<Time>, StoreError> {
+        Ok(sqlx::query_scalar!(
+            "SELECT min(logical_time) FROM heddle.run_instants WHERE group_id = $1 AND logical_time BETWEEN $2 AND $3",
+            group_id,
+            from,
+            to
+        )
+        .fetch_one(self.connection())
+        .await?)
+    }
+
     /// The newest run of a group for a time at or before `at`: that time, and the state of the run.
     pub async fn newest_run_at(&mut self, group_id: i64, at: Time) -> Result<Option<(Time, RunState)>, StoreError> {
         let row = sqlx::query!(

@@ -16,7 +16,7 @@
 //!
 //! *successes* stores for which logical times a followed group has succeeded: a repeated success calls for nothing.
 //! Successes from before the group was followed are in *run_instants* and in the runs' history. A row is deleted when its
-//! run is reopened, or overridden to another state: then the success does not count any more.
+//! run is reopened, also by an override of its state: then the success does not count any more.
 //!
 //! # Retention
 //!
@@ -47,7 +47,6 @@ use std::collections::{HashMap, HashSet};
 use heddle_domain::Time;
 use heddle_domain::backfill::Urgency;
 use heddle_domain::id::RunId;
-use heddle_domain::state::RunState;
 use serde_json::Value;
 use uuid::Uuid;
 
@@ -584,28 +583,6 @@ impl Completion {
         )
         .execute(self.connection())
         .await?;
-        Ok(())
-    }
-
-    /// An ended run's state was overridden: its followers see the new state.
-    pub(crate) async fn note_done_state(&mut self, run: RunId, state: RunState) -> Result<(), StoreError> {
-        if state == RunState::Succeeded {
-            sqlx::query!(
-                "INSERT INTO heddle.link_events (kind, group_id, run, logical_time, source, backfilled)
-                 SELECT 0, d.group_id, d.id, d.logical_time, d.source, d.trigger = 2
-                   FROM heddle.runs_done d
-                  WHERE d.id = $1
-                    AND EXISTS (SELECT FROM heddle.group_links l
-                                 WHERE l.upstream_id = d.group_id AND l.kind = 'depends_on')",
-                run.0
-            )
-            .execute(self.connection())
-            .await?;
-        } else {
-            sqlx::query!("DELETE FROM heddle.successes WHERE run = $1", run.0)
-                .execute(self.connection())
-                .await?;
-        }
         Ok(())
     }
 }

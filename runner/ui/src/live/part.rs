@@ -3,17 +3,14 @@
 use std::collections::BTreeMap;
 
 use bytes::Bytes;
+use heddle_domain::hex;
 use sha2::{Digest, Sha256};
 
 use crate::ctx::Part;
 
 /// A short hash of the text of a part.
 pub(super) fn hash(text: &str) -> String {
-    Sha256::digest(text.as_bytes())
-        .iter()
-        .take(4)
-        .map(|byte| format!("{byte:02x}"))
-        .collect()
+    hex(&Sha256::digest(text.as_bytes())[..4])
 }
 
 /// The parts that a page has, in the format for an address.

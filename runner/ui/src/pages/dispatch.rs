@@ -7,6 +7,8 @@ use chrono::TimeDelta;
 use heddle_api::{Assignment, AssignmentState, Audience, List, Members, Occurrence, Offer, OfferTerms, Peek};
 use heddle_domain::Time;
 use heddle_domain::dispatch::{Offer as Terms, OfferKind, OfferSpec, Why};
+use heddle_domain::id::RunId;
+use heddle_domain::run::offer_name::run_of_name;
 use maud::{Markup, html};
 use serde_json::{Value, json};
 
@@ -362,23 +364,16 @@ fn audiences_table(ctx: &Ctx, audiences: &[Audience]) -> Markup {
     }
 }
 
-/// The run whose task made an offer: such offers are called `run-`, its id, `-` and the task's number.
-fn run_of(offer: &str) -> Option<uuid::Uuid> {
-    let (id, task) = offer.strip_prefix("run-")?.rsplit_once('-')?;
-    task.parse::<u32>().ok()?;
-    id.parse().ok()
-}
-
 /// The end of an id: its beginning is a time, which runs that were made together share.
-fn id_end(id: &uuid::Uuid) -> String {
+fn id_end(id: RunId) -> String {
     let text = id.to_string();
     text[text.len() - 12..].to_owned()
 }
 
 fn offer_name(ctx: &Ctx, offer: &str) -> Markup {
     html! {
-        @match run_of(offer) {
-            Some(id) => a href={ "/runs/" (id) } title=(offer) { (t!(ctx, "offer-of-run")) " " code.whole-word { "…" (id_end(&id)) } },
+        @match run_of_name(offer) {
+            Some(id) => a href={ "/runs/" (id) } title=(offer) { (t!(ctx, "offer-of-run")) " " code.whole-word { "…" (id_end(id)) } },
             None => bdi { (offer) },
         }
     }
@@ -473,16 +468,9 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_offer_of_a_task_names_its_run() {
-        let id = "01a20486-7b18-70f7-88ee-43089edb2d5a";
-        assert_eq!(run_of(&format!("run-{id}-0")), id.parse().ok());
-        for other in ["survey", "run-1", "run-", &format!("run-{id}"), &format!("run-{id}-x")] {
-            assert_eq!(run_of(other), None, "{other}");
-        }
-        assert_eq!(
-            run_of(&format!("run-{id}-0")).map(|id| id_end(&id)).as_deref(),
-            Some("43089edb2d5a")
-        );
+    fn a_run_is_known_by_the_end_of_its_id() {
+        let id = "01a20486-7b18-70f7-88ee-43089edb2d5a".parse().unwrap();
+        assert_eq!(id_end(RunId(id)), "43089edb2d5a");
     }
 
     #[test]

@@ -4,6 +4,7 @@ use serde_json::json;
 
 use super::world::World;
 use super::{dag, stopping};
+use crate::state::RunState;
 
 #[test]
 fn a_task_and_what_depends_on_it_run_again() {
@@ -112,6 +113,19 @@ fn of_a_cancelled_run_only_what_is_named_goes_on() {
         .shows("a=succeeded b=succeeded c=cancelled d=succeeded run=cancelled")
         .play("restart")
         .shows("a=succeeded b=succeeded c=ready d=succeeded run=running");
+}
+
+/// A run that was ended by an override of its state was not stopped: what that cancelled is for restart.
+#[test]
+fn of_an_overridden_run_only_what_is_named_goes_on() {
+    let group = json!({"on_failure": "stop", "tasks": {"a": {}, "b": {}, "m": {"for_each": [1, 2]}}});
+    let mut world = World::start(group);
+    world.play("expand m 2; set m#0 failed; cancel").state = RunState::Succeeded;
+    world
+        .play("clear a")
+        .shows("a=ready b=cancelled m=cancelled m#0=failed m#1=cancelled run=running")
+        .play("set a succeeded")
+        .shows("a=succeeded b=cancelled m=cancelled m#0=failed m#1=cancelled run=cancelled");
 }
 
 #[test]

@@ -246,6 +246,16 @@ fn override_is_bounded() {
         .shows("a=skipped b=succeeded c=upstream_failed run=cancelled")
         .play("set a succeeded; restart")
         .shows("a=succeeded b=succeeded c=ready run=running");
+    // So does the state of a mapped task whose item was set.
+    let group = json!({"tasks": {"m": {"for_each": [1, 2]}, "z": {"depends_on": ["m"]}}});
+    World::start(group)
+        .play("expand m 2; ok m#0; ok m#1; cancel; set m#0 failed")
+        .shows("m=failed m#0=failed m#1=succeeded z=cancelled run=cancelled")
+        .play("set m#0 skipped")
+        .shows("m=succeeded m#0=skipped m#1=succeeded z=cancelled run=cancelled")
+        .play("set m#0 failed; restart")
+        .shows("m=ready m#0=ready m#1=succeeded z=pending run=running")
+        .drain(0);
 }
 
 #[test]
@@ -311,6 +321,21 @@ fn a_stop_is_lifted_when_no_failure_is_left() {
     World::start(group())
         .play("claim b; set a failed")
         .shows("a=failed b=running c=cancelled d=cancelled e=cancelled run=running");
+}
+
+/// While the failure stands that caused the stop, an override of another task starts nothing and lets nothing be retried.
+#[test]
+fn a_stop_stays_in_force_after_an_override() {
+    World::start(stopping(dag("a; c: retry; d: c; e; f: e all_done")))
+        .play("claim a; claim c; fail a; set e skipped; fail c")
+        .shows("a=failed c=failed d=cancelled e=skipped f=cancelled run=failed")
+        .play("set a succeeded; retry c")
+        .shows("a=succeeded c=ready d=pending e=skipped f=ready run=running");
+    World::start(stopping(dag("a; s; t: s; z")))
+        .play("skip s; claim a; fail a; set s succeeded")
+        .shows("a=failed s=succeeded t=cancelled z=cancelled run=failed")
+        .play("set a succeeded")
+        .shows("a=succeeded s=succeeded t=ready z=ready run=running");
 }
 
 #[test]

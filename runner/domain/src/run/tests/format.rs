@@ -137,6 +137,20 @@ fn unknown_states_are_refused() {
     }
 }
 
+/// A kind of a newer build is not taken for another: the next write would keep that.
+#[test]
+fn unknown_error_kinds_are_refused() {
+    for (what, known) in [("a and b, b trapped", 4), ("m of two items, item 1 failed", 0)] {
+        let (_, mut bytes) = golden(FORM_2).find(|line| line.0 == what).unwrap();
+        // The section ends with it, as twice its number.
+        assert_eq!(bytes.pop(), Some(known), "{what}");
+        bytes.push(120);
+        let refused = Progress::from_bytes(&bytes).unwrap_err();
+        assert_eq!(refused, FormatError::UnknownKind(60));
+        assert!(refused.is_newer(), "a newer node may know it");
+    }
+}
+
 #[test]
 fn a_length_is_never_written_as_the_mark() {
     // All lengths that the first field can have, and more.

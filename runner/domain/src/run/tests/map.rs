@@ -180,6 +180,10 @@ fn a_map_of_a_paused_run_stands_still_when_nothing_of_it_is_under_way() {
     assert_eq!(shown_state(&world, m, false), Some(TaskState::Running));
     assert_eq!(shown_state(&world, world.key("m#1"), false), Some(TaskState::Ready));
     // What starts with the run's turn is held back by nobody.
+    assert_eq!(
+        world.progress.shown_state(m, RunState::Waiting, false),
+        Some(TaskState::Pending)
+    );
     let mut held = mapped(json!({}));
     held.play("claim m; pause; expand m 0");
     assert_eq!(shown_state(&held, z, false), Some(TaskState::Paused));
@@ -304,13 +308,41 @@ fn retry_now_of_items_and_of_the_whole() {
         .play("set m failed; set m#0 skipped")
         .shows("m=failed m#0=skipped m#1=succeeded z=succeeded run=failed")
         .play("retry m")
-        .shows("m=succeeded m#0=skipped m#1=succeeded z=succeeded run=succeeded");
+        .shows("m=ready z=succeeded run=running");
     // One that `fail_fast` cancelled.
     mapped(json!({"fail_fast": true}))
         .play("expand m 2; fail m#1; retry m#0")
         .shows("m=ready m#0=ready m#1=failed z=pending run=running")
         .play("ok m#0")
         .shows("m=failed m#0=succeeded m#1=failed z=upstream_failed run=failed");
+    // One that an override cancelled.
+    mapped(json!({}))
+        .play("expand m 2; claim m#0; ok m#1; set m failed")
+        .shows("m=failed m#0=cancelled m#1=succeeded z=upstream_failed run=failed")
+        .refused("retry m#0", "the task run is cancelled")
+        .play("retry m")
+        .shows("m=ready m#0=ready m#1=succeeded z=pending run=running");
+}
+
+/// It failed, though none of its items did: all of them run again.
+#[test]
+fn a_map_that_failed_as_a_whole() {
+    let large = JOINED_OUTPUT_BYTES_MAX;
+    for again in ["restart", "retry m"] {
+        mapped(json!({}))
+            .play("expand m 2; ok m#0; ok m#1; ok z; set m failed")
+            .play(again)
+            .shows("m=ready z=succeeded run=running")
+            .play("expand m 3; ok m#0; ok m#1; ok m#2")
+            .shows("m=succeeded m#0=succeeded m#1=succeeded m#2=succeeded z=succeeded run=succeeded");
+        mapped(json!({}))
+            .play(&format!("expand m 2; ok m#0 {large}; ok m#1"))
+            .shows("m=failed m#0=succeeded m#1=succeeded z=upstream_failed run=failed")
+            .play(again)
+            .shows("m=ready z=pending run=running")
+            .play("expand m 1; ok m#0; ok z")
+            .shows("m=succeeded m#0=succeeded z=succeeded run=succeeded");
+    }
 }
 
 #[test]

@@ -136,6 +136,28 @@ fn what_is_taken() {
     }
 }
 
+/// Quartz takes a step after a name and ignores it.
+#[test]
+fn steps_after_names_are_refused() {
+    for text in [
+        "0 0 0 ? * MON/2",
+        "0 0 0 ? * MON-FRI/2",
+        "0 0 0 1 JUN/3 ?",
+        "0 0 0 1 JAN-JUN/2 ?",
+    ] {
+        let refused = text::read(text, QUARTZ).expect_err(text);
+        assert!(refused.contains("Quartz ignores a step"), "{text}: {refused}");
+        let stored = Reading { stored: true, ..QUARTZ };
+        let unix = Reading {
+            dialect: CronDialect::Unix,
+            ..QUARTZ
+        };
+        for reading in [stored, unix] {
+            assert!(text::read(text, reading).is_ok(), "{text} {reading:?}");
+        }
+    }
+}
+
 #[test]
 fn when_it_fires() {
     let check = |text: &str, after: &str, expect: &[&str]| {

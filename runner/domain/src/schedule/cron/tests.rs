@@ -93,11 +93,17 @@ fn weekdays() {
     check("0 0 ? * 5L", Ok(&["2026-11-27 00:00:00", "2026-12-25 00:00:00"]));
     check("0 0 ? * TUE#2", Ok(&["2026-12-08 00:00:00", "2027-01-12 00:00:00"]));
     check("0 0 ? * 7#1", Ok(&["2026-12-06 00:00:00", "2027-01-03 00:00:00"]));
-    // Both day fields: either, as in every cron.
+    // Both day fields: either, also where one begins with a star.
     check(
         "0 0 25 * SUN",
         Ok(&["2026-11-22 00:00:00", "2026-11-25 00:00:00", "2026-11-29 00:00:00"]),
     );
+    check(
+        "0 0 */20 * SUN",
+        Ok(&["2026-11-21 00:00:00", "2026-11-22 00:00:00", "2026-11-29 00:00:00"]),
+    );
+    // Without an end, a step ends with Saturday.
+    check("0 0 * * 4/3", Ok(&["2026-11-26 00:00:00", "2026-12-03 00:00:00"]));
 }
 
 #[test]
@@ -140,7 +146,8 @@ fn refuses_and_says_where() {
     check("0 0 30 2 *", Err("never fires"));
     check("0 0 31 4,6,9,11 ?", Err("never fires"));
     check(&"*".repeat(1000), Err("longer than"));
-    check("@reboot", Err("has 1 fields"));
+    check("@reboot", Err("`@reboot` does not exist; there are `@hourly`"));
+    check("@Every 1h5m", Err("write `every: 1h5m`"));
     check("0 0 * * ÄÖÜ", Err("day of week"));
 }
 
@@ -187,7 +194,9 @@ fn last_days_and_their_neighbours() {
     // The 1st of May 2027 is a Saturday: forward, never into the month before.
     check("0 0 L-30W 5 ?", Ok(&["2027-05-03 00:00:00"]));
     check("0 0 L-31 * ?", Err("must be at most 30"));
-    check("0 0 L3 * ?", Err("write the last day as"));
+    for last in ["L3", "29-L", "1-L/8", "WL"] {
+        check(&format!("0 0 {last} * ?"), Err("write the last day as"));
+    }
     check("0 0 W * ?", Err("day of month `W`"));
     check("0 0 32W * ?", Err("the day must be from 1 to 31"));
     check("0 0 1-5W * ?", Err("day of month `1-5W`"));
@@ -235,7 +244,9 @@ fn years() {
     check("0 0 0 1 1 ? *,2028", Ok(&["2027-01-01 00:00:00"]));
     check("0 0 0 1 1 ? */4", Ok(&["2029-01-01 00:00:00", "2033-01-01 00:00:00"]));
     check("0 0 0 1 1 ? 2030-2028", Err("year `2030-2028`"));
-    check("0 0 0 1 1 ? 1800", Err("never fires"));
+    for never in ["1800", "3000-3010"] {
+        check(&format!("0 0 0 1 1 ? {never}"), Err("years run from 1900 to 2999"));
+    }
 }
 
 #[test]

@@ -6,13 +6,15 @@
 //!
 //! Quartz' dialect has other meanings (weekdays are 1 to 7 from Sunday) and is read as strictly as Quartz reads it:
 //! seconds are required, and exactly one of the two day fields is `?`. Its years begin with 1970. But it also has `L` in
-//! lists of days of the month, which Quartz accepts since 2.5.
+//! lists of days of the month, which Quartz accepts since 2.5. A step after a name, which Quartz ignores, is refused.
 
 use super::{Cron, FIRST_YEAR, MonthDays, Weekdays, YEAR_WORDS, Years};
 use crate::spec::CronDialect;
 
 /// The longest expression that is read.
 const TEXT_MAX_BYTES: usize = 256;
+/// How the last days of a month are written.
+const LAST_DAY: &str = "write the last day as `L`, `L-3`, `LW` or `L-3W`";
 /// The most days before the last one of a month.
 const BEFORE_LAST_MAX: u32 = 30;
 
@@ -130,7 +132,7 @@ pub fn with_legal_starts(text: &str) -> String {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Reading {
     pub(crate) dialect: CronDialect,
-    /// It was accepted before steps beyond a field's range and `L` in lists were refused: it continues as before.
+    /// It was accepted before some texts were refused, such as `L` in lists: it continues as before.
     pub(crate) stored: bool,
 }
 
@@ -150,6 +152,9 @@ pub(super) fn read(text: &str, reading: Reading) -> Result<Cron, String> {
         "@HOURLY" => "0 * * * *",
         other => other,
     };
+    if text.starts_with('@') {
+        return Err(wrong(no_such_word(text, dialect)));
+    }
     let mut fields: Vec<&str> = text.split_whitespace().collect();
     let count = fields.len();
     match dialect {
@@ -183,6 +188,24 @@ pub(super) fn read(text: &str, reading: Reading) -> Result<Cron, String> {
         read_field(&mut cron, index, field, reading).map_err(wrong)?;
     }
     Ok(cron)
+}
+
+/// Why a text that begins with `@` is refused.
+fn no_such_word(text: &str, dialect: CronDialect) -> String {
+    let word = cut(&text.to_lowercase());
+    match (dialect, word.split_once(char::is_whitespace)) {
+        (CronDialect::Quartz, _) => format!("`{word}`: the Quartz dialect has no words with `@`"),
+        (CronDialect::Unix, Some(("@every", period))) => {
+            format!(
+                "`{word}`: a fixed rate is no cron expression; write `every: {}` instead of `cron`",
+                period.trim()
+            )
+        }
+        (CronDialect::Unix, _) => format!(
+            "`{word}` does not exist; there are `@hourly`, `@daily`, `@midnight`, `@weekly`, `@monthly`, `@yearly` and \
+             `@annually`"
+        ),
+    }
 }
 
 /// Refuses what Quartz refuses and others accept.
@@ -320,7 +343,7 @@ fn read_special_day(days: &mut MonthDays, item: &str) -> Result<(), String> {
         let before = match before.strip_prefix('-') {
             Some(number) => digits(number)?,
             None if before.is_empty() => 0,
-            None => return Err("write the last day as `L`, `L-3`, `LW` or `L-3W`".into()),
+            None => return Err(LAST_DAY.into()),
         };
         if before > BEFORE_LAST_MAX {
             return Err(format!("the number after `L-` must be at most {BEFORE_LAST_MAX}"));
@@ -330,6 +353,9 @@ fn read_special_day(days: &mut MonthDays, item: &str) -> Result<(), String> {
             false => days.before_last |= 1 << before,
         }
         return Ok(());
+    }
+    if bare.contains('L') {
+        return Err(LAST_DAY.into());
     }
     let day = digits(bare).map_err(|_| "write the weekday nearest to a day as `15W`".to_owned())?;
     if !nearest || !(1..=31).contains(&day) {
@@ -393,6 +419,14 @@ fn range_of(index: usize, item: &str, reading: Reading) -> Result<Range, String>
         Some((from, to)) => (number_of(index, from, dialect)?, Some(number_of(index, to, dialect)?)),
         None => (number_of(index, range, dialect)?, None),
     };
+    // Whoever writes such a step wants it. Schedules that were accepted with it keep it.
+    if steps
+        && dialect == CronDialect::Quartz
+        && !reading.stored
+        && range.contains(|letter: char| letter.is_alphabetic())
+    {
+        return Err("Quartz ignores a step after a name; write the names as numbers, or as a list".into());
+    }
     let to = to.unwrap_or(if steps { field.max.max(from) } else { from });
     Ok(Range {
         from,

@@ -163,6 +163,18 @@ fn check_map(
     if task.concurrency == Some(0) {
         faults.add(format!("{pointer}/concurrency"), "`concurrency` must be at least 1");
     }
+    let has_items = task.for_each.is_some() || task.shards.is_some();
+    for (field, is_given) in [
+        ("concurrency", task.concurrency.is_some_and(|count| count > 0)),
+        ("fail_fast", task.fail_fast),
+    ] {
+        if is_given && !has_items {
+            faults.add(
+                format!("{pointer}/{field}"),
+                format!("only a task with `for_each` or `shards` can have `{field}`"),
+            );
+        }
+    }
     match &task.for_each {
         None => {}
         Some(ForEach::Template(text)) => {

@@ -170,8 +170,15 @@ fn shapes_are_read_with_pointers() {
     check(json!({"depends_on": [7]}), &[("/depends_on/0", "a group's name, or")]);
     check(
         json!({"tasks": {"caf\u{e9}": {"queue": "q"}, "cafe\u{301}": {"queue": "q"}}}),
-        &[("/tasks", "duplicate")],
+        &[("/tasks/caf\u{e9}", "duplicate")],
     );
+    check(
+        one(json!({"queue": "q", "pools": {"caf\u{e9}": 1, "cafe\u{301}": 2}})),
+        &[("/tasks/t/pools/caf\u{e9}", "duplicate")],
+    );
+    let task_params = json!({"task_params": {"caf\u{e9}": {"a": 1}, "cafe\u{301}": {"b": 2}}});
+    let faults = crate::spec::parse_submission(&task_params).unwrap_err();
+    assert_eq!(faults.0[0].pointer, "/task_params/caf\u{e9}");
 }
 
 #[test]
@@ -361,6 +368,14 @@ fn fields() {
         &[("/tasks/t/concurrency", "at least 1")],
     );
     check(
+        one(json!({"queue": "q", "concurrency": 3, "fail_fast": true})),
+        &[
+            ("/tasks/t/concurrency", "`for_each` or `shards`"),
+            ("/tasks/t/fail_fast", "`for_each` or `shards`"),
+        ],
+    );
+    check(one(json!({"queue": "q", "fail_fast": false})), &[]);
+    check(
         one(json!({"script": "free", "tags": ["a"]})),
         &[("/tasks/t/tags", "only a task with a `queue`")],
     );
@@ -391,6 +406,10 @@ fn fields() {
     check(
         one(json!({"audience": {"audience": "team"}})),
         &[("/tasks/t/audience/audience", "`uid_` or `gid_`")],
+    );
+    check(
+        one(json!({"audience": {"audience": "uid_gid_x"}})),
+        &[("/tasks/t/audience/audience", "user group")],
     );
     check(
         one(json!({"audience": {"audience": "gid_x", "dispatch_times": "some"}})),

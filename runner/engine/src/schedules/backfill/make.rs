@@ -61,6 +61,7 @@ impl Schedules {
         let Some((handed, at)) = made else {
             return Ok(false);
         };
+        self.node.short_ways.took(ShortWay::BackfillStep);
         if let Some(laid_out) = Arc::get_mut(&mut context) {
             laid_out.facts.created_at = at;
         }

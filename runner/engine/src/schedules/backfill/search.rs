@@ -8,6 +8,7 @@ use heddle_domain::backfill::{Grid, Order, Verdict};
 use heddle_domain::{Span, Time};
 use heddle_store::backfill::{BackfillRound, BackfillRow, Moved, Occupancy};
 use parking_lot::Mutex;
+use uuid::Uuid;
 
 use super::{Schedules, verdict};
 use crate::EngineError;
@@ -31,9 +32,19 @@ pub(in crate::schedules) const SOURCES_MAX: usize = 1_000;
 /// The source of a backfill's instants.
 #[derive(Debug)]
 pub(in crate::schedules) struct Source {
+    group_id: i64,
     pub(super) grid: Grid,
     pub(super) ahead: Mutex<Option<Ahead>>,
     pub(super) clock: Arc<NodeClock>,
+}
+
+impl Source {
+    /// The first instant of a group from `from` to `to` that its backfill names, whatever the backfill's own range.
+    pub(in crate::schedules) fn first(&self, group: i64, from: Time, to: Time) -> Option<Time> {
+        (self.group_id == group)
+            .then(|| self.grid.instants(from, to, Order::Asc).next())
+            .flatten()
+    }
 }
 
 /// Free instants that the last round found beyond its number of runs. If a backfill has few active runs, looking up
@@ -78,12 +89,24 @@ impl Schedules {
             None => Grid::Calendar(self.node.catalog.revision(row.calendar_revision_id).await?.past.clone()),
         };
         let source = Arc::new(Source {
+            group_id: row.group_id,
             grid,
             ahead: Mutex::default(),
             clock: self.node.clock.clone(),
         });
         self.sources.insert(row.id, source.clone());
         Ok(source)
+    }
+
+    /// The same by its id, while its runs or those of dependants go on. `None`: there is no such backfill any more.
+    pub(in crate::schedules) async fn source_of(&self, id: Uuid) -> Result<Option<Arc<Source>>, EngineError> {
+        if let Some(source) = self.sources.get(&id) {
+            return Ok(Some(source));
+        }
+        match self.node.store.backfill(id).await? {
+            Some(row) => Ok(Some(self.backfill_source(&row).await?)),
+            None => Ok(None),
+        }
     }
 }
 

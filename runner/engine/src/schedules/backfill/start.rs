@@ -6,6 +6,7 @@ use std::sync::Arc;
 use heddle_domain::Time;
 use heddle_domain::backfill::{self, BackfillSpec, Checked, OnExisting, Order, Scripts, Verdict};
 use heddle_domain::spec::SubmissionSpec;
+use heddle_store::StoreError;
 use heddle_store::backfill::{BackfillAction, BackfillChange, NewBackfill};
 use heddle_store::change::By;
 use serde_json::Value;
@@ -30,8 +31,15 @@ pub enum Started {
 
 /// A backfill of these instants as a row. Without an end, it goes on with instants that come due; `to` is the end of
 /// what was counted.
-fn row_of(id: Uuid, group: &Group, spec: &BackfillSpec, checked: &Checked, to: Time, expected: u64) -> NewBackfill {
-    NewBackfill {
+fn row_of(
+    id: Uuid,
+    group: &Group,
+    spec: &BackfillSpec,
+    checked: &Checked,
+    to: Time,
+    expected: u64,
+) -> Result<NewBackfill, StoreError> {
+    Ok(NewBackfill {
         id,
         group_id: group.id,
         calendar_revision_id: group.revision.id,
@@ -46,10 +54,10 @@ fn row_of(id: Uuid, group: &Group, spec: &BackfillSpec, checked: &Checked, to: T
         force: spec.force,
         priority: checked.priority,
         dependants_priority: spec.priority,
-        params: serde_json::to_string(&spec.params).unwrap_or_else(|_| "{}".into()),
+        params: StoreError::json_of(&spec.params, ("backfills", "params"))?.to_string(),
         started_to: to,
         expected: expected as i64,
-    }
+    })
 }
 
 /// The request as the audit shows it: with the instants that days and local times mean.
@@ -126,7 +134,7 @@ impl Schedules {
         if !group.enabled && !spec.force {
             return Err(SubmitError::Disabled(name.to_owned()));
         }
-        let new = row_of(id, &group, &spec, &checked, to, expected);
+        let new = row_of(id, &group, &spec, &checked, to, expected).map_err(EngineError::Store)?;
         let asked = with_instants(asked, &checked);
         self.node
             .store

@@ -17,7 +17,7 @@ use heddle_store::live::{Completion, NewRun};
 use heddle_store::upstream::{Follower, LeftEvent, Success};
 use uuid::Uuid;
 
-use super::needs::{self, Call, Family};
+use super::needs::{self, Call, Family, MICRO};
 use super::{Schedules, unless_unreadable};
 use crate::runs::submit::Layout;
 use crate::{EngineError, RunContext};
@@ -29,6 +29,7 @@ const CASCADE_MAX: usize = 10_000;
 #[derive(Clone, Copy)]
 pub(super) struct Calling<'a> {
     follower: &'a Follower,
+    /// The instant of the event; a follower with schedules is [called](Schedules::spread) for its own instants that need it.
     at: Time,
     /// The backfill that causes its run, and how urgent that is.
     source: Option<(Uuid, Urgency)>,
@@ -52,72 +53,75 @@ impl Called {
     }
 }
 
+/// The followers that successes and skipped instants may call for runs.
+pub(super) fn called_by<'a>(
+    successes: &[(i64, &Success, bool)],
+    left_out: &[(i64, i64, Time)],
+    followers: &'a [Follower],
+) -> Vec<Calling<'a>> {
+    let mut calls = Vec::new();
+    let mut call = |event: LeftEvent, source: Option<(Uuid, Urgency)>| {
+        let callable = followers
+            .iter()
+            .filter(|one| one.upstream_id == event.group_id && one.enabled && (!one.scheduled || source.is_some()));
+        calls.extend(callable.map(|follower| Calling {
+            follower,
+            at: event.logical_time,
+            source,
+            event,
+        }));
+    };
+    for &(id, success, first) in successes {
+        // A backfilled success calls for dependants only if the backfill says so; a repeated success calls for nothing.
+        if !(success.cascades.is_some() || (first && !success.backfilled)) {
+            continue;
+        }
+        let source = success.source.zip(success.cascades);
+        let event = LeftEvent {
+            id,
+            group_id: success.group_id,
+            logical_time: success.logical_time,
+            cascade: source.map(|(source, _)| (success.run, source, success.backfilled)),
+        };
+        call(event, source);
+    }
+    for &(id, group_id, logical_time) in left_out {
+        let event = LeftEvent {
+            id,
+            group_id,
+            logical_time,
+            cascade: None,
+        };
+        call(event, None);
+    }
+    calls
+}
+
 impl Schedules {
-    /// The followers that successes and skipped instants call for a run: each follower once for an instant, in their
-    /// order.
-    pub(super) async fn calls<'a>(
+    /// Calls followers with schedules for those of their instants that need the successful one. The result has each
+    /// follower once for an instant, in their order.
+    async fn spread<'a>(
         &self,
-        successes: &[(i64, &Success, bool)],
-        left_out: &[(i64, i64, Time)],
-        followers: &'a [Follower],
+        completion: &mut Completion,
+        family: &Family,
+        calls: Vec<Calling<'a>>,
         called: &mut Called,
     ) -> Result<Vec<Calling<'a>>, EngineError> {
-        let now = self.node.now();
-        let mut calls: Vec<Calling<'a>> = Vec::new();
-        for &(id, success, first) in successes {
-            // A backfilled success calls for dependants only if the backfill says so; a repeated success calls for
-            // nothing.
-            if !(success.cascades.is_some() || (first && !success.backfilled)) {
+        let mut spread = Vec::with_capacity(calls.len());
+        for call in calls {
+            if !call.follower.scheduled {
+                spread.push(call);
                 continue;
             }
-            let source = success.source.zip(success.cascades);
-            let event = LeftEvent {
-                id,
-                group_id: success.group_id,
-                logical_time: success.logical_time,
-                cascade: source.map(|(source, _)| (success.run, source, success.backfilled)),
-            };
-            for follower in followers
-                .iter()
-                .filter(|one| one.upstream_id == success.group_id && one.enabled)
-            {
-                let call = |at| Calling {
-                    follower,
-                    at,
-                    source,
-                    event,
-                };
-                if !follower.scheduled {
-                    calls.push(call(success.logical_time));
-                } else if source.is_some() {
-                    let touched = self.touched(follower, success, now).await;
-                    match unless_unreadable(touched, follower.group_id)? {
-                        Some(touched) => calls.extend(touched.into_iter().map(call)),
-                        None => called.leave(event),
-                    }
-                }
+            let touched = self.touched(completion, family, &call).await;
+            match unless_unreadable(touched, call.follower.group_id)? {
+                Some(touched) => spread.extend(touched.into_iter().map(|at| Calling { at, ..call })),
+                None => called.leave(call.event),
             }
         }
-        for &(id, group_id, logical_time) in left_out {
-            let event = LeftEvent {
-                id,
-                group_id,
-                logical_time,
-                cascade: None,
-            };
-            let lacked = followers
-                .iter()
-                .filter(|one| one.upstream_id == group_id && one.enabled && !one.scheduled);
-            calls.extend(lacked.map(|follower| Calling {
-                follower,
-                at: logical_time,
-                source: None,
-                event,
-            }));
-        }
-        calls.sort_unstable_by_key(|call| (call.follower.group_id, call.at));
-        calls.dedup_by_key(|call| (call.follower.group_id, call.at));
-        Ok(calls)
+        spread.sort_unstable_by_key(|call| (call.follower.group_id, call.at));
+        spread.dedup_by_key(|call| (call.follower.group_id, call.at));
+        Ok(spread)
     }
 
     /// Lays out the runs that are called for, of those followers that wait for nobody else. `succeeded`: the successes of
@@ -134,6 +138,7 @@ impl Schedules {
         }
         let groups: BTreeSet<i64> = calls.iter().map(|call| call.follower.group_id).collect();
         let family = self.family(completion, &groups.into_iter().collect::<Vec<_>>()).await?;
+        let calls = self.spread(completion, &family, calls, called).await?;
         let pairs: Vec<(i64, Time)> = calls
             .iter()
             .filter(|call| !call.follower.scheduled)
@@ -203,10 +208,7 @@ impl Schedules {
                 };
                 let calendar = &revision.calendar;
                 let previous = match calendar.has_delay() {
-                    true => {
-                        let before = at - chrono::TimeDelta::microseconds(1);
-                        completion.last_made_instant(link.upstream_id, before).await?
-                    }
+                    true => completion.last_made_instant(link.upstream_id, at - MICRO).await?,
                     false => None,
                 };
                 start = start.min(calendar.data_interval_from(previous, at).0);
@@ -223,30 +225,42 @@ impl Schedules {
     }
 
     /// The instants of a follower with schedules, up to now, that need the successful one.
-    async fn touched(&self, follower: &Follower, success: &Success, now: Time) -> Result<Vec<Time>, EngineError> {
+    async fn touched(
+        &self,
+        completion: &mut Completion,
+        family: &Family,
+        call: &Calling<'_>,
+    ) -> Result<Vec<Time>, EngineError> {
+        let Calling {
+            follower, at, source, ..
+        } = *call;
         let Some(group) = self.node.catalog.group(&follower.name).await? else {
             return Ok(Vec::new());
         };
         if !group.revision.plan.spec.history {
             return Ok(Vec::new());
         }
+        let now = self.node.now();
         let calendar = &group.revision.calendar;
-        let at = success.logical_time;
         if follower.interval {
             // The interval that contains it belongs to the first instant after it.
-            let after = at + chrono::TimeDelta::microseconds(1);
-            return Ok(calendar.instants(after, now).next().into_iter().collect());
+            return Ok(calendar.instants(at + MICRO, now).next().into_iter().collect());
         }
-        // It is the latest until the upstream's next instant.
-        let upstream = match self.node.store.group_by_id(success.group_id).await? {
-            Some(row) => self.node.catalog.revision(row.revision_id).await?,
-            None => return Ok(Vec::new()),
+        // It is the latest until the upstream's next instant, which the backfill may still have to make.
+        let source = match source {
+            Some((id, _)) => self.source_of(id).await?,
+            None => None,
         };
-        let until = upstream
-            .calendar
-            .instants(at + chrono::TimeDelta::microseconds(1), now)
-            .next()
-            .map_or(now, |next| next - chrono::TimeDelta::microseconds(1));
+        let next = needs::next_instant(
+            completion,
+            family,
+            source.as_deref(),
+            follower.upstream_id,
+            (at, now),
+            0,
+        )
+        .await?;
+        let until = next.map_or(now, |next| next - MICRO);
         Ok(calendar.instants(at, until).take(CASCADE_MAX).collect())
     }
 }

@@ -30,7 +30,7 @@ use crate::EngineError;
 use crate::node::Node;
 use crate::node::service::{Every, Needs, Service};
 use crate::node::signals::Signal;
-use calls::Called;
+use calls::{Called, called_by};
 
 /// How often to check without a signal.
 const POLL_EVERY: Duration = Duration::from_millis(250);
@@ -229,7 +229,7 @@ impl Schedules {
         let concerned: Vec<i64> = concerned.into_iter().collect();
         weigh.extend(completion.waiting_within(&concerned, CHANGED_MAX).await?);
         let mut called = Called::default();
-        let calls = self.calls(&successes, &left_out, &followers, &mut called).await?;
+        let calls = called_by(&successes, &left_out, &followers);
         let instants = instants.into_iter().collect();
         self.answer(&mut completion, calls, instants, &mut called).await?;
         let waiting = completion.lock_waiting(&weigh.into_iter().collect::<Vec<_>>()).await?;
@@ -241,6 +241,7 @@ impl Schedules {
             left,
         } = called;
         completion.leave_link_events(&left).await?;
+        self.runs.admit_new(&mut completion, &mut runs, &contexts).await?;
         self.runs.hand_out(&mut runs);
         let created = completion.create(&runs).await?;
         completion.commit().await?;

@@ -19,6 +19,7 @@
 use std::collections::{BTreeSet, HashMap, HashSet};
 use std::sync::Arc;
 
+use chrono::TimeDelta;
 use heddle_domain::Time;
 use heddle_domain::state::RunState;
 use heddle_store::live::Completion;
@@ -28,6 +29,7 @@ use serde_json::{Value, json};
 use super::{Schedules, unless_unreadable};
 use crate::EngineError;
 use crate::node::catalog::Revision;
+use crate::schedules::backfill::Source;
 
 /// How many missing instants of a run are kept, and shown to people; when these have succeeded, the run is checked
 /// again.
@@ -38,6 +40,13 @@ const INSTANTS_MAX: usize = 1_000_000;
 
 /// How many groups without schedules may follow one another; beyond that, their instants are not computed.
 const DEPTH_MAX: u32 = 100;
+
+/// How often one of the groups above is asked for an instant that the others may have too; if they have none by then, they
+/// count as having none in common.
+const COMMON_MAX: usize = 1_000;
+
+/// Times have microseconds: this is from one to the next.
+pub(super) const MICRO: TimeDelta = TimeDelta::microseconds(1);
 
 /// All that is known of the groups above some groups.
 pub(super) struct Family {
@@ -319,6 +328,46 @@ fn instants(family: &Family, group: i64, from: Time, to: Time, depth: u32) -> Re
     Ok(common.unwrap_or_default())
 }
 
+/// The first instant of a group after `after`, up to `to`: one of its schedules (of disabled ones, if a backfill uses
+/// those), or of this backfill, or one that the groups above have in common, or one that has a run.
+pub(super) async fn next_instant(
+    completion: &mut Completion,
+    family: &Family,
+    backfill: Option<&Source>,
+    group: i64,
+    (mut after, to): (Time, Time),
+    depth: u32,
+) -> Result<Option<Time>, EngineError> {
+    let revision = family.revision(group)?;
+    let from = after + MICRO;
+    let made = completion.first_made_instant(group, from, to).await?;
+    let named = revision.past.instants(from, to).next();
+    let planned = backfill.and_then(|backfill| backfill.first(group, from, to));
+    let own = [made, named, planned].into_iter().flatten().min();
+    let above = family.above(group);
+    if !revision.schedules.is_empty() || above.is_empty() || depth >= DEPTH_MAX {
+        return Ok(own);
+    }
+    let to = own.unwrap_or(to);
+    for _ in 0..COMMON_MAX {
+        let mut nexts = BTreeSet::new();
+        for link in above {
+            let (group, within) = (link.upstream_id, (after, to));
+            match Box::pin(next_instant(completion, family, backfill, group, within, depth + 1)).await? {
+                Some(next) => drop(nexts.insert(next)),
+                None => return Ok(own),
+            }
+        }
+        let Some(last) = nexts.pop_last() else { break };
+        if nexts.is_empty() {
+            return Ok(Some(last));
+        }
+        // Before the last of them, they have none in common.
+        after = last - MICRO;
+    }
+    Ok(own)
+}
+
 /// The first `limit` missing instants of an `interval` link.
 async fn interval_lacks(
     completion: &mut Completion,
@@ -331,7 +380,7 @@ async fn interval_lacks(
     if end <= from {
         return Ok(Vec::new());
     }
-    let to = end - chrono::TimeDelta::microseconds(1);
+    let to = end - MICRO;
     let revision = family.revision(group)?;
     let known = completion.known_instants(group, from, to).await?;
     let next = completion.next_of_group(group).await?;

@@ -386,18 +386,3 @@ impl Store {
             .collect())
     }
 }
-
-impl Completion {
-    /// Sets the state of an ended run, and the error that replaces its own.
-    pub async fn set_done_state(&mut self, run: RunId, state: RunState, error: Option<&str>) -> Result<(), StoreError> {
-        sqlx::query!(
-            "UPDATE heddle.runs_done SET state = $2, error = $3 WHERE id = $1",
-            run.0,
-            state.number(),
-            error
-        )
-        .execute(self.connection())
-        .await?;
-        self.note_done_state(run, state).await
-    }
-}

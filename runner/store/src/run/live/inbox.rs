@@ -305,6 +305,23 @@ impl Completion {
         Ok(gates.into_values().collect())
     }
 
+    /// Of these groups, whose gates this transaction holds: those behind whose gates nothing waits for its turn (paused
+    /// runs count here) and nothing is active. The statement comes after the gates' locks, as those of [`Self::gates`].
+    pub async fn vacant_gates(&mut self, groups: &[i64]) -> Result<Vec<i64>, StoreError> {
+        if groups.is_empty() {
+            return Ok(Vec::new());
+        }
+        Ok(sqlx::query_scalar!(
+            r#"SELECT g.id AS "id!" FROM UNNEST($1::bigint[]) AS g (id)
+                WHERE NOT EXISTS (SELECT FROM heddle.waits w WHERE w.group_id = g.id AND NOT w.upstreams)
+                  AND NOT EXISTS (SELECT FROM heddle.runs_live l
+                                   WHERE l.group_id = g.id AND l.state <> 0 AND l.waiting_for IS NULL)"#,
+            groups
+        )
+        .fetch_all(self.connection())
+        .await?)
+    }
+
     /// Of the runs that wait for their turn at a gate that this transaction holds, and that a schedule or an upstream
     /// created: the oldest by logical time, without `except`, up to `limit`.
     pub async fn oldest_waiting(

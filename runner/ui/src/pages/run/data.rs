@@ -31,17 +31,20 @@ pub(super) async fn inside(ctx: &Ctx, run: &Run) -> Result<Markup, Trouble> {
     let revision = ctx.ui.engine.catalog().revision(row.revision_id).await?;
     let defaults = defaults(ctx, run).await;
     let outputs = outputs(run);
+    let omitted = run.wholes().filter(|task| task.output_omitted == Some(true));
+    let omitted: Vec<&str> = omitted.map(|task| task.task.as_str()).collect();
     let ended = run.finished_at.is_some();
     let inside = html! {
         div.two {
             div.stack {
                 section.panel {
                     h2 { (t!(ctx, "outputs")) }
-                    @if outputs.is_empty() { (empty(&t!(ctx, if ended { "no-outputs-ended" } else { "no-outputs" }))) }
+                    @if outputs.is_empty() && omitted.is_empty() { (empty(&t!(ctx, if ended { "no-outputs-ended" } else { "no-outputs" }))) }
                     @for (task, output) in &outputs {
                         @let shown = pretty(output);
                         details open[is_short(&shown)] { summary { bdi { (task) } @if !is_short(&shown) { " · " (crate::span::bytes(shown.len() as i64)) } } (value(ctx, output)) }
                     }
+                    @for task in &omitted { p.muted { bdi { (task) } " · " (t!(ctx, "output-omitted")) } }
                 }
                 (by_task(ctx, run, &revision.plan, &defaults, &outputs))
             }
@@ -130,7 +133,7 @@ fn by_task(
                 details open[open] {
                     summary { bdi { (name) } }
                     (one(ctx, &layered(&layers)))
-                    (upstream(ctx, plan, task, outputs, run.finished_at.is_some()))
+                    (upstream(ctx, run, plan, task, outputs))
                 }
             }
             @if plan.tasks.len() > TASKS_MAX { p.muted { (t!(ctx, "and-more", n = plan.tasks.len() - TASKS_MAX)) } }
@@ -154,7 +157,12 @@ fn one(ctx: &Ctx, params: &BTreeMap<&str, (&'static str, &Value)>) -> Markup {
 }
 
 /// The outputs of the tasks before it, which its templates read as `upstream`.
-fn upstream(ctx: &Ctx, plan: &Plan, task: &PlanTask, outputs: &[(&str, Value)], ended: bool) -> Markup {
+fn upstream(ctx: &Ctx, run: &Run, plan: &Plan, task: &PlanTask, outputs: &[(&str, Value)]) -> Markup {
+    let missing = |name: &str| match run.wholes().find(|task| task.task == name) {
+        Some(task) if task.output_omitted == Some(true) => "output-omitted",
+        _ if run.finished_at.is_some() => "no-output",
+        _ => "no-output-yet",
+    };
     let needs = task
         .depends_on
         .iter()
@@ -167,7 +175,7 @@ fn upstream(ctx: &Ctx, plan: &Plan, task: &PlanTask, outputs: &[(&str, Value)], 
             table.cards.params { tbody { @for (name, output) in &found {
                 tr {
                     td.tight { code { "upstream." bdi { (name) } } }
-                    td.wide { @match output { Some(output) => code { (cut(&output.to_string())) }, None => span.muted { (t!(ctx, if ended { "no-output" } else { "no-output-yet" })) } } }
+                    td.wide { @match output { Some(output) => code { (cut(&output.to_string())) }, None => span.muted { (t!(ctx, missing(name))) } } }
                     td.tight.muted.side { (t!(ctx, "param-upstream")) }
                 }
             } } }

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use heddle_api::{AuditEntry, List, Run, RunState};
 use heddle_domain::id::RunId;
 use heddle_engine::{Ended, Revision};
-use heddle_store::run::{AttemptView, RunDetail, RunRow};
+use heddle_store::run::{AttemptView, Outputs, RunDetail, RunRow};
 use serde::Deserialize;
 use tokio::sync::OnceCell;
 use uuid::Uuid;
@@ -72,10 +72,10 @@ impl Whole {
         Ok(whole)
     }
 
-    /// The run with its attempts, read from the database.
+    /// The run with its attempts, read from the database. Of their outputs, pages need the ids of sub-runs.
     pub(in crate::pages) async fn detail(&self, ctx: &Ctx) -> Result<&RunDetail, Trouble> {
         let read = async || {
-            let detail = ctx.store().run_detail(RunId(self.run.id)).await?;
+            let detail = ctx.store().run_detail(RunId(self.run.id), Outputs::Short).await?;
             detail.ok_or_else(Trouble::not_found)
         };
         self.detail.get_or_try_init(read).await
@@ -175,6 +175,7 @@ pub(super) fn failed_attempt() -> AttemptView {
         finished_at: None,
         node: None,
         output: None,
+        output_bytes: None,
         error_kind: None,
         error_message: None,
         error_trace: None,

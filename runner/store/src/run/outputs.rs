@@ -1,0 +1,277 @@
+//! Which outputs are read with a run: an answer has a bound, however much the attempts of the run have returned.
+
+use std::collections::BTreeMap;
+
+use heddle_domain::Time;
+use heddle_domain::id::RunId;
+use heddle_domain::run::{JOINED_OUTPUT_BYTES_MAX, Progress, TaskKey};
+use heddle_domain::state::TaskState;
+
+use super::{AttemptView, OverrideView, RunDetail};
+use crate::{Store, StoreError};
+
+/// How many bytes of outputs are read with a run.
+const RUN_OUTPUT_BYTES_MAX: u64 = 4 * JOINED_OUTPUT_BYTES_MAX;
+
+/// The maximum bytes of an output that is short.
+const SHORT_BYTES_MAX: i32 = 256;
+
+/// The outputs that are asked for.
+///
+/// If they are few bytes together, all of them are read, also those of earlier attempts. Otherwise only what task runs
+/// show, and this within bounds: of the items of one task, the bytes of a joined output; of the run, four times as many.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Outputs {
+    None,
+    /// Those of a few bytes: a task that starts a run returns its id.
+    Short,
+    /// Those of a task run; for a task as a whole, also those of its items.
+    Of(TaskKey),
+    All,
+}
+
+impl Outputs {
+    /// The number of the task, the item, and the maximum bytes of one output, as the statement takes them.
+    pub(super) fn asked(self) -> (Option<i16>, Option<i32>, i32) {
+        match self {
+            Self::None => (None, None, -1),
+            Self::Short => (None, None, SHORT_BYTES_MAX),
+            Self::Of(key) => (Some(key.task as i16), key.item.map(|item| item as i32), i32::MAX),
+            Self::All => (None, None, i32::MAX),
+        }
+    }
+
+    fn has(self, key: TaskKey, bytes: i32) -> bool {
+        let (task, item, bytes_max) = self.asked();
+        task.is_none_or(|task| key.task as i16 == task)
+            && item.is_none_or(|item| key.item_number() == item)
+            && bytes <= bytes_max
+    }
+}
+
+/// Where an output is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Place {
+    /// In this one of the attempts.
+    Attempt(usize),
+    /// In this one of the overrides.
+    Override(usize),
+}
+
+/// The output that each task run shows, with its bytes: that of the last attempt, or of a later override. `attempts` and
+/// `overrides` have the order that a [`RunDetail`] has.
+fn shown(
+    attempts: &[AttemptView],
+    overrides: &[OverrideView],
+    is_succeeded: impl Fn(TaskKey) -> bool,
+) -> Vec<(TaskKey, Place, i32)> {
+    let mut ends: BTreeMap<TaskKey, (Option<Time>, Place, Option<i32>)> = BTreeMap::new();
+    for (index, one) in attempts.iter().enumerate() {
+        ends.insert(one.key, (one.finished_at, Place::Attempt(index), one.output_bytes));
+    }
+    let last: BTreeMap<TaskKey, usize> = overrides
+        .iter()
+        .enumerate()
+        .map(|(index, one)| (one.key, index))
+        .collect();
+    for (key, index) in last {
+        let one = &overrides[index];
+        let is_later = ends.get(&key).is_none_or(|(end, ..)| *end <= Some(one.at));
+        if one.state == TaskState::Succeeded && is_later {
+            ends.insert(key, (Some(one.at), Place::Override(index), one.output_bytes));
+        }
+    }
+    let succeeded = ends.into_iter().filter(|(key, _)| is_succeeded(*key));
+    succeeded
+        .filter_map(|(key, (_, place, bytes))| Some((key, place, bytes?)))
+        .collect()
+}
+
+/// Those within the bounds. The items of a task are taken all together, or none of them.
+fn within_bounds(shown: &[(TaskKey, Place, i32)]) -> Vec<Place> {
+    let mut places = Vec::new();
+    let mut of_run = 0;
+    for together in
+        shown.chunk_by(|(one, ..), (next, ..)| one.task == next.task && one.item.is_some() == next.item.is_some())
+    {
+        let bytes: u64 = together.iter().map(|(.., bytes)| *bytes as u64).sum();
+        if bytes <= JOINED_OUTPUT_BYTES_MAX && of_run + bytes <= RUN_OUTPUT_BYTES_MAX {
+            of_run += bytes;
+            places.extend(together.iter().map(|(_, place, _)| *place));
+        }
+    }
+    places
+}
+
+impl Store {
+    /// Reads the outputs that are asked for of a run whose outputs are many bytes. An attempt that has ended does not
+    /// change, so these belong to what was read before.
+    pub(super) async fn read_outputs(&self, detail: &mut RunDetail, asked: Outputs) -> Result<(), StoreError> {
+        // If the progress cannot be read, no task run is shown.
+        let Ok(progress) = Progress::from_bytes(&detail.run.progress) else {
+            return Ok(());
+        };
+        let is_succeeded = |key| progress.state(key) == Some(TaskState::Succeeded);
+        let mut wanted = shown(&detail.attempts, &detail.overrides, is_succeeded);
+        wanted.retain(|(key, _, bytes)| asked.has(*key, *bytes));
+        let (mut attempts, mut overrides) = (Vec::new(), Vec::new());
+        for place in within_bounds(&wanted) {
+            match place {
+                Place::Attempt(index) => attempts.push(index),
+                Place::Override(index) => overrides.push(index),
+            }
+        }
+        self.read_outputs_of_attempts(detail, &attempts).await?;
+        self.read_outputs_of_overrides(detail, &overrides).await
+    }
+
+    async fn read_outputs_of_attempts(&self, detail: &mut RunDetail, places: &[usize]) -> Result<(), StoreError> {
+        let run = RunId(detail.run.id);
+        let of = |place: &usize| &detail.attempts[*place];
+        let rows = sqlx::query!(
+            r#"SELECT w.place AS "place!", a.output
+                 FROM UNNEST($2::smallint[], $3::integer[], $4::integer[], $5::bigint[]) AS w (task, item, attempt, place)
+                 JOIN heddle.attempts a
+                   ON a.run = $1 AND a.task = w.task AND a.item = w.item AND a.attempt = w.attempt"#,
+            run.0,
+            &places.iter().map(|place| of(place).key.task as i16).collect::<Vec<_>>(),
+            &places.iter().map(|place| of(place).key.item_number()).collect::<Vec<_>>(),
+            &places.iter().map(|place| of(place).attempt as i32).collect::<Vec<_>>(),
+            &places.iter().map(|place| *place as i64).collect::<Vec<_>>()
+        )
+        .fetch_all(&self.pool)
+        .await?;
+        for row in rows {
+            detail.attempts[row.place as usize].output = row.output;
+        }
+        Ok(())
+    }
+
+    async fn read_outputs_of_overrides(&self, detail: &mut RunDetail, places: &[usize]) -> Result<(), StoreError> {
+        if places.is_empty() {
+            return Ok(());
+        }
+        let run = RunId(detail.run.id);
+        let of = |place: &usize| &detail.overrides[*place];
+        let rows = sqlx::query!(
+            r#"SELECT w.place AS "place!", o.output
+                 FROM UNNEST($2::smallint[], $3::integer[], $4::timestamptz[], $5::bigint[]) AS w (task, item, at, place)
+                 JOIN heddle.overrides o
+                   ON o.run = $1 AND o.task = w.task AND o.item = w.item AND o.at = w.at AND o.output IS NOT NULL"#,
+            run.0,
+            &places.iter().map(|place| of(place).key.task as i16).collect::<Vec<_>>(),
+            &places.iter().map(|place| of(place).key.item_number()).collect::<Vec<_>>(),
+            &places.iter().map(|place| of(place).at).collect::<Vec<_>>(),
+            &places.iter().map(|place| *place as i64).collect::<Vec<_>>()
+        )
+        .fetch_all(&self.pool)
+        .await?;
+        for row in rows {
+            detail.overrides[row.place as usize].output = row.output;
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use chrono::TimeDelta;
+    use heddle_domain::state::AttemptState;
+
+    use super::*;
+
+    const MIB: i32 = 1 << 20;
+
+    fn key(task: u16, item: Option<u32>) -> TaskKey {
+        TaskKey { task, item }
+    }
+
+    fn at(second: i64) -> Time {
+        Time::UNIX_EPOCH + TimeDelta::seconds(second)
+    }
+
+    fn attempt(key: TaskKey, attempt: u32, end: i64, output_bytes: Option<i32>) -> AttemptView {
+        AttemptView {
+            key,
+            attempt,
+            state: AttemptState::Succeeded,
+            skipped: false,
+            started_at: Time::UNIX_EPOCH,
+            finished_at: Some(at(end)),
+            node: None,
+            output: None,
+            output_bytes,
+            error_kind: None,
+            error_message: None,
+            error_trace: None,
+            memory_bytes: None,
+            cpu_micros: None,
+            worker: None,
+            progress: None,
+            note: None,
+        }
+    }
+
+    fn set(key: TaskKey, state: TaskState, second: i64, output_bytes: Option<i32>) -> OverrideView {
+        OverrideView {
+            key,
+            at: at(second),
+            state,
+            reason: String::new(),
+            actor: String::new(),
+            output: None,
+            output_bytes,
+        }
+    }
+
+    #[test]
+    fn the_last_output_of_a_task_run_is_shown() {
+        let keys = [0, 1, 2, 3].map(|task| key(task, None));
+        let attempts = [
+            attempt(keys[0], 1, 1, Some(10)),
+            attempt(keys[0], 2, 5, Some(20)),
+            attempt(keys[1], 1, 1, Some(30)),
+            attempt(keys[2], 1, 3, Some(40)),
+            attempt(keys[3], 1, 1, Some(50)),
+        ];
+        let overrides = [
+            set(keys[0], TaskState::Succeeded, 3, Some(11)),
+            set(keys[1], TaskState::Succeeded, 3, Some(31)),
+            set(keys[2], TaskState::Pending, 4, None),
+            set(keys[3], TaskState::Succeeded, 4, None),
+        ];
+        let found = shown(&attempts, &overrides, |key| key.task != 2);
+        let wanted = [(keys[0], Place::Attempt(1), 20), (keys[1], Place::Override(1), 31)];
+        assert_eq!(found, wanted, "one was cleared, and one was set without an output");
+    }
+
+    #[test]
+    fn the_items_of_a_task_have_the_bound_of_a_joined_output() {
+        let item = |index: usize, bytes: i32| (key(1, Some(index as u32)), Place::Attempt(index), bytes);
+        let alone = (key(2, None), Place::Attempt(9), 8 * MIB);
+        let places = |shown: &[(TaskKey, Place, i32)]| within_bounds(shown).len();
+        assert_eq!(places(&[item(0, 4 * MIB), item(1, 4 * MIB), alone]), 3);
+        assert_eq!(places(&[item(0, 4 * MIB), item(1, 4 * MIB + 1), alone]), 1);
+        // What was set for the task as a whole is no item.
+        let whole = (key(1, None), Place::Override(0), MIB);
+        assert_eq!(places(&[whole, item(0, 4 * MIB), item(1, 4 * MIB + 1)]), 1);
+    }
+
+    #[test]
+    fn a_run_has_a_bound() {
+        let mut shown: Vec<_> = (0..5)
+            .map(|task| (key(task, None), Place::Attempt(task.into()), 7 * MIB))
+            .collect();
+        assert_eq!(within_bounds(&shown).len(), 4);
+        shown.push((key(5, None), Place::Attempt(5), MIB));
+        assert_eq!(within_bounds(&shown).len(), 5, "what still fits is read");
+    }
+
+    #[test]
+    fn what_is_asked_for() {
+        let (one, other) = (key(3, Some(7)), key(3, None));
+        assert!(Outputs::All.has(one, i32::MAX) && !Outputs::None.has(one, 0));
+        assert!(Outputs::Of(other).has(one, MIB) && Outputs::Of(one).has(one, MIB) && !Outputs::Of(one).has(other, 1));
+        assert!(Outputs::Short.has(one, 100) && !Outputs::Short.has(one, MIB));
+    }
+}
