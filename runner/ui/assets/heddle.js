@@ -92,6 +92,9 @@ document.addEventListener("click", async (event) => {
   setTimeout(() => { button.textContent = before; }, 1500);
 });
 
+// After a form was refused one goes on where the first error is.
+document.querySelector("main [aria-invalid]")?.focus();
+
 // Choices that apply at once.
 document.addEventListener("change", (event) => {
   const form = event.target.closest("form[data-at-once]");
