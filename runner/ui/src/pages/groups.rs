@@ -112,7 +112,7 @@ pub(super) async fn page(ctx: &Ctx) -> Result<Answer, Trouble> {
             @if ctx.viewer.operates() { div.actions { a.button.primary href="/groups/new" { (t!(ctx, "new-group")) } } }
         }
         section.panel {
-            form.filters method="get" action="/groups" role="search" data-at-once {
+            form.filters method="get" action="/groups" role="search" aria-label=(t!(ctx, "filter")) data-at-once {
                 @if graph { input type="hidden" name="view" value="graph"; }
                 label.hidden for="filter" { (t!(ctx, "filter-name")) }
                 input #filter type="search" name="q" value=[asked.text.as_deref()] placeholder=(t!(ctx, "filter-name"));

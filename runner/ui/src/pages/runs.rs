@@ -102,7 +102,7 @@ pub(super) fn filters(ctx: &Ctx, of: Option<&str>) -> Markup {
         .collect();
     html! {
         section.panel {
-            form.filters.many method="get" action="/runs" role="search" {
+            form.filters.many method="get" action="/runs" role="search" aria-label=(t!(ctx, "filter")) {
                 @if let Some(group) = of { input type="hidden" name="group" value=(group); }
                 @else {
                     label.hidden for="group" { (t!(ctx, "group")) }

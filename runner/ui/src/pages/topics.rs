@@ -217,7 +217,7 @@ async fn days(ctx: &Ctx, topic: &str, api: &str) -> Result<Answer, Trouble> {
         section.panel #look-up {
             h2 { (t!(ctx, "look-up")) }
             // The address ends in `#look-up`, so that the browser scrolls to the result.
-            form.filters method="get" action={ (ctx.path) "#look-up" } role="search" {
+            form.filters method="get" action={ (ctx.path) "#look-up" } role="search" aria-label=(t!(ctx, "look-up")) {
                 @if let Some(month) = ctx.q("month") { input type="hidden" name="month" value=(month); }
                 (number_field(ctx, "sender"))
                 (number_field(ctx, "receiver"))
