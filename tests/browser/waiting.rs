@@ -192,7 +192,7 @@ async fn what_a_topic_has_put_into_a_queue_waits_there_for_a_worker() {
         format!("/topics/letters/{day}"),
     ] {
         let text = read(&visitor, &path).await;
-        for words in ["no worker claims", "in the queue", "at most 500 messages in 1s"] {
+        for words in ["no worker claims", "in the queue", "at most 500 messages in 1 s"] {
             assert!(text.contains(words), "{words:?} is not in {path}: {text}");
         }
         assert!(!text.contains("being sent"), "{text}");

@@ -11,7 +11,7 @@ const REST = 250;
 // The lines of a text, each with its end.
 const cut = (text) => text.match(/[^\n]*\n|[^\n]+/g) ?? [];
 
-// The colours of some lines: for each line, pieces of text with their class. A piece that goes over several lines is in each.
+// The colours of some lines: for each, pieces of text with their class. What goes over several lines has a piece in each.
 function coloured(text, grammar) {
   const last = text.endsWith(END);
   const lines = [[]];
@@ -79,7 +79,8 @@ function light(field) {
     const drawn = document.createDocumentFragment();
     for (const line of fresh) drawn.append(draw(line));
     under.insertBefore(drawn, under.childNodes[from] ?? null);
-    colours = [...colours.slice(0, from), ...fresh.map((line) => JSON.stringify(line)), ...colours.slice(texts.length - same)];
+    const marks = fresh.map((line) => JSON.stringify(line));
+    colours = [...colours.slice(0, from), ...marks, ...colours.slice(texts.length - same)];
     texts = now;
     place();
     clearTimeout(later);

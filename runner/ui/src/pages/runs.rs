@@ -160,7 +160,7 @@ fn row(ctx: &Ctx, run: &Run) -> Markup {
             td.wide {
                 @if let Some(error) = &run.error { span.error title=(error.message) { (line(&error.message)) } }
                 @if run.state == RunState::Waiting { (waits_for_what(ctx, &run.waiting_for)) }
-                @if let Some(key) = &run.key { " " span.tag { (key) } }
+                @if let Some(key) = &run.key { " " span.tag { (t!(ctx, "key-is")) (ctx.lang.colon()) (key) } }
                 @for (name, value) in &run.labels { " " span.tag { (name) "=" (value) } }
             }
         }

@@ -55,7 +55,7 @@ pub(super) async fn list(ctx: &Ctx) -> Result<Answer, Trouble> {
                                 td.num data-label=(t!(ctx, word)) { @match counts { Some(counts) => (number(counts[index])), None => span.muted { "–" } } }
                             }
                             td.tight data-label=(t!(ctx, "granularity")) { (granularity_word(ctx, one.spec.granularity)) }
-                            td.tight.side { (one.spec.timezone.as_deref().unwrap_or("UTC")) }
+                            td.tight.side data-label=(t!(ctx, "time-zone")) { (one.spec.timezone.as_deref().unwrap_or("UTC")) }
                         }
                     } }
                 }
@@ -145,12 +145,8 @@ async fn held_up(ctx: &Ctx, one: &Topic, days: &[Day]) -> Markup {
 /// The most that a topic sends in some time.
 fn limit(ctx: &Ctx, one: &Topic) -> Option<String> {
     let rate = one.spec.rate?;
-    Some(t!(
-        ctx,
-        "topic-limit",
-        n = number(rate.count),
-        span = rate.per.to_string()
-    ))
+    let per = span::set(ctx.lang, rate.per);
+    Some(t!(ctx, "topic-limit", n = number(rate.count), span = per))
 }
 
 fn target(ctx: &Ctx, one: &Topic) -> Markup {
