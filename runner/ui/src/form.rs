@@ -288,6 +288,26 @@ pub(crate) fn object(form: &[(String, String)], name: &str) -> Result<Map<String
     }
 }
 
+/// The field for such a text.
+pub(crate) fn object_field(
+    form: &[(String, String)],
+    name: &str,
+    label: &str,
+    wrong: Option<&str>,
+    hint: Option<&str>,
+) -> Markup {
+    let told = format!("told-{name}");
+    let (invalid, described) = marks(&told, wrong);
+    html! {
+        label.field {
+            span { (label) }
+            textarea name=(name) rows="4" spellcheck="false" placeholder="{}" aria-invalid=[invalid] aria-describedby=[described] { (field(form, name).unwrap_or_default()) }
+            (said_under(&told, wrong))
+            @if let Some(hint) = hint { small { (hint) } }
+        }
+    }
+}
+
 /// A field that is not empty.
 pub(crate) fn field<'a>(form: &'a [(String, String)], name: &str) -> Option<&'a str> {
     form.iter()

@@ -18,7 +18,7 @@ use super::answer::Answer;
 use super::script_text;
 use crate::ctx::{Beat, segment};
 use crate::elements::{Button, ago, button, empty, group_link, line, millis, more, prose, state, state_of, tabs, time};
-use crate::form::{self, Asked, field, fields, marks, said_under};
+use crate::form::{self, Asked, field, fields, object_field};
 use crate::frame::Page;
 use crate::words::t;
 use crate::{Ctx, Trouble, span, yaml};
@@ -510,7 +510,6 @@ async fn console(ctx: &Ctx, name: &str, script: &Script, api: &str) -> Result<Ma
     }
     let wrong = done.as_ref().and_then(|done| done.as_ref().err());
     let wrong_json = wrong.and_then(|trouble| asked.wrong_elsewhere(trouble));
-    let (invalid, described) = marks("told-params", wrong_json.as_deref());
     let written = |name: &str| field(&form, name).map(str::to_owned);
     Ok(html! {
         div.two {
@@ -519,12 +518,7 @@ async fn console(ctx: &Ctx, name: &str, script: &Script, api: &str) -> Result<Ma
                 @if lacks_grants(&version.world, imports.as_deref()) { p.muted { (prose(&t!(ctx, "console-no-grants"))) } }
                 form.fields method="post" action={ "/scripts/" (segment(name)) "/console" } data-keep={ "console/" (name) } {
                     (fields(ctx, &asked, &form, wrong))
-                    label.field {
-                        span { (t!(ctx, "params-json")) }
-                        textarea name="params" rows="4" spellcheck="false" placeholder="{}" aria-invalid=[invalid] aria-describedby=[described] { (written("params").unwrap_or_default()) }
-                        (said_under("told-params", wrong_json.as_deref()))
-                        small { (t!(ctx, "console-json-hint")) }
-                    }
+                    (object_field(&form, "params", &t!(ctx, "params-json"), wrong_json.as_deref(), Some(&t!(ctx, "console-json-hint"))))
                     div.field-row {
                         label.field { span { (t!(ctx, "version")) } input type="number" name="version" min="1" value=[written("version")] placeholder=[script.active_version]; }
                         label.field { span { (t!(ctx, "timeout")) } input type="text" name="timeout" value=[written("timeout")] placeholder="30s"; }

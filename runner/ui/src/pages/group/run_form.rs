@@ -15,7 +15,7 @@ use uuid::Uuid;
 
 use super::here::{Here, framed};
 use crate::elements::{named, prose};
-use crate::form::{self, Asked, field, fields, marks, object, said_under};
+use crate::form::{self, Asked, field, fields, marks, object, object_field, said_under};
 use crate::pages::answer::Answer;
 use crate::trouble::fault;
 use crate::words::t;
@@ -189,18 +189,6 @@ fn options(ctx: &Ctx, asked: &Asked<'_>, form: &[(String, String)], trouble: Opt
     let opens = |names: &[&str], faults: &[Option<&str>]| {
         names.iter().any(|name| written(name).is_some()) || faults.iter().any(Option::is_some)
     };
-    let area = |name: &str, label: String, rows: u8, wrong: Option<&str>, hint: Option<String>| -> Markup {
-        let told = format!("told-{name}");
-        let (invalid, described) = marks(&told, wrong);
-        html! {
-            label.field {
-                span { (label) }
-                textarea name=(name) rows=(rows) spellcheck="false" placeholder="{}" aria-invalid=[invalid] aria-describedby=[described] { (written(name).unwrap_or_default()) }
-                (said_under(&told, wrong))
-                @if let Some(hint) = hint { small { (hint) } }
-            }
-        }
-    };
     let one = |name: &str,
                label: String,
                placeholder: Option<&str>,
@@ -223,8 +211,8 @@ fn options(ctx: &Ctx, asked: &Asked<'_>, form: &[(String, String)], trouble: Opt
         details open[opens(&["params", "task_params"], &[params, task_params])] {
             summary { (t!(ctx, "more-params")) }
             div.fields {
-                (area("params", t!(ctx, "params-json"), 4, params, Some(t!(ctx, "params-json-hint"))))
-                (area("task_params", t!(ctx, "task-params-json"), 3, task_params, None))
+                (object_field(form, "params", &t!(ctx, "params-json"), params, Some(&t!(ctx, "params-json-hint"))))
+                (object_field(form, "task_params", &t!(ctx, "task-params-json"), task_params, None))
             }
         }
         details open[opens(&["logical_time", "key", "priority"], &[logical_time, key, priority])] {
