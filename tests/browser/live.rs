@@ -28,6 +28,17 @@ async fn a_run_is_started_with_a_form_and_watched() {
         "{}",
         wrong.text
     );
+    // All that is wrong is said at once, each at its field, also at one that is folded away otherwise.
+    let fields = [("p.seconds", "soon"), ("params", "["), ("priority", "high")];
+    let wrong = visitor.post("/groups/slow/run", &fields).await.text;
+    assert_eq!(wrong.matches("aria-invalid=\"true\"").count(), 3, "{wrong}");
+    assert_eq!(wrong.matches("<details open>").count(), 2, "{wrong}");
+    for told in ["told-0", "told-params", "told-priority"] {
+        assert!(
+            wrong.contains(&format!("aria-describedby=\"{told}\"")) && wrong.contains(&format!("id=\"{told}\"")),
+            "{told}: {wrong}"
+        );
+    }
     let started = visitor.post("/groups/slow/run", &[("p.seconds", "1.5")]).await;
     assert_eq!(started.status, StatusCode::SEE_OTHER, "{}", started.text);
     let path = started.leads_to().to_owned();

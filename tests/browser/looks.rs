@@ -317,6 +317,10 @@ async fn a_timeline_fits_a_phone(chrome: &mut Chrome, api: &heddle_tests::Api) {
                 return at.width >= 1 && at.left >= box.left && at.right <= box.right + 0.5; }); })()";
     assert_eq!(chrome.value(seen).await, true);
     keep(chrome, "timeline-390-light").await;
+    // So does the sentence that says why a button may not be pressed.
+    let seen = "(() => { const page = document.documentElement, refused = [...document.querySelectorAll('button.refused')]; \
+                return refused.length >= 2 && refused.every((button) => { button.focus(); return page.scrollWidth <= page.clientWidth; }); })()";
+    assert_eq!(chrome.value(seen).await, true);
     // So does it with the durations of a group's runs.
     chrome.open(&format!("{}/groups/mixed/runs", api.base())).await;
     let seen = "(() => { const dots = [...document.querySelectorAll('svg.scatter a rect, svg.scatter a circle')]; \

@@ -327,7 +327,7 @@ impl BackfillSpec {
         {
             faults.add(
                 "/to",
-                "`to` must not be in the future; omit it to continue with the instants that become due",
+                "`to` must not be in the future; without it, instants that become due in the meantime are included",
             );
         }
         if let Some(from) = from

@@ -13,6 +13,7 @@ use tokio::sync::Semaphore;
 
 use crate::access::provider::Provider;
 use crate::access::{Rates, Signer, TokenCache};
+use crate::kept::Kept;
 use crate::metrics::Page;
 
 /// The time zone of the clients of the compatibility calls, by default.
@@ -193,8 +194,8 @@ pub struct Shared {
     pub(crate) counts: Counts,
     /// Answers about large runs that have ended.
     pub(crate) ended: heddle_engine::Ended<bytes::Bytes>,
-    pub(crate) openapi: std::sync::OnceLock<bytes::Bytes>,
-    pub(crate) docs: std::sync::OnceLock<bytes::Bytes>,
+    pub(crate) openapi: std::sync::OnceLock<Kept>,
+    pub(crate) docs: std::sync::OnceLock<Kept>,
 }
 
 /// How many of a node's concurrent requests one caller may have: all but a quarter, which is left to others.

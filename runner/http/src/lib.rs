@@ -15,6 +15,7 @@ mod describe;
 mod docs;
 mod examples;
 mod json;
+mod kept;
 mod limits;
 pub mod metrics;
 mod openapi;

@@ -57,6 +57,16 @@ if (dot) {
     return source;
   };
   document.addEventListener("htmx:sseError", () => { if (!resting()) lost(0); });
+  // That a stream has ended is told by the dot. The extension would write an error to the console as well.
+  htmx.defineExtension("quiet", {
+    init(api) {
+      const tell = api.triggerErrorEvent;
+      api.triggerErrorEvent = (element, name, detail) => {
+        if (name === "htmx:sseError") api.triggerEvent(element, name, { source: detail.source });
+        else tell(element, name, detail);
+      };
+    },
+  });
   // A browser has six connections for a node. A page that nobody looks at gives its own back, and asks for what it has
   // missed when somebody looks again: the extension opens anew after an error of a source that is closed.
   const resting = () => rests === -1;
@@ -99,6 +109,9 @@ document.addEventListener("click", async (event) => {
   button.textContent = words.copied;
   setTimeout(() => { button.textContent = before; }, 1500);
 });
+
+// After a form was refused one goes on where the first error is.
+document.querySelector("main [aria-invalid]")?.focus();
 
 // Choices that apply at once.
 document.addEventListener("change", (event) => {

@@ -1,11 +1,14 @@
 //! Forms made of a JSON Schema, and what people filled in, read back as JSON.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
+use heddle_api::ProblemFault;
+use heddle_domain::fault::pointer_token;
 use maud::{Markup, html};
 use serde_json::{Map, Value};
 
 use crate::elements::prose;
+use crate::trouble::{fault, is_within};
 use crate::words::{Arg, Lang, t};
 use crate::{Ctx, Trouble};
 
@@ -90,84 +93,185 @@ pub(crate) fn shown(value: &Value) -> String {
     }
 }
 
-/// Fields for the properties of a schema. `values` are what a run gets if nothing is written; `notes` stand under the
-/// fields.
-pub(crate) fn fields(
-    ctx: &Ctx,
-    properties: &Map<String, Value>,
-    values: &Map<String, Value>,
-    notes: &BTreeMap<String, String>,
-    given: &[(String, String)],
-) -> Markup {
+/// The params that a schema requires.
+pub(crate) fn required(whole: &Value) -> impl Iterator<Item = &str> {
+    whole["required"]
+        .as_array()
+        .into_iter()
+        .flatten()
+        .filter_map(Value::as_str)
+}
+
+/// What a form asks for, by the properties of a schema.
+pub(crate) struct Asked<'a> {
+    pub(crate) properties: &'a Map<String, Value>,
+    /// What a run gets if nothing is written.
+    pub(crate) values: &'a Map<String, Value>,
+    /// What somebody has to write.
+    pub(crate) required: &'a BTreeSet<String>,
+    /// What stands under the fields.
+    pub(crate) notes: &'a BTreeMap<String, String>,
+}
+
+impl Asked<'_> {
+    /// A missing param is an error of its field, although the API says it of the params that lack it.
+    pub(crate) fn placed(&self, trouble: Trouble) -> Trouble {
+        trouble.retold(|one| {
+            let is_missing =
+                |name: &&String| one.detail == format!("{} is a required property", Value::from(name.as_str()));
+            if one.pointer == "/params"
+                && let Some(name) = self.properties.keys().find(is_missing)
+            {
+                *one = fault(pointer_to(name), MISSING);
+            }
+        })
+    }
+
+    /// What is wrong with the field for all params, which has no other field.
+    pub(crate) fn wrong_elsewhere(&self, trouble: &Trouble) -> Option<String> {
+        let own: Vec<String> = self
+            .properties
+            .keys()
+            .take(FIELDS_MAX)
+            .map(|name| pointer_to(name))
+            .collect();
+        let others = trouble
+            .errors
+            .iter()
+            .filter(|one| !own.iter().any(|own| is_within(one, own)));
+        Trouble::of_faults(others.cloned().collect()).of_field("/params")
+    }
+
+    /// The values that were filled in, without those of empty fields. What cannot be read is added to the faults; then, so
+    /// that all is said at once, also what is missing.
+    pub(crate) fn read(&self, form: &[(String, String)], faults: &mut Vec<ProblemFault>) -> Map<String, Value> {
+        let mut params = Map::new();
+        for (key, text) in form {
+            let Some(name) = key.strip_prefix(PREFIX).filter(|_| !text.is_empty()) else {
+                continue;
+            };
+            let Some(schema) = self.properties.get(name) else {
+                continue;
+            };
+            match value(schema, text) {
+                Ok(value) => drop(params.insert(name.to_owned(), value)),
+                Err(what) => faults.push(fault(pointer_to(name), format!("`{text}` is not {what}"))),
+            }
+        }
+        match object(form, "params") {
+            Ok(given) => params.extend(given),
+            Err(trouble) => faults.extend(trouble.errors.iter().cloned()),
+        }
+        // Params of single tasks may have what these tasks require.
+        if !faults.is_empty() && field(form, "task_params").is_none() {
+            let lacks = |name: &&String| {
+                !params.contains_key(*name) && faults.iter().all(|one| one.pointer != pointer_to(name))
+            };
+            let missing: Vec<&String> = self.required.iter().filter(lacks).collect();
+            faults.extend(missing.into_iter().map(|name| fault(pointer_to(name), MISSING)));
+        }
+        params
+    }
+}
+
+/// What the API says of a param that is missing, in the form of the others.
+const MISSING: &str = "this is required";
+
+fn pointer_to(name: &str) -> String {
+    format!("/params/{}", pointer_token(name))
+}
+
+/// What is wrong with a field, under it: the field is described by it.
+pub(crate) fn said_under(id: &str, wrong: Option<&str>) -> Markup {
+    html! { @if let Some(wrong) = wrong { small.wrong id=(id) { (prose(wrong)) } } }
+}
+
+/// Fields for what a form asks for, each with what is wrong with it.
+pub(crate) fn fields(ctx: &Ctx, asked: &Asked<'_>, given: &[(String, String)], trouble: Option<&Trouble>) -> Markup {
     html! {
-        @for (name, schema) in properties.iter().take(FIELDS_MAX) {
+        @for (index, (name, schema)) in asked.properties.iter().take(FIELDS_MAX).enumerate() {
             @let id = format!("{PREFIX}{name}");
             @let written = given.iter().find(|(key, _)| *key == id).map(|(_, value)| value.clone());
-            @let preset = values.get(name).map(shown).unwrap_or_default();
+            @let preset = asked.values.get(name).map(shown).unwrap_or_default();
+            @let needed = asked.required.contains(name).then_some("true");
+            @let wrong = trouble.and_then(|trouble| trouble.of_field(&pointer_to(name)));
+            @let told = format!("told-{index}");
+            @let (invalid, described) = marks(&told, wrong.as_deref());
             div.field {
-                label for=(id) { (name) @if let Some(title) = schema["title"].as_str().filter(|title| *title != name) { " · " span.muted { (title) } } }
-                @match (schema["enum"].as_array(), kind(schema)) {
-                    (Some(among), _) => {
-                        select id=(id) name=(id) {
-                            option value="" { (if preset.is_empty() { t!(ctx, "unset") } else { t!(ctx, "preset", value = &preset) }) }
-                            @for one in among { option value=(shown(one)) selected[written.as_deref() == Some(&shown(one))] { (shown(one)) } }
-                        }
-                    }
-                    (None, Kind::Bool) => {
-                        select id=(id) name=(id) {
-                            option value="" { (if preset.is_empty() { t!(ctx, "unset") } else { t!(ctx, "preset", value = &preset) }) }
-                            @for one in ["true", "false"] { option value=(one) selected[written.as_deref() == Some(one)] { (one) } }
-                        }
-                    }
-                    (None, Kind::Json) => textarea id=(id) name=(id) rows="2" placeholder=(preset) spellcheck="false" { (written.unwrap_or_default()) },
-                    (None, what) => input id=(id) name=(id) type="text" inputmode=[matches!(what, Kind::Integer | Kind::Number).then_some("decimal")] value=[written] placeholder=(preset) autocomplete="off";
+                label for=(id) {
+                    (name)
+                    @if let Some(title) = schema["title"].as_str().filter(|title| *title != name) { " · " span.muted { (title) } }
+                    @if needed.is_some() { " · " span.muted { (t!(ctx, "needed")) } }
                 }
+                @match choices(schema) {
+                    Some(among) => {
+                        select id=(id) name=(id) aria-required=[needed] aria-invalid=[invalid] aria-describedby=[described] {
+                            option value="" { (if preset.is_empty() { t!(ctx, "unset") } else { t!(ctx, "preset", value = &preset) }) }
+                            @for one in among { option value=(one) selected[written.as_deref() == Some(one.as_str())] { (one) } }
+                        }
+                    }
+                    None if kind(schema) == Kind::Json => {
+                        textarea id=(id) name=(id) rows="2" placeholder=(preset) spellcheck="false" aria-required=[needed] aria-invalid=[invalid] aria-describedby=[described] { (written.unwrap_or_default()) }
+                    }
+                    None => {
+                        input id=(id) name=(id) type="text" inputmode=[matches!(kind(schema), Kind::Integer | Kind::Number).then_some("decimal")] value=[written] placeholder=(preset) autocomplete="off" aria-required=[needed] aria-invalid=[invalid] aria-describedby=[described];
+                    }
+                }
+                (said_under(&told, wrong.as_deref()))
                 @if let Some(text) = schema["description"].as_str() { small { (prose(text)) } }
-                @if let Some(note) = notes.get(name) { small { (note) } }
+                @if kind(schema) == Kind::Json && !schema["enum"].is_array() { small { (prose(&t!(ctx, "as-json", example = example(schema)))) } }
+                @if let Some(note) = asked.notes.get(name) { small { (note) } }
             }
         }
     }
 }
 
-/// The values that were filled in; empty fields are left out.
-pub(crate) fn read(properties: &Map<String, Value>, form: &[(String, String)]) -> Result<Map<String, Value>, Trouble> {
-    let mut params = Map::new();
-    for (key, text) in form {
-        let Some(name) = key.strip_prefix(PREFIX).filter(|_| !text.is_empty()) else {
-            continue;
-        };
-        let Some(schema) = properties.get(name) else { continue };
-        let wrong = |what: &str| Trouble::at(format!("/params/{name}"), format!("`{text}` is not {what}"));
-        let value = match kind(schema) {
-            // For an enumeration, the chosen value with its type.
-            _ if schema["enum"].is_array() => {
-                let among = schema["enum"].as_array().map(Vec::as_slice).unwrap_or_default();
-                among
-                    .iter()
-                    .find(|one| shown(one) == *text)
-                    .cloned()
-                    .ok_or_else(|| wrong("one of the choices"))?
-            }
-            Kind::Text => Value::String(text.clone()),
-            Kind::Integer => text
-                .parse::<i64>()
-                .map(Value::from)
-                .map_err(|_| wrong("a whole number"))?,
-            // An integer stays an integer.
-            Kind::Number => match text.parse::<i64>() {
-                Ok(whole) => Value::from(whole),
-                Err(_) => text.parse::<f64>().map(Value::from).map_err(|_| wrong("a number"))?,
-            },
-            Kind::Bool => text
-                .parse::<bool>()
-                .map(Value::from)
-                .map_err(|_| wrong("true or false"))?,
-            Kind::Loose => serde_json::from_str(text).unwrap_or_else(|_| Value::String(text.clone())),
-            Kind::Json => serde_json::from_str(text).map_err(|_| wrong("valid JSON"))?,
-        };
-        params.insert(name.to_owned(), value);
+/// The values of `aria-invalid` and `aria-describedby` of a field.
+pub(crate) fn marks<'a>(id: &'a str, wrong: Option<&str>) -> (Option<&'static str>, Option<&'a str>) {
+    (wrong.map(|_| "true"), wrong.map(|_| id))
+}
+
+/// The texts of the values among which one chooses, if a value is chosen.
+fn choices(schema: &Value) -> Option<Vec<String>> {
+    match (schema["enum"].as_array(), kind(schema)) {
+        (Some(among), _) => Some(among.iter().map(shown).collect()),
+        (None, Kind::Bool) => Some(vec!["true".to_owned(), "false".to_owned()]),
+        (None, _) => None,
     }
-    Ok(params)
+}
+
+/// JSON of the kind that a schema wants.
+fn example(schema: &Value) -> &'static str {
+    let types = &schema["type"];
+    let is_list = types == "array"
+        || types
+            .as_array()
+            .is_some_and(|types| types.iter().any(|one| one == "array"));
+    if is_list { "`[1, \"two\"]`" } else { "`{\"name\": 1}`" }
+}
+
+/// The value that somebody has written; the error says what it is not.
+fn value(schema: &Value, text: &str) -> Result<Value, &'static str> {
+    // For an enumeration, the chosen value with its type.
+    if let Some(among) = schema["enum"].as_array() {
+        return among
+            .iter()
+            .find(|one| shown(one) == text)
+            .cloned()
+            .ok_or("one of the choices");
+    }
+    match kind(schema) {
+        Kind::Text => Ok(Value::String(text.to_owned())),
+        Kind::Integer => text.parse::<i64>().map(Value::from).map_err(|_| "a whole number"),
+        // An integer stays an integer.
+        Kind::Number => match text.parse::<i64>() {
+            Ok(whole) => Ok(Value::from(whole)),
+            Err(_) => text.parse::<f64>().map(Value::from).map_err(|_| "a number"),
+        },
+        Kind::Bool => text.parse::<bool>().map(Value::from).map_err(|_| "true or false"),
+        Kind::Loose => Ok(serde_json::from_str(text).unwrap_or_else(|_| Value::String(text.to_owned()))),
+        Kind::Json => serde_json::from_str(text).map_err(|_| "valid JSON"),
+    }
 }
 
 /// A field whose text is a JSON object, or nothing.
@@ -197,6 +301,26 @@ pub(crate) fn whole_given(lang: Lang, form: &[(String, String)], name: &str) -> 
     whole(lang, form, name)?.ok_or_else(missing)
 }
 
+/// The field for such a text.
+pub(crate) fn object_field(
+    form: &[(String, String)],
+    name: &str,
+    label: &str,
+    wrong: Option<&str>,
+    hint: Option<&str>,
+) -> Markup {
+    let told = format!("told-{name}");
+    let (invalid, described) = marks(&told, wrong);
+    html! {
+        label.field {
+            span { (label) }
+            textarea name=(name) rows="4" spellcheck="false" placeholder="{}" aria-invalid=[invalid] aria-describedby=[described] { (field(form, name).unwrap_or_default()) }
+            (said_under(&told, wrong))
+            @if let Some(hint) = hint { small { (hint) } }
+        }
+    }
+}
+
 /// A field that is not empty.
 pub(crate) fn field<'a>(form: &'a [(String, String)], name: &str) -> Option<&'a str> {
     form.iter()
@@ -210,11 +334,27 @@ mod tests {
 
     use super::*;
 
+    /// What a form says, and what is wrong with it.
+    fn read(schemas: &Value, required: &[&str], form: &[(&str, &str)]) -> (Value, Vec<String>) {
+        let required: BTreeSet<String> = required.iter().map(|name| (*name).to_owned()).collect();
+        let asked = Asked {
+            properties: schemas.as_object().unwrap(),
+            values: &Map::new(),
+            required: &required,
+            notes: &BTreeMap::new(),
+        };
+        let form: Vec<(String, String)> = form.iter().map(|(key, text)| ((*key).into(), (*text).into())).collect();
+        let mut faults = Vec::new();
+        let params = asked.read(&form, &mut faults);
+        (params.into(), faults.iter().map(ToString::to_string).collect())
+    }
+
     fn read_one(schema: Value, text: &str) -> Result<Value, String> {
-        let properties = Map::from_iter([("x".to_owned(), schema)]);
-        read(&properties, &[("p.x".into(), text.into())])
-            .map(|mut params| params.remove("x").unwrap_or(Value::Null))
-            .map_err(|trouble| trouble.sentence())
+        let (mut params, faults) = read(&json!({ "x": schema }), &[], &[("p.x", text)]);
+        match faults.into_iter().next() {
+            Some(fault) => Err(fault),
+            None => Ok(params["x"].take()),
+        }
     }
 
     #[test]
@@ -231,6 +371,40 @@ mod tests {
         assert_eq!(read_one(any.clone(), "7"), Ok(json!(7)));
         assert_eq!(read_one(any.clone(), "Ada"), Ok(json!("Ada")));
         assert_eq!(read_one(any, "\"7\""), Ok(json!("7")));
+    }
+
+    #[test]
+    fn all_that_is_wrong_is_said_at_once_each_at_its_field() {
+        let schemas =
+            json!({"n": {"type": "integer"}, "a/b": {}, "who": {"type": "string"}, "day": {"type": "string"}});
+        let form = [("p.n", "x"), ("p.a/b", "{"), ("params", "{\"day\": \"1\"}")];
+        let (params, faults) = read(&schemas, &["n", "who", "day"], &form);
+        assert_eq!(params, json!({"day": "1"}));
+        assert_eq!(
+            faults,
+            [
+                "/params/n: `x` is not a whole number",
+                "/params/a~1b: `{` is not valid JSON",
+                "/params/who: this is required",
+            ]
+        );
+        // The API says what is missing, if nothing else is wrong.
+        assert_eq!(read(&schemas, &["who"], &[]), (json!({}), vec![]));
+        let asked = Asked {
+            properties: schemas.as_object().unwrap(),
+            values: &Map::new(),
+            required: &BTreeSet::new(),
+            notes: &BTreeMap::new(),
+        };
+        let said = [
+            ("/params", "\"who\" is a required property"),
+            ("/params", "no"),
+            ("/params/n", "low"),
+        ];
+        let said = said.map(|(pointer, detail)| fault(pointer, detail)).to_vec();
+        let trouble = asked.placed(Trouble::of_faults(said));
+        assert_eq!(trouble.of_field("/params/who").as_deref(), Some(MISSING));
+        assert_eq!(asked.wrong_elsewhere(&trouble).as_deref(), Some("no"));
     }
 
     #[test]

@@ -176,7 +176,7 @@ fn top(ctx: &Ctx, page: &Page, live: bool) -> Markup {
                 }
             }
             div.grow {}
-            form.search role="search" action="/search" method="get" {
+            form.search role="search" aria-label=(t!(ctx, "search")) action="/search" method="get" {
                 label.hidden for="search" { (t!(ctx, "search")) }
                 (glyph("search"))
                 input #search type="search" name="q" placeholder=(t!(ctx, "search-hint")) autocomplete="off" maxlength="200";

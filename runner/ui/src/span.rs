@@ -2,7 +2,7 @@
 
 use chrono::{DateTime, Datelike, NaiveDate, NaiveDateTime, NaiveTime, TimeDelta, TimeZone};
 use chrono_tz::Tz;
-use heddle_domain::Time;
+use heddle_domain::{Span, Time};
 
 pub(crate) use crate::digits::{capped, number};
 use crate::words::Lang;
@@ -40,6 +40,16 @@ pub(crate) fn span(lang: Lang, millis: i64) -> String {
             0 => format!("{days} {d}"),
             years => two(years, y, days % 365, d),
         }
+    }
+}
+
+/// A span that somebody has set, which is exact: `1 s`, `2.5 s`, `1 min`.
+pub(crate) fn set(lang: Lang, set: Span) -> String {
+    let millis = set.millis() as i64;
+    let said = span(lang, millis);
+    match millis % 1_000 {
+        0 => said.replacen(".0 ", " ", 1),
+        _ => said,
     }
 }
 
@@ -146,6 +156,9 @@ mod tests {
             assert_eq!(span(Lang::En, millis), said);
         }
         assert_eq!(span(Lang::Zh, 184_000), "3 分 4 秒");
+        for (written, said) in [("1s", "1 s"), ("2500ms", "2.5 s"), ("60s", "1 min"), ("5ms", "5 ms")] {
+            assert_eq!(set(Lang::En, written.parse().unwrap()), said);
+        }
     }
 
     #[test]

@@ -32,15 +32,33 @@ impl Trouble {
 
     /// Something that was written in a form is not valid: where, and why.
     pub(crate) fn at(pointer: impl Into<String>, detail: impl Into<String>) -> Self {
+        Self::of_faults(vec![fault(pointer, detail)])
+    }
+
+    /// The same of several things.
+    pub(crate) fn of_faults(errors: Vec<ProblemFault>) -> Self {
         Self(Box::new(Problem {
             status: 422,
-            errors: vec![ProblemFault {
-                pointer: pointer.into(),
-                detail: detail.into(),
-                ..ProblemFault::default()
-            }],
+            errors,
             ..Problem::default()
         }))
+    }
+
+    /// The same problem with its errors told in another way.
+    pub(crate) fn retold(mut self, tell: impl Fn(&mut ProblemFault)) -> Self {
+        // A detail that only repeats the errors would repeat what they were.
+        if self.lines().len() == self.errors.len() {
+            self.0.detail.clear();
+        }
+        self.0.errors.iter_mut().for_each(tell);
+        self
+    }
+
+    /// What is wrong with a field, if anything is: the errors at its pointer or below.
+    pub(crate) fn of_field(&self, pointer: &str) -> Option<String> {
+        let own = self.errors.iter().filter(|one| is_within(one, pointer));
+        let details: Vec<&str> = own.map(|one| one.detail.as_str()).collect();
+        (!details.is_empty()).then(|| details.join("\n"))
     }
 
     pub(crate) fn not_found() -> Self {
@@ -64,7 +82,9 @@ impl Trouble {
 
     /// The same for a text that somebody wrote, with the numbers of the lines.
     pub(crate) fn said_of(&self, lang: Lang, text: &str) -> String {
+        // A page has no body: what it sends as one is a spec.
         self.in_words(lang, Some(text))
+            .replacen("the body is not YAML", "the spec is not YAML", 1)
     }
 
     fn in_words(&self, lang: Lang, text: Option<&str>) -> String {
@@ -88,6 +108,21 @@ impl Trouble {
         }));
         lines.join("\n")
     }
+}
+
+/// An error at a place of a form.
+pub(crate) fn fault(pointer: impl Into<String>, detail: impl Into<String>) -> ProblemFault {
+    ProblemFault {
+        pointer: pointer.into(),
+        detail: detail.into(),
+        ..ProblemFault::default()
+    }
+}
+
+/// Whether an error is at this pointer or below.
+pub(crate) fn is_within(one: &ProblemFault, pointer: &str) -> bool {
+    let rest = one.pointer.strip_prefix(pointer);
+    rest.is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
 }
 
 /// Fields of forms, and the keys of their labels.
@@ -177,11 +212,7 @@ mod tests {
     use super::*;
 
     fn of(detail: &str, errors: &[(&str, &str)]) -> Trouble {
-        let errors = errors.iter().map(|(pointer, detail)| ProblemFault {
-            pointer: (*pointer).into(),
-            detail: (*detail).into(),
-            ..ProblemFault::default()
-        });
+        let errors = errors.iter().map(|(pointer, detail)| fault(*pointer, *detail));
         Trouble(Box::new(Problem {
             status: 422,
             detail: detail.into(),
@@ -212,9 +243,21 @@ mod tests {
     }
 
     #[test]
+    fn an_error_is_told_at_its_field() {
+        let trouble = of("/params: no (and 1 more)", &[("/params", "no"), ("/params/n/0", "bad")]);
+        assert_eq!(trouble.of_field("/params/n").as_deref(), Some("bad"));
+        assert_eq!(trouble.of_field("/params").as_deref(), Some("no\nbad"));
+        assert_eq!(trouble.of_field("/params/nn"), None);
+        let trouble = trouble.retold(|one| one.detail.push('!'));
+        assert_eq!(trouble.in_words(Lang::En, None), "Params (JSON): no!\nn.0: bad!");
+    }
+
+    #[test]
     fn a_text_has_lines() {
         let trouble = of("/tasks/b/script: no", &[("/tasks/b/script", "no")]);
         let text = "tasks:\n  a:\n    script: x\n  b:\n    script: y\n";
         assert_eq!(trouble.in_words(Lang::En, Some(text)), "line 5, tasks.b.script: no");
+        let trouble = of("the body is not YAML: line 1", &[]);
+        assert_eq!(trouble.said_of(Lang::En, text), "the spec is not YAML: line 1");
     }
 }

@@ -7,6 +7,7 @@ use heddle_api::{Health, Stats};
 use crate::access::Access;
 use crate::adapter;
 use crate::describe::of;
+use crate::kept::Kept;
 use crate::metrics::Page;
 use crate::problem::Problem;
 use crate::request::{Outcome, Request, ok};
@@ -133,24 +134,11 @@ fn cluster(page: &Page, stats: &Stats) {
 }
 
 async fn openapi_json(request: Request) -> Outcome {
-    let document = request
-        .app
-        .openapi
-        .get_or_init(|| openapi::document(&super::table()).to_string().into())
-        .clone();
-    Ok((StatusCode::OK, [(header::CONTENT_TYPE, "application/json")], document).into_response())
+    let made = || Kept::new("application/json", openapi::document(&super::table()).to_string());
+    Ok(request.app.openapi.get_or_init(made).answer(&request.headers))
 }
 
 async fn docs_page(request: Request) -> Outcome {
-    let page = request
-        .app
-        .docs
-        .get_or_init(|| docs::page(&super::table()).into())
-        .clone();
-    Ok((
-        StatusCode::OK,
-        [(header::CONTENT_TYPE, "text/html; charset=utf-8")],
-        page,
-    )
-        .into_response())
+    let made = || Kept::new("text/html; charset=utf-8", docs::page(&super::table()));
+    Ok(request.app.docs.get_or_init(made).answer(&request.headers))
 }

@@ -83,7 +83,11 @@ async fn what_is_wrong_is_a_problem() {
     assert!(ready.headers.contains_key(header::RETRY_AFTER));
     fixture.get("/healthz").await.is(200);
     assert_eq!(fixture.get("/v1/openapi.json").await.is(200).json["openapi"], "3.1.0");
-    fixture.get("/docs").await.is(200);
+    let plain = fixture.get("/docs").await.is(200);
+    let accepts = [("accept-encoding", "br, gzip;q=0.8")];
+    let gzipped = fixture.send("GET", "/docs", &accepts, "").await.is(200);
+    assert_eq!(gzipped.headers[header::CONTENT_ENCODING], "gzip");
+    assert!(gzipped.bytes.len() * 4 < plain.bytes.len());
     fixture
         .send("GET", "/healthz", &[("host", "evil.example")], "")
         .await

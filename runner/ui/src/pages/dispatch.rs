@@ -65,7 +65,7 @@ pub(super) async fn page(ctx: &Ctx) -> Result<Answer, Trouble> {
             (ctx.live("audiences", audiences_table(ctx, &audiences.items)))
         }
         section.panel {
-            form.filters.many method="get" role="search" {
+            form.filters.many method="get" role="search" aria-label=(t!(ctx, "filter")) {
                 label.hidden for="uid" { (t!(ctx, "user")) } input #uid type="search" name="uid" value=[ctx.q("uid")] placeholder=(t!(ctx, "user"));
                 label.hidden for="offer" { (t!(ctx, "offer")) } input #offer type="search" name="offer" value=[ctx.q("offer")] placeholder=(t!(ctx, "offer"));
                 label.hidden for="state" { (t!(ctx, "state")) }

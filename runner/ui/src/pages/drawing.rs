@@ -214,9 +214,11 @@ impl<'a> Picture<'a> {
     }
 
     /// The box of a node.
-    fn node(&self, index: usize, name: &str, now: Option<impl elements::Shown>) -> Markup {
+    fn node(&self, ctx: &Ctx, index: usize, name: &str, now: Option<impl elements::Shown>) -> Markup {
         let at = self.layout.positions[index];
-        node(name, now, (at.x - self.wide / 2.0, at.y - HEIGHT / 2.0), self.wide)
+        let word = now.as_ref().map(|now| state_word(ctx, now));
+        let at = (at.x - self.wide / 2.0, at.y - HEIGHT / 2.0);
+        node(name, word.as_deref(), now, at, self.wide)
     }
 }
 
@@ -240,29 +242,33 @@ pub(super) fn draw(ctx: &Ctx, plan: &Plan, shown: &Shown) -> Markup {
                 }
                 @for index in 0..order.len() {
                     @let name = picture.name_of(index);
-                    @let now = picture.state_of(index);
-                    @let word = now.map(|now| state_word(ctx, now)).unwrap_or_default();
-                    @let inside = picture.node(index, name, now);
+                    @let inside = picture.node(ctx, index, name, picture.state_of(index));
                     @match &shown.log {
-                        Some(log) => a.node #{ "task-" (segment(name)) } href={ (log) "?task=" (segment(name)) } aria-label=(format!("{name}: {word}")) { (inside) },
+                        Some(log) => a.node #{ "task-" (segment(name)) } href={ (log) "?task=" (segment(name)) } { (inside) },
                         None => g.node #{ "task-" (segment(name)) } role="img" aria-label=(name) { (inside) },
                     }
                 }
                 @for (number, (edge, ..)) in picture.around.iter().enumerate() {
-                    @let word = edge.state.map(|state| state_word(ctx, state)).unwrap_or_default();
-                    a class="node around" href=(edge.address) aria-label=(format!("{}: {word}", edge.name)) { (picture.node(order.len() + number, &edge.name, edge.state)) }
+                    a class="node around" href=(edge.address) { (picture.node(ctx, order.len() + number, &edge.name, edge.state)) }
                 }
             }
         }
     }
 }
 
-/// A box with a name, and a state at its edges. In a small picture, the whole box has the colour of the state.
-pub(super) fn node(name: &str, now: Option<impl elements::Shown>, (x, y): (f64, f64), wide: f64) -> Markup {
+/// A box with a name, and a state at its edges. In a small picture, the whole box has the colour of the state. Its title is
+/// what it is called where nothing is seen: its name, and the word for its state.
+pub(super) fn node(
+    name: &str,
+    word: Option<&str>,
+    now: Option<impl elements::Shown>,
+    (x, y): (f64, f64),
+    wide: f64,
+) -> Markup {
     let fill = now.as_ref().map(crate::chart::fill).unwrap_or_default();
     let on = now.as_ref().map_or("none", elements::Shown::glyph);
     html! {
-        title { (name) }
+        title { (name) @if let Some(word) = word { ": " (word) } }
         rect class={ "box " (fill) } x=(format!("{x:.0}")) y=(format!("{y:.0}")) width=(format!("{wide:.0}")) height=(HEIGHT) rx="6" {}
         @if let Some(now) = now {
             rect class={ "edge-mark " (fill) } x=(format!("{x:.0}")) y=(format!("{:.0}", y + 5.0)) width="4" height=(HEIGHT - 10.0) rx="2" {}

@@ -112,7 +112,7 @@ pub(super) async fn page(ctx: &Ctx) -> Result<Answer, Trouble> {
             @if ctx.viewer.operates() { div.actions { a.button.primary href="/groups/new" { (t!(ctx, "new-group")) } } }
         }
         section.panel {
-            form.filters method="get" action="/groups" role="search" data-at-once {
+            form.filters method="get" action="/groups" role="search" aria-label=(t!(ctx, "filter")) data-at-once {
                 @if graph { input type="hidden" name="view" value="graph"; }
                 label.hidden for="filter" { (t!(ctx, "filter-name")) }
                 input #filter type="search" name="q" value=[asked.text.as_deref()] placeholder=(t!(ctx, "filter-name"));
@@ -189,8 +189,7 @@ fn list(ctx: &Ctx, lines: &[(GroupLine, Lately)]) -> Markup {
                             @let own = topic.is_none();
                             tr {
                                 @if may { td.pick { @if own { input type="checkbox" name="group" value=(line.name) form="many" data-pick aria-label=(t!(ctx, "choose-named", name = &line.name)); } } }
-                                td { strong { (group_link(&line.name)) }
-                                    @if topic.is_some() { br; (group_or_topic(ctx, &line.name)) }
+                                td { strong { (group_or_topic(ctx, &line.name)) }
                                     @if let Some(category) = &line.category { br; a.tag href=(with_query(ctx, &[("category", Some(category)), ("cursor", None)])) { (category) } } }
                                 td.wide.no-bars[lately.bars.is_empty()] {
                                     a.of-runs href={ "/groups/" (segment(&line.name)) "/runs" } { (strip(&lately.bars, &strip_label(ctx, lately))) }

@@ -67,7 +67,7 @@ fn row(ctx: &Ctx, one: &Notification) -> Markup {
     html! {
         tr {
             td.wide { @if let Some(run) = one.run { a href={ "/runs/" (run) } { (line(&one.subject)) } } @else { (line(&one.subject)) } }
-            td.tight { (state_of(ctx, "notification", shown_state)) @if let Some(at) = next { " " span.why { (t!(ctx, "next-try")) " " (ago(ctx, at)) } } }
+            td.tight { (state_of(ctx, "notification", shown_state)) @if let Some(at) = next { br; span.why { (t!(ctx, "next-try")) " " (ago(ctx, at)) } } }
             td.side { bdi { (one.channel) } @if !to.is_empty() { p.muted { bdi { (named(&to)) } } } }
             td { @if let Some(group) = &one.group { (group_link(group)) } }
             td.tight.muted.side { (ago(ctx, one.created_at)) }

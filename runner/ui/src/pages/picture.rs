@@ -157,9 +157,9 @@ fn draw(ctx: &Ctx, nodes: &[Node], edges: &[(usize, usize, bool)], ends: &BTreeM
                 @for (index, at) in layout.positions.iter().enumerate() {
                     @let one = &nodes[index];
                     @let end = ends.get(&one.id).copied();
-                    @let word = if one.enabled { end.map(|end| state_word(ctx, end)).unwrap_or_default() } else { state_word(ctx, "disabled") };
-                    a class=(if one.enabled { "node" } else { "node off" }) href={ "/groups/" (segment(&one.name)) } aria-label=(format!("{}: {word}", one.name)) {
-                        (node(&one.name, end, (at.x - wide / 2.0, at.y - HEIGHT / 2.0), wide))
+                    @let word = if one.enabled { end.map(|end| state_word(ctx, end)) } else { Some(state_word(ctx, "disabled")) };
+                    a class=(if one.enabled { "node" } else { "node off" }) href={ "/groups/" (segment(&one.name)) } {
+                        (node(&one.name, word.as_deref(), end, (at.x - wide / 2.0, at.y - HEIGHT / 2.0), wide))
                     }
                 }
             }

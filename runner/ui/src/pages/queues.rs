@@ -255,7 +255,7 @@ pub(super) async fn page(ctx: &Ctx, queue: &str, rest: &[&str]) -> Result<Answer
                     div { dd { b { (number(one.claimed)) } } dt { span { (t!(ctx, "claimed")) } } }
                     div { dd { b { (number(one.workers)) } } dt { span { (t!(ctx, "workers")) } } }
                     div { dd { b { (each_minute(ended_lately(&minutes))) } } dt { span { (t!(ctx, "ended-per-minute")) } } }
-                    @if let Some(rate) = one.rate { div { dd { b { (rate.count) } } dt { span { (t!(ctx, "rate-per", span = rate.per.to_string())) } } } }
+                    @if let Some(rate) = one.rate { div { dd { b { (rate.count) } } dt { span { (t!(ctx, "rate-per", span = span::set(ctx.lang, rate.per))) } } } }
                 }
             }
             (history(ctx, &minutes))

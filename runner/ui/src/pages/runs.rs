@@ -102,7 +102,7 @@ pub(super) fn filters(ctx: &Ctx, of: Option<&str>) -> Markup {
         .collect();
     html! {
         section.panel {
-            form.filters.many method="get" action="/runs" role="search" {
+            form.filters.many method="get" action="/runs" role="search" aria-label=(t!(ctx, "filter")) {
                 @if let Some(group) = of { input type="hidden" name="group" value=(group); }
                 @else {
                     label.hidden for="group" { (t!(ctx, "group")) }
@@ -160,7 +160,7 @@ fn row(ctx: &Ctx, run: &Run) -> Markup {
             td.wide {
                 @if let Some(error) = &run.error { span.error title=(error.message) { (line(&error.message)) } }
                 @if run.state == RunState::Waiting { (waits_for_what(ctx, &run.waiting_for)) }
-                @if let Some(key) = &run.key { " " span.tag { (key) } }
+                @if let Some(key) = &run.key { " " span.tag { (t!(ctx, "key-is")) (ctx.lang.colon()) (key) } }
                 @for (name, value) in &run.labels { " " span.tag { (name) "=" (value) } }
             }
         }

@@ -1,7 +1,7 @@
 //! Scripts: the list, uploads, versions, and a console to try them.
 
-use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
+use std::collections::{BTreeMap, BTreeSet};
 
 use axum::body::Body;
 use axum::extract::{FromRequest, Multipart, Request};
@@ -11,14 +11,14 @@ use heddle_api::{AttemptState, Invocation, List, Script, ScriptVersion};
 use heddle_domain::schema::changes::{Change, SchemaChange, changes, short};
 use heddle_store::pages::group::AttemptEnd;
 use maud::{Markup, html};
-use serde_json::{Map, Value, json};
+use serde_json::{Map, json};
 use uuid::Uuid;
 
 use super::answer::Answer;
 use super::script_text;
 use crate::ctx::{Beat, segment};
 use crate::elements::{Button, ago, button, empty, group_link, line, millis, more, prose, state, state_of, tabs, time};
-use crate::form::{self, field, fields, object, read, whole, whole_given};
+use crate::form::{self, Asked, field, fields, object_field, whole, whole_given};
 use crate::frame::Page;
 use crate::words::t;
 use crate::{Ctx, Trouble, span, yaml};
@@ -485,13 +485,28 @@ async fn console(ctx: &Ctx, name: &str, script: &Script, api: &str) -> Result<Ma
     // Only the answer about a single version has them.
     let one: Option<ScriptVersion> = ctx.get(&format!("{api}/versions/{}", version.version)).await.ok();
     let imports = one.and_then(|one| one.imports);
-    let properties = version.params_schema.as_ref().map(form::properties).unwrap_or_default();
+    let schema = version.params_schema.as_ref();
+    let properties = schema.map(form::properties).unwrap_or_default();
     let defaults = version.defaults.as_object().unwrap_or(&none);
+    let required: BTreeSet<String> = schema
+        .into_iter()
+        .flat_map(form::required)
+        .filter(|name| !defaults.contains_key(*name))
+        .map(str::to_owned)
+        .collect();
+    let asked = Asked {
+        properties: &properties,
+        values: defaults,
+        required: &required,
+        notes: &BTreeMap::new(),
+    };
     let form = ctx.form();
     let mut done: Option<Result<Invocation, Trouble>> = None;
     if ctx.posts() {
-        done = Some(invoke(ctx, &properties, &form, api).await);
+        done = Some(invoke(ctx, &asked, &form, api).await);
     }
+    let wrong = done.as_ref().and_then(|done| done.as_ref().err());
+    let wrong_json = wrong.and_then(|trouble| asked.wrong_elsewhere(trouble));
     let written = |name: &str| field(&form, name).map(str::to_owned);
     Ok(html! {
         div.two {
@@ -499,8 +514,8 @@ async fn console(ctx: &Ctx, name: &str, script: &Script, api: &str) -> Result<Ma
                 h2 { (t!(ctx, "console-title")) }
                 @if lacks_grants(&version.world, imports.as_deref()) { p.muted { (prose(&t!(ctx, "console-no-grants"))) } }
                 form.fields method="post" action={ "/scripts/" (segment(name)) "/console" } data-keep={ "console/" (name) } {
-                    (fields(ctx, &properties, defaults, &BTreeMap::new(), &form))
-                    label.field { span { (t!(ctx, "params-json")) } textarea name="params" rows="4" spellcheck="false" placeholder="{}" { (written("params").unwrap_or_default()) } small { (t!(ctx, "console-json-hint")) } }
+                    (fields(ctx, &asked, &form, wrong))
+                    (object_field(&form, "params", &t!(ctx, "params-json"), wrong_json.as_deref(), Some(&t!(ctx, "console-json-hint"))))
                     div.field-row {
                         label.field { span { (t!(ctx, "version")) } input type="number" name="version" min="1" value=[written("version")] placeholder=[script.active_version]; }
                         label.field { span { (t!(ctx, "timeout")) } input type="text" name="timeout" value=[written("timeout")] placeholder="30s"; }
@@ -520,14 +535,12 @@ async fn console(ctx: &Ctx, name: &str, script: &Script, api: &str) -> Result<Ma
     })
 }
 
-async fn invoke(
-    ctx: &Ctx,
-    properties: &Map<String, Value>,
-    form: &[(String, String)],
-    api: &str,
-) -> Result<Invocation, Trouble> {
-    let mut params = read(properties, form)?;
-    params.extend(object(form, "params")?);
+async fn invoke(ctx: &Ctx, asked: &Asked<'_>, form: &[(String, String)], api: &str) -> Result<Invocation, Trouble> {
+    let mut faults = Vec::new();
+    let params = asked.read(form, &mut faults);
+    if !faults.is_empty() {
+        return Err(Trouble::of_faults(faults));
+    }
     let mut body = json!({ "params": params });
     if let Some(version) = whole(ctx.lang, form, "version")? {
         body["version"] = json!(version);
@@ -535,7 +548,8 @@ async fn invoke(
     if let Some(timeout) = field(form, "timeout") {
         body["timeout"] = json!(timeout.trim());
     }
-    ctx.ask(Method::POST, &format!("{api}/invoke"), &body).await
+    let done = ctx.ask(Method::POST, &format!("{api}/invoke"), &body).await;
+    done.map_err(|trouble| asked.placed(trouble))
 }
 
 fn result(ctx: &Ctx, done: &Invocation) -> Markup {

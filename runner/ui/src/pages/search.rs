@@ -84,7 +84,7 @@ pub(super) async fn page(ctx: &Ctx) -> Result<Answer, Trouble> {
     let title = t!(ctx, "search");
     let body = html! {
         div.heading { h1 { (title) } }
-        form.row action="/search" method="get" role="search" {
+        form.row action="/search" method="get" {
             label.hidden for="q" { (t!(ctx, "search")) }
             input #q.grow type="search" name="q" value=(text) placeholder=(t!(ctx, "search-hint")) maxlength="200";
             button.primary type="submit" { (t!(ctx, "search")) }

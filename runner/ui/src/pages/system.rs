@@ -340,7 +340,7 @@ async fn audit(ctx: &Ctx) -> Result<Markup, Trouble> {
     ctx.know_topics(&groups).await?;
     Ok(html! {
         section.panel {
-            form.filters method="get" role="search" {
+            form.filters method="get" role="search" aria-label=(t!(ctx, "filter")) {
                 (audit_choice(ctx, "action", t!(ctx, "all-actions"), &ACTIONS, elements::audit_action))
                 (audit_choice(ctx, "kind", t!(ctx, "all-kinds"), &AUDITED, elements::audit_kind))
                 @for name in ["name", "actor"] {

@@ -55,7 +55,7 @@ pub(super) async fn list(ctx: &Ctx) -> Result<Answer, Trouble> {
                                 td.num data-label=(t!(ctx, word)) { @match counts { Some(counts) => (number(counts[index])), None => span.muted { "–" } } }
                             }
                             td.tight data-label=(t!(ctx, "granularity")) { (granularity_word(ctx, one.spec.granularity)) }
-                            td.tight.side { (one.spec.timezone.as_deref().unwrap_or("UTC")) }
+                            td.tight.side data-label=(t!(ctx, "time-zone")) { (one.spec.timezone.as_deref().unwrap_or("UTC")) }
                         }
                     } }
                 }
@@ -148,12 +148,8 @@ async fn held_up(ctx: &Ctx, one: &Topic, days: &[Day]) -> Markup {
 /// The most that a topic sends in some time.
 fn limit(ctx: &Ctx, one: &Topic) -> Option<String> {
     let rate = one.spec.rate?;
-    Some(t!(
-        ctx,
-        "topic-limit",
-        n = number(rate.count),
-        span = rate.per.to_string()
-    ))
+    let per = span::set(ctx.lang, rate.per);
+    Some(t!(ctx, "topic-limit", n = number(rate.count), span = per))
 }
 
 fn target(ctx: &Ctx, one: &Topic) -> Markup {
@@ -222,7 +218,7 @@ async fn days(ctx: &Ctx, topic: &str, api: &str) -> Result<Answer, Trouble> {
         section.panel #look-up {
             h2 { (t!(ctx, "look-up")) }
             // The address ends in `#look-up`, so that the browser scrolls to the result.
-            form.filters method="get" action={ (ctx.path) "#look-up" } role="search" {
+            form.filters method="get" action={ (ctx.path) "#look-up" } role="search" aria-label=(t!(ctx, "look-up")) {
                 @if let Some(month) = ctx.q("month") { input type="hidden" name="month" value=(month); }
                 (number_field(ctx, "sender"))
                 (number_field(ctx, "receiver"))

@@ -269,7 +269,7 @@ fn one(ctx: &Ctx, here: &Here, day: NaiveDate, is_today: bool, how: Day, x: u32,
     if how.runs == 0 {
         return html! { g role="img" aria-label=(said(ctx, day, how)) { title { (said(ctx, day, how)) } (drawn) } };
     }
-    html! { a href=(address(ctx, here, day)) aria-label=(said(ctx, day, how)) { title { (said(ctx, day, how)) } (drawn) } }
+    html! { a href=(address(ctx, here, day)) { title { (said(ctx, day, how)) } (drawn) } }
 }
 
 /// `March 3: 24 runs, 2 failed`.

@@ -12,12 +12,6 @@ use crate::words::t;
 use crate::{Ctx, Trouble};
 
 pub(super) async fn page(ctx: &Ctx, here: &Here) -> Result<Answer, Trouble> {
-    let newest = ctx
-        .store()
-        .page_group_runs(here.group.id, None, 1)
-        .await?
-        .into_iter()
-        .next();
     let around: Graph = ctx.get(&here.api("/graph")).await?;
     let linked = |links: &[GraphLink], kind: &str| -> Vec<String> {
         let those = links.iter().filter(|link| link.kind == kind);
@@ -31,7 +25,7 @@ pub(super) async fn page(ctx: &Ctx, here: &Here) -> Result<Answer, Trouble> {
         ("started-by", linked(&around.downstream, "sub_run")),
     ];
     let plan = &here.group.revision.plan;
-    let mut shown = match &newest {
+    let mut shown = match &here.newest {
         Some(newest) => {
             let whole = run::view::Whole::read(ctx, newest.id).await?;
             run::graph::shown(ctx, &whole).await?
@@ -40,7 +34,7 @@ pub(super) async fn page(ctx: &Ctx, here: &Here) -> Result<Answer, Trouble> {
     };
     shown.upstream = upstream;
     let picture = html! {
-        @if let Some(run) = &newest {
+        @if let Some(run) = &here.newest {
             p.muted { (t!(ctx, "as-of-run")) " " a href={ "/runs/" (run.id) } { (time(ctx, run.logical_time)) } @if !shown.critical.is_empty() { " · " (t!(ctx, "graph-critical")) } }
         }
         (draw(ctx, plan, &shown))

@@ -183,6 +183,8 @@ fn legend(ctx: &Ctx) -> Markup {
     html! {
         ul.legend aria-label=(t!(ctx, "legend")) {
             @for state in TASK_STATES { li { span class={ "state s-" (crate::elements::Shown::glyph(&state)) } { (key(state)) span { (state_word(ctx, state)) } } } }
+            // Of the runs, whose bars stand above: no task waits for other groups.
+            li { span.state.s-waiting { svg.key.picture width="16" height="16" aria-hidden="true" { rect.f-waiting x="4" y="2" width="8" height="12" rx="2" {} } span { (state_word(ctx, "waiting")) } } }
         }
     }
 }

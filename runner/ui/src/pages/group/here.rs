@@ -2,8 +2,10 @@
 
 use std::sync::Arc;
 
+use heddle_store::pages::group::GroupRunRow;
 use maud::{Markup, html};
 
+use super::recurrence;
 use crate::Ctx;
 use crate::ctx::{Beat, segment};
 use crate::elements::{self, Button, ago, button, group_link, tabs};
@@ -14,6 +16,8 @@ use crate::words::t;
 pub(super) struct Here {
     pub(super) name: String,
     pub(super) group: Arc<heddle_engine::Group>,
+    /// Its newest run.
+    pub(super) newest: Option<GroupRunRow>,
 }
 
 impl Here {
@@ -30,6 +34,37 @@ impl Here {
 /// Tabs in which somebody writes. They are not kept up to date: a spec may be long, and is not made again for each change.
 const WRITTEN: [&str; 3] = ["spec", "run", "backfill"];
 
+/// Up to how many schedules the head says when they are due.
+const SCHEDULES_SAID: usize = 2;
+
+/// When it runs by itself.
+fn by_itself(ctx: &Ctx, here: &Here) -> Markup {
+    let revision = &here.group.revision;
+    let written = &revision.plan.spec.schedules;
+    let due: Vec<Markup> = revision
+        .schedules
+        .iter()
+        .filter(|(_, one)| one.enabled())
+        .filter_map(|(name, one)| recurrence::shown(ctx.lang, written.get(name.as_str())?, one.zone().name()))
+        .collect();
+    html! {
+        @if due.len() > SCHEDULES_SAID { " · " a href=(here.address("schedules")) { (t!(ctx, "schedules-count", n = due.len())) } }
+        @else { @for one in &due { " · " (one) } }
+    }
+}
+
+/// How its newest run is or went. It is kept up to date where what is below it is too.
+fn newest(ctx: &Ctx, here: &Here, tab: &str) -> Markup {
+    let shown = html! {
+        @if let Some(run) = &here.newest { a href={ "/runs/" (run.id) } { span.hidden { (t!(ctx, "newest-run")) " " } (elements::state(ctx, run.state)) } }
+    };
+    if matches!(tab, "" | "graph" | "runs" | "calendar" | "state") {
+        ctx.live("newest", shown)
+    } else {
+        shown
+    }
+}
+
 /// A tab's page: header, tabs, and what is under them.
 pub(super) fn framed(ctx: &Ctx, here: &Here, tab: &str, inside: Markup) -> Page {
     let group = &here.group;
@@ -43,10 +78,11 @@ pub(super) fn framed(ctx: &Ctx, here: &Here, tab: &str, inside: Markup) -> Page 
     let head = html! {
         div.heading {
             div.grow {
-                h1 { bdi { (here.name) } @if !group.enabled { (elements::state(ctx, "disabled")) } }
+                div.row { h1 { bdi { (here.name) } @if !group.enabled { (elements::state(ctx, "disabled")) } } (newest(ctx, here, tab)) }
                 p {
                     @if let Some(text) = &spec.description { bdi dir="auto" { (text) } br; }
                     (t!(ctx, "revision-n", n = i64::from(group.revision.number)))
+                    (by_itself(ctx, here))
                     @if !depends.is_empty() { " · " (t!(ctx, "waits-for")) " " @for (index, name) in depends.iter().enumerate() { @if index > 0 { ", " } (group_link(name)) } }
                     // This one is last, because its length changes as time passes.
                     @if let Some(at) = next { " · " (t!(ctx, "next-is")) " " (ago(ctx, at)) }

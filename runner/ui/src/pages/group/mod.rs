@@ -5,6 +5,7 @@ mod calendar;
 mod graph;
 mod grid;
 mod here;
+mod recurrence;
 mod run_form;
 mod runs;
 mod schedules;
@@ -28,9 +29,15 @@ pub(super) async fn page(ctx: &Ctx, name: &str, rest: &[&str]) -> Result<Answer,
     let Some(group) = ctx.ui.engine.catalog().group(name).await? else {
         return Err(Trouble::not_found());
     };
+    let is_tab = !ctx.posts() || matches!(rest, ["run" | "backfill" | "spec"]);
+    let newest = match is_tab && *rest != ["cell"] {
+        true => ctx.store().page_group_runs(group.id, None, 1).await?.into_iter().next(),
+        false => None,
+    };
     let here = Here {
         name: name.to_owned(),
         group,
+        newest,
     };
     ctx.in_zone_of(here.group.revision.plan.zone);
     match rest {

@@ -9,13 +9,13 @@ use heddle_domain::params::Layers;
 use heddle_domain::plan::Plan;
 use heddle_domain::template::{add_params, add_params_of_condition, is_template};
 use heddle_engine::ScriptFacts;
-use maud::html;
+use maud::{Markup, html};
 use serde_json::{Map, Value, json};
 use uuid::Uuid;
 
 use super::here::{Here, framed};
 use crate::elements::{named, prose};
-use crate::form::{self, field, fields, object, read, whole};
+use crate::form::{self, Asked, field, fields, marks, object, object_field, said_under, whole};
 use crate::pages::answer::Answer;
 use crate::words::t;
 use crate::{Ctx, Trouble};
@@ -32,6 +32,8 @@ struct Param {
     tasks: Vec<String>,
     /// What tasks get if the run is given nothing, as far as that is known before templates are rendered.
     presets: Vec<Value>,
+    /// Whether the script of a task that gets nothing then requires it.
+    required: bool,
 }
 
 impl Param {
@@ -69,8 +71,9 @@ fn takes(plan: &Plan, scripts: &[Option<Arc<ScriptFacts>>]) -> BTreeMap<String, 
     }
     for (index, task) in plan.tasks.iter().enumerate() {
         let script = scripts.get(index).and_then(Option::as_ref);
-        let schema = script.and_then(|script| Some(form::properties(script.schema.as_ref()?.source())));
-        let schema = schema.unwrap_or_default();
+        let whole = script.and_then(|script| Some(script.schema.as_ref()?.source()));
+        let schema = whole.map(form::properties).unwrap_or_default();
+        let required: BTreeSet<&str> = whole.into_iter().flat_map(form::required).collect();
         let layers = Layers {
             defaults: script.map_or(&none, |script| &script.defaults),
             group,
@@ -87,8 +90,10 @@ fn takes(plan: &Plan, scripts: &[Option<Arc<ScriptFacts>>]) -> BTreeMap<String, 
         for name in names {
             let preset = presets.get(&name);
             let own = schema.get(&name).cloned();
+            let lacks = preset.is_none() && required.contains(name.as_str());
             let param = found.entry(name).or_default();
             param.preset(preset);
+            param.required |= lacks;
             param.schema = param.schema.take().or(own);
             param.tasks.push(task.name.to_string());
         }
@@ -112,29 +117,36 @@ pub(super) async fn page(ctx: &Ctx, here: &Here) -> Result<Answer, Trouble> {
         return Err(Trouble::new(403, ""));
     }
     let plan = &here.group.revision.plan;
-    let (mut properties, mut values, mut notes) = (Map::new(), Map::new(), BTreeMap::new());
+    let (mut properties, mut values) = (Map::new(), Map::new());
+    let (mut required, mut notes) = (BTreeSet::new(), BTreeMap::new());
     for (name, param) in takes(plan, &here.group.resolution.scripts) {
         values.extend(param.shown().map(|value| (name.clone(), value)));
         if plan.tasks.len() > 1 && !param.tasks.is_empty() {
             let tasks: Vec<&str> = param.tasks.iter().map(String::as_str).collect();
             notes.insert(name.clone(), t!(ctx, "param-of-tasks", tasks = named(&tasks)));
         }
+        required.extend(param.required.then(|| name.clone()));
         properties.insert(name, param.schema.unwrap_or_else(|| typed_as(param.presets.first())));
     }
+    let asked = Asked {
+        properties: &properties,
+        values: &values,
+        required: &required,
+        notes: &notes,
+    };
     let form = ctx.form();
     let mut wrong = None;
     if ctx.posts() {
-        match submit(ctx, here, &properties, &form).await {
+        match submit(ctx, here, &asked, &form).await {
             Ok(id) => {
                 return Ok(Answer::Go {
                     to: format!("/runs/{id}"),
                     said: Some(t!(ctx, "said-started")),
                 });
             }
-            Err(trouble) => wrong = Some(trouble),
+            Err(trouble) => wrong = Some(asked.placed(trouble)),
         }
     }
-    let written = |name: &str| field(&form, name).map(str::to_owned);
     let inside = html! {
         section.panel {
             h2 { (t!(ctx, "run-title")) }
@@ -143,24 +155,11 @@ pub(super) async fn page(ctx: &Ctx, here: &Here) -> Result<Answer, Trouble> {
             }
             form.fields method="post" action=(here.address("run")) {
                 @if properties.is_empty() { p.muted { (t!(ctx, "no-params")) } }
-                (fields(ctx, &properties, &values, &notes, &form))
-                details open[written("params").is_some()] {
-                    summary { (t!(ctx, "more-params")) }
-                    label.field { span { (t!(ctx, "params-json")) } textarea name="params" rows="4" spellcheck="false" placeholder="{}" { (written("params").unwrap_or_default()) } small { (t!(ctx, "params-json-hint")) } }
-                    br;
-                    label.field { span { (t!(ctx, "task-params-json")) } textarea name="task_params" rows="3" spellcheck="false" placeholder="{}" { (written("task_params").unwrap_or_default()) } }
-                }
-                details open[written("logical_time").is_some() || written("key").is_some()] {
-                    summary { (t!(ctx, "more-options")) }
-                    div.fields {
-                        label.field { span { (t!(ctx, "logical-time")) } input type="text" name="logical_time" value=[written("logical_time")] placeholder="2026-01-31T00:00:00Z"; small { (t!(ctx, "logical-time-hint")) } }
-                        label.field { span { (t!(ctx, "key")) } input type="text" name="key" value=[written("key")] autocomplete="off"; small { (t!(ctx, "key-hint")) } }
-                        label.field { span { (t!(ctx, "priority")) } input type="number" name="priority" min="-1000" max="1000" value=[written("priority")]; }
-                    }
-                }
+                (fields(ctx, &asked, &form, wrong.as_ref()))
+                (options(ctx, &asked, &form, wrong.as_ref()))
                 @if !here.group.enabled {
                     p.why { (t!(ctx, "group-disabled")) }
-                    label { input type="checkbox" name="force" value="true" required checked[written("force").is_some()]; (t!(ctx, "force-disabled")) }
+                    label { input type="checkbox" name="force" value="true" required checked[field(&form, "force").is_some()]; (t!(ctx, "force-disabled")) }
                 }
                 div { button.primary type="submit" { (t!(ctx, "start-run")) } " " a.button href=(here.address("")) { (t!(ctx, "cancel-form")) } }
             }
@@ -174,26 +173,79 @@ pub(super) async fn page(ctx: &Ctx, here: &Here) -> Result<Answer, Trouble> {
     Answer::page(page)
 }
 
-async fn submit(
-    ctx: &Ctx,
-    here: &Here,
-    properties: &Map<String, Value>,
-    form: &[(String, String)],
-) -> Result<Uuid, Trouble> {
-    let mut params = read(properties, form)?;
-    params.extend(object(form, "params")?);
+/// What most runs are not given, folded unless something is written there, or is wrong there.
+fn options(ctx: &Ctx, asked: &Asked<'_>, form: &[(String, String)], trouble: Option<&Trouble>) -> Markup {
+    let written = |name: &str| field(form, name).map(str::to_owned);
+    let wrong = |name: &str| trouble.and_then(|trouble| trouble.of_field(&format!("/{name}")));
+    let faults = [
+        trouble.and_then(|trouble| asked.wrong_elsewhere(trouble)),
+        wrong("task_params"),
+        wrong("logical_time"),
+        wrong("key"),
+        wrong("priority"),
+    ];
+    let [params, task_params, logical_time, key, priority] = faults.each_ref().map(Option::as_deref);
+    let opens = |names: &[&str], faults: &[Option<&str>]| {
+        names.iter().any(|name| written(name).is_some()) || faults.iter().any(Option::is_some)
+    };
+    let one = |name: &str,
+               label: String,
+               placeholder: Option<&str>,
+               wrong: Option<&str>,
+               hint: Option<String>|
+     -> Markup {
+        let told = format!("told-{name}");
+        let (invalid, described) = marks(&told, wrong);
+        let is_number = name == "priority";
+        html! {
+            label.field {
+                span { (label) }
+                input type=(if is_number { "number" } else { "text" }) min=[is_number.then_some("-1000")] max=[is_number.then_some("1000")] name=(name) value=[written(name)] placeholder=[placeholder] autocomplete="off" aria-invalid=[invalid] aria-describedby=[described];
+                (said_under(&told, wrong))
+                @if let Some(hint) = hint { small { (hint) } }
+            }
+        }
+    };
+    html! {
+        details open[opens(&["params", "task_params"], &[params, task_params])] {
+            summary { (t!(ctx, "more-params")) }
+            div.fields {
+                (object_field(form, "params", &t!(ctx, "params-json"), params, Some(&t!(ctx, "params-json-hint"))))
+                (object_field(form, "task_params", &t!(ctx, "task-params-json"), task_params, None))
+            }
+        }
+        details open[opens(&["logical_time", "key", "priority"], &[logical_time, key, priority])] {
+            summary { (t!(ctx, "more-options")) }
+            div.fields {
+                (one("logical_time", t!(ctx, "logical-time"), Some("2026-01-31T00:00:00Z"), logical_time, Some(t!(ctx, "logical-time-hint"))))
+                (one("key", t!(ctx, "key"), None, key, Some(t!(ctx, "key-hint"))))
+                (one("priority", t!(ctx, "priority"), None, priority, None))
+            }
+        }
+    }
+}
+
+async fn submit(ctx: &Ctx, here: &Here, asked: &Asked<'_>, form: &[(String, String)]) -> Result<Uuid, Trouble> {
+    let mut faults = Vec::new();
+    let params = asked.read(form, &mut faults);
     let mut body = json!({ "params": params });
-    let task_params = object(form, "task_params")?;
-    if !task_params.is_empty() {
-        body["task_params"] = Value::Object(task_params);
+    match object(form, "task_params") {
+        Ok(given) if given.is_empty() => {}
+        Ok(given) => body["task_params"] = Value::Object(given),
+        Err(trouble) => faults.extend(trouble.errors.iter().cloned()),
     }
     for name in ["logical_time", "key"] {
         if let Some(text) = field(form, name) {
             body[name] = json!(text.trim());
         }
     }
-    if let Some(priority) = whole(ctx.lang, form, "priority")? {
-        body["priority"] = json!(priority);
+    match whole(ctx.lang, form, "priority") {
+        Ok(Some(priority)) => body["priority"] = json!(priority),
+        Ok(None) => {}
+        Err(trouble) => faults.extend(trouble.errors.iter().cloned()),
+    }
+    if !faults.is_empty() {
+        return Err(Trouble::of_faults(faults));
     }
     if field(form, "force").is_some() {
         body["force"] = json!(true);
@@ -220,7 +272,7 @@ mod tests {
             },
         });
         let plan = Plan::compile(parse_group(&spec).unwrap()).unwrap();
-        let schema = json!({"properties": {"name": {"type": "string"}, "times": {"type": "integer"}}});
+        let schema = json!({"properties": {"name": {"type": "string"}, "times": {"type": "integer"}, "speed": {}}, "required": ["name", "speed"]});
         let hello = Arc::new(ScriptFacts {
             name: "hello".into(),
             version: 1,
@@ -248,10 +300,12 @@ mod tests {
                 one("name", "greet load", json!("{{ params.who }} · load")),
                 one("order", "ask", json!(7)),
                 one("region", "", json!("north")),
+                one("speed", "greet load", Value::Null),
                 one("times", "greet load", json!(1)),
                 one("who", "greet", Value::Null),
             ]
         );
+        assert!(found["speed"].required && !found["name"].required);
         assert_eq!(found["times"].schema, Some(json!({"type": "integer"})));
         assert_eq!(typed_as(found["order"].presets.first()), json!({"type": "number"}));
     }

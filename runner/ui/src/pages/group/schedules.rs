@@ -5,6 +5,7 @@ use maud::{Markup, html};
 use serde::Serialize;
 
 use super::here::{Here, framed};
+use super::recurrence;
 use crate::ctx::segment;
 use crate::elements::{ago, empty, state, time_exact};
 use crate::pages::answer::Answer;
@@ -46,7 +47,7 @@ pub(super) async fn page(ctx: &Ctx, here: &Here) -> Result<Answer, Trouble> {
     Answer::page(framed(ctx, here, "schedules", ctx.live("schedules", inside)))
 }
 
-/// What kind of schedule it is, as it was written.
+/// What kind of schedule it is, as it was written, and in words.
 fn facts(ctx: &Ctx, written: &ScheduleSpec) -> Markup {
     let kinds = [
         (t!(ctx, "schedule-cron"), written.cron.clone()),
@@ -55,8 +56,9 @@ fn facts(ctx: &Ctx, written: &ScheduleSpec) -> Markup {
         (t!(ctx, "schedule-once"), written.once.as_ref().map(json)),
         (t!(ctx, "schedule-daily"), written.daily.as_ref().map(json)),
     ];
+    let words = recurrence::said(ctx.lang, written);
     html! {
-        @for (word, text) in kinds { @if let Some(text) = text { dt { (word) } dd { code { (text) } } } }
+        @for (word, text) in kinds { @if let Some(text) = text { dt { (word) } dd { code { (text) } @if let Some(words) = &words { " · " (words) } } } }
     }
 }
 

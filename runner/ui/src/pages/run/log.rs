@@ -72,7 +72,7 @@ pub(super) async fn inside(ctx: &Ctx, run: &Run) -> Result<Markup, Trouble> {
     };
     Ok(html! {
         section.panel {
-            form.filters method="get" role="search" data-at-once {
+            form.filters method="get" role="search" aria-label=(t!(ctx, "filter")) data-at-once {
                 label.hidden for="log-task" { (t!(ctx, "task")) }
                 select #log-task name="task" {
                     option value="" { (t!(ctx, "all-tasks")) }
