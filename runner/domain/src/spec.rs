@@ -8,6 +8,7 @@ mod strict;
 pub mod unread;
 pub mod validate;
 mod yaml;
+mod yaml_bounded;
 
 use std::collections::BTreeMap;
 
@@ -23,8 +24,9 @@ pub use gather::Gathered;
 pub(crate) use read::script;
 pub use read::{gather_group, parse_group, parse_submission, read};
 pub use strict::{NESTING_MAX, StrictError, parse_json_strict};
+pub use yaml::parse_yaml_documents;
 pub(crate) use yaml::read_yaml;
-pub use yaml::{YamlError, parse_yaml_documents, parse_yaml_strict};
+pub use yaml_bounded::{YamlError, parse_yaml_strict};
 
 /// The spec of a group: a graph (DAG) of tasks, with schedules and dependencies on other groups.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]

@@ -1,5 +1,4 @@
-//! Reads YAML: strictly, as JSON is read; and with bounds, because a few lines of it may expand to gigabytes (anchors of
-//! anchors).
+//! Reads YAML strictly, as JSON is read.
 
 use serde::de::DeserializeSeed;
 use serde::{Deserialize, Deserializer};
@@ -9,28 +8,6 @@ use serde_saphyr::{Error, MessageFormatter, Options, UserMessageFormatter};
 
 use super::strict::{NESTING_MAX, Position, Strict, StrictError};
 use crate::Fault;
-use crate::bounded::{Answer, Stopped, Work, key_of, perform};
-
-/// Why a YAML document gave nothing.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum YamlError {
-    /// It is none, or has a key twice.
-    #[error(transparent)]
-    Refused(#[from] StrictError),
-    /// Reading it was ended.
-    #[error("reading the YAML was stopped: {0}")]
-    Stopped(Stopped),
-}
-
-/// Reads one YAML document, strictly.
-pub fn parse_yaml_strict(text: &str) -> Result<Value, YamlError> {
-    let work = Work::ReadYaml { text: text.to_owned() };
-    let key = key_of(text.as_bytes());
-    match perform(work, key, key).map_err(YamlError::Stopped)? {
-        Answer::Read(read) => Ok(read.map(Value::from)?),
-        _ => Err(YamlError::Stopped(Stopped::Trouble("the YAML was not read".into()))),
-    }
-}
 
 /// Reads the documents of a file of one's own, strictly. Empty documents are left out.
 pub fn parse_yaml_documents(text: &str) -> Result<Vec<Value>, String> {

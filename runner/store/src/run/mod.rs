@@ -5,6 +5,7 @@ mod list;
 pub mod live;
 pub mod log;
 mod outputs;
+mod outputs_asked;
 pub(crate) mod remove;
 mod row;
 
@@ -19,7 +20,7 @@ use crate::{Store, StoreError};
 
 pub use detail::{AttemptView, OverrideView, RunDetail, WaitView};
 pub use list::RunFilter;
-pub use outputs::Outputs;
+pub use outputs_asked::Outputs;
 pub use row::RunRow;
 use row::{DONE, JOINS, LIVE, NAMES};
 
