@@ -2,7 +2,7 @@
 
 use std::process::Output;
 
-use heddle_tests::{Node, TOKEN, World, eventually, run_program};
+use heddle_tests::{Node, TOKEN, World, eventually, run_program, run_unheard};
 use serde_json::{Value, json};
 
 use crate::{fails, one, sleeps};
@@ -624,4 +624,24 @@ async fn errors() {
         "{}",
         String::from_utf8_lossy(&migrated.stderr)
     );
+}
+
+/// What is said on stderr is lost if it cannot be written. Nothing else changes.
+#[tokio::test]
+async fn stderr_that_cannot_be_written() {
+    let world = World::new().await;
+    let mut node = world.options().unheard().start().await;
+    node.put_group("g", one(json!({"script": "hello"}))).await;
+    assert_eq!(node.run("g", json!({})).await["state"], "succeeded");
+    let environment = [("HEDDLE_URL", node.base()), ("HEDDLE_TOKEN", TOKEN)];
+    assert_eq!(run_unheard(&["run", "start", "g"], &environment), Some(DONE));
+    assert_eq!(run_unheard(&["group", "show", "none"], &environment), Some(REFUSED));
+    assert_eq!(
+        run_unheard(&["apply", "-f", "/no/such/file"], &environment),
+        Some(USAGE)
+    );
+    let nowhere = [("HEDDLE_URL", "http://127.0.0.1:1")];
+    assert_eq!(run_unheard(&["run", "list"], &nowhere), Some(UNREACHABLE));
+    node.terminate();
+    assert!(node.end().await.success());
 }

@@ -7,6 +7,8 @@ use heddle_domain::{Chain, Span};
 use heddle_postgres::{InUse, NoServer};
 use serde::de::DeserializeOwned;
 
+use crate::terminal::tell;
+
 /// The text about exit codes in the help.
 pub(crate) const HELP: &str = "Exit codes:
   0    success; for a watched run: the run succeeded
@@ -90,15 +92,15 @@ pub(crate) fn report(error: &anyhow::Error) -> ExitCode {
     let given = error.downcast_ref::<Hint>();
     let what = error.chain().nth(usize::from(given.is_some()));
     // Causes that repeat what was said are left out.
-    eprintln!(
+    tell!(
         "error: {}",
         what.map_or_else(String::new, |what| Chain(what).to_string())
     );
     if let Some(given) = given {
-        eprintln!("hint: {given}");
+        tell!("hint: {given}");
     }
     if let Some(hint) = hint(error) {
-        eprintln!("hint: {hint}");
+        tell!("hint: {hint}");
     }
     ExitCode::from(code(error))
 }

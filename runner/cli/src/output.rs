@@ -7,7 +7,7 @@ use clap::ValueEnum;
 use serde_json::Value;
 use unicode_width::UnicodeWidthStr;
 
-use crate::terminal::{self, coloured};
+use crate::terminal::{self, coloured, tell};
 
 /// How answers are printed.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
@@ -70,7 +70,7 @@ impl Format {
 /// rows.
 pub(crate) fn more(format: Format, page: &Value) {
     if let (Format::Table, Some(cursor)) = (format, page.get("next_cursor").and_then(Value::as_str)) {
-        eprintln!("there are more; continue with --cursor {cursor}");
+        tell!("there are more; continue with --cursor {cursor}");
     }
 }
 

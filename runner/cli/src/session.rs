@@ -7,6 +7,7 @@ use serde_json::Value;
 
 use crate::exit::Hint;
 use crate::output::Format;
+use crate::terminal::tell;
 
 /// The heading in the help for the options that all commands share. They come after the command's own options.
 const HEADING: &str = "Server and output";
@@ -120,7 +121,7 @@ impl Session {
     /// Prints the address of a page, for people: on stderr, since programs read stdout.
     pub(crate) fn tell_page(&self, path: &[&str]) {
         if self.output == Format::Table {
-            eprintln!("{}", self.page(path));
+            tell!("{}", self.page(path));
         }
     }
 

@@ -24,6 +24,9 @@
 //! | `rehearsal` | attempts that authors try out, with their own clock, chance and world |
 //! | `source/` | text scripts |
 
+// These macros panic if what they write cannot be written.
+#![cfg_attr(not(test), deny(clippy::print_stderr, clippy::print_stdout))]
+
 mod artefact;
 mod attempt;
 mod batch;

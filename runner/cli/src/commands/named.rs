@@ -14,6 +14,7 @@ use crate::document;
 use crate::exit::{NO, done, usage};
 use crate::output::{Format, items};
 use crate::session::{MAX_LISTED, Session};
+use crate::terminal::tell;
 
 /// The longest secret that is read.
 const MAX_SECRET_BYTES: u64 = 1 << 20;
@@ -231,8 +232,8 @@ pub(crate) async fn channel(session: &Session, command: ChannelCommand) -> Resul
                 _ if sent || session.output != Format::Table => session
                     .output
                     .print(&json!(notification), |_| "the test message was sent".to_owned())?,
-                Some(error) => eprintln!("error: the test message failed: {error}"),
-                None => eprintln!("error: nothing is known of the test message yet; see `heddle notification list`"),
+                Some(error) => tell!("error: the test message failed: {error}"),
+                None => tell!("error: nothing is known of the test message yet; see `heddle notification list`"),
             }
             if !sent {
                 return Ok(ExitCode::from(NO));
@@ -391,7 +392,7 @@ async fn warn_of_groups(session: &Session, body: &Value) {
     {
         let found = session.client.group(group).await;
         if found.is_err_and(|error| error.status() == Some(404)) {
-            eprintln!("warning: there is no group `{group}` yet");
+            tell!("warning: there is no group `{group}` yet");
         }
     }
 }
@@ -415,7 +416,7 @@ pub(crate) fn singular(kind: &str) -> &str {
 fn read_stdin(what: &str) -> Result<String> {
     let mut stdin = std::io::stdin();
     if stdin.is_terminal() {
-        eprintln!("Type {what}, then Enter and Ctrl-D:");
+        tell!("Type {what}, then Enter and Ctrl-D:");
     }
     let mut text = String::new();
     stdin

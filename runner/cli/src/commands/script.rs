@@ -18,6 +18,7 @@ use crate::document;
 use crate::exit::{Hint, NO, done, duration, usage};
 use crate::output::{self, Format, Rows, cell, items};
 use crate::session::Session;
+use crate::terminal::tell;
 
 /// What can be done with scripts.
 #[derive(Subcommand, Debug)]
@@ -427,7 +428,7 @@ async fn logs(session: &Session, name: &str, count: u16) -> Result<ExitCode> {
     if runs.is_empty() {
         // A script that does not exist is distinguished from a script without runs.
         session.client.script(script).await?;
-        eprintln!("there is no run with the script {name} yet");
+        tell!("there is no run with the script {name} yet");
     }
     let is_it = |resolved: &Value| match (resolved.as_str().and_then(|text| text.split_once('@')), version) {
         (Some((name, found)), Some(version)) => name == script && found == version.to_string(),

@@ -185,11 +185,11 @@ fn stop_on_signal() -> Result<CancellationToken> {
                 // The kernel signals the end of this process to the embedded server.
                 std::process::exit(INTERRUPTED);
             }
+            token.cancel();
             tracing::info!(
                 "stopping: running attempts may finish for 20 s; a second signal ends the process \
                 immediately"
             );
-            token.cancel();
         }
     });
     Ok(shutdown)

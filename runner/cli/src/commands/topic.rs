@@ -20,7 +20,8 @@ use super::backfill::bar;
 use crate::exit::{NO, done, usage};
 use crate::output::Format;
 use crate::session::{MAX_LISTED, Session};
-use crate::{document, output, terminal};
+use crate::terminal::{self, tell};
+use crate::{document, output};
 
 /// The time between two reads of something that is watched.
 const STEP: Duration = Duration::from_millis(300);
@@ -252,7 +253,7 @@ async fn remove(session: &Session, name: &str, yes: bool) -> Result<ExitCode> {
     }
     session.remove("topic", name, &path, false).await?;
     if let Some(lost) = lost {
-        eprintln!("deleted with it: {lost}");
+        tell!("deleted with it: {lost}");
     }
     done()
 }
@@ -325,7 +326,7 @@ fn report_accepted(session: &Session, answer: &MessagesAccepted) -> Result<ExitC
     }
     if session.output == Format::Table {
         for line in rejections(answer) {
-            eprintln!("error: {line}");
+            tell!("error: {line}");
         }
     }
     Ok(ExitCode::from(NO))
@@ -455,7 +456,7 @@ async fn watch_day(session: &Session, name: &str, day: &str) -> Result<ExitCode>
         let found = session.client.topic_day(name, day).await?;
         if found.total == 0 {
             if session.output == Format::Table {
-                eprintln!("no messages on this day");
+                tell!("no messages on this day");
             } else {
                 session.output.print_thing(&serde_json::to_value(&found)?)?;
             }
