@@ -215,6 +215,17 @@ pub(crate) fn read_value(path: &Path) -> Result<Value> {
     serde_saphyr::from_str(text).map_err(|error| usage(format!("{}: {}", shown(path), said(&error))))
 }
 
+/// The spec in a file, without the kind that `show` adds to it.
+pub(crate) fn read_spec(kind: Kind, path: &Path) -> Result<Value> {
+    let mut value = read_value(path)?;
+    if let Value::Object(fields) = &mut value
+        && fields.get("kind").is_some_and(|word| word == kind.as_str())
+    {
+        fields.remove("kind");
+    }
+    Ok(value)
+}
+
 /// The documents of a text.
 pub(crate) fn parse(text: &str, source: &str) -> Result<Vec<Document>> {
     let read: Vec<Value> =

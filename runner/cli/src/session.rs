@@ -5,6 +5,7 @@ use clap::Args;
 use heddle_client::Client;
 use serde_json::Value;
 
+use crate::document::Kind;
 use crate::exit::Hint;
 use crate::output::Format;
 use crate::terminal::tell;
@@ -128,6 +129,17 @@ impl Session {
     /// Gets and prints one thing.
     pub(crate) async fn show(&self, path: &[&str]) -> Result<()> {
         let value: Value = self.client.get(path).send().await?;
+        self.output.print_thing(&value)
+    }
+
+    /// Gets and prints an object that `apply` puts. JSON and YAML have its kind, by which `apply` knows what it is.
+    pub(crate) async fn show_document(&self, kind: Kind, name: &str) -> Result<()> {
+        let mut value: Value = self.client.get(&["v1", kind.path(), name]).send().await?;
+        if self.output != Format::Table
+            && let Value::Object(fields) = &mut value
+        {
+            fields.entry("kind").or_insert_with(|| kind.as_str().into());
+        }
         self.output.print_thing(&value)
     }
 

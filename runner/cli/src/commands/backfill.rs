@@ -12,8 +12,7 @@ use uuid::Uuid;
 use super::run::Params;
 use super::run_ref::{Backfills, Ref};
 use crate::exit::{NO, done, duration, word};
-use crate::output;
-use crate::output::Format;
+use crate::output::{self, Format};
 use crate::session::{MAX_LISTED, Session};
 use crate::terminal::{self, tell};
 

@@ -10,7 +10,7 @@ use heddle_client::{NotificationFilter, NotificationState};
 use serde_json::{Value, json};
 
 use super::run_ref::{Notifications, Ref};
-use crate::document;
+use crate::document::{self, Kind};
 use crate::exit::{NO, done, usage};
 use crate::output::{Format, items};
 use crate::session::{MAX_LISTED, Session};
@@ -198,18 +198,19 @@ pub enum NotificationCommand {
     },
 }
 
-pub(crate) async fn named(session: &Session, kind: &str, command: NamedCommand) -> Result<ExitCode> {
+pub(crate) async fn named(session: &Session, kind: Kind, command: NamedCommand) -> Result<ExitCode> {
+    let path = kind.path();
     match command {
         NamedCommand::List => {
             session
-                .list(&["v1", kind], &[("NAME", "/name"), ("UPDATED", "/updated_at")])
+                .list(&["v1", path], &[("NAME", "/name"), ("UPDATED", "/updated_at")])
                 .await?
         }
-        NamedCommand::Show { name } => session.show(&["v1", kind, &name]).await?,
-        NamedCommand::Set { name, file } => set(session, kind, &name, &document::read_value(&file)?).await?,
+        NamedCommand::Show { name } => session.show_document(kind, &name).await?,
+        NamedCommand::Set { name, file } => set(session, kind, &name, &document::read_spec(kind, &file)?).await?,
         NamedCommand::Rm { name } => {
             session
-                .remove(singular(kind), &name, &["v1", kind, &name], false)
+                .remove(kind.as_str(), &name, &["v1", path, &name], false)
                 .await?
         }
     }
@@ -224,7 +225,7 @@ pub(crate) async fn channel(session: &Session, command: ChannelCommand) -> Resul
                 .await?
         }
         ChannelCommand::Show { name } => session.show(&["v1", "channels", &name]).await?,
-        ChannelCommand::Set { name, file } => set(session, "channels", &name, &document::read_value(&file)?).await?,
+        ChannelCommand::Set { name, file } => set(session, Kind::Channel, &name, &document::read_value(&file)?).await?,
         ChannelCommand::Test { name } => {
             let notification = session.client.test_channel(&name).await?;
             let sent = notification.state == NotificationState::Sent;
@@ -251,14 +252,14 @@ pub(crate) async fn channel(session: &Session, command: ChannelCommand) -> Resul
 pub(crate) async fn secret(session: &Session, command: SecretCommand) -> Result<ExitCode> {
     match command {
         SecretCommand::List => session.list(&["v1", "secrets"], &GRANTED).await?,
-        SecretCommand::Show { name } => session.show(&["v1", "secrets", &name]).await?,
+        SecretCommand::Show { name } => session.show_document(Kind::Secret, &name).await?,
         SecretCommand::Set {
             name,
             groups,
             categories,
         } => {
             let body = granted(json!({ "value": read_stdin("the secret")? }), groups, categories);
-            set(session, "secrets", &name, &body).await?;
+            set(session, Kind::Secret, &name, &body).await?;
             warn_of_groups(session, &body).await;
         }
         SecretCommand::Reseal => {
@@ -282,7 +283,7 @@ pub(crate) async fn secret(session: &Session, command: SecretCommand) -> Result<
 pub(crate) async fn connection(session: &Session, command: ConnectionCommand) -> Result<ExitCode> {
     match command {
         ConnectionCommand::List => session.list(&["v1", "connections"], &GRANTED).await?,
-        ConnectionCommand::Show { name } => session.show(&["v1", "connections", &name]).await?,
+        ConnectionCommand::Show { name } => session.show_document(Kind::Connection, &name).await?,
         ConnectionCommand::Set {
             name,
             database,
@@ -294,7 +295,7 @@ pub(crate) async fn connection(session: &Session, command: ConnectionCommand) ->
                 None => read_stdin("the URL")?,
             };
             let body = granted(json!({ "url": url }), groups, categories);
-            set(session, "connections", &name, &body).await?;
+            set(session, Kind::Connection, &name, &body).await?;
             warn_of_groups(session, &body).await;
         }
         ConnectionCommand::Rm { name } => {
@@ -313,8 +314,8 @@ pub(crate) async fn pool(session: &Session, command: PoolCommand) -> Result<Exit
                 .list(&["v1", "pools"], &[("NAME", "/name"), ("SLOTS", "/slots")])
                 .await?;
         }
-        PoolCommand::Show { name } => session.show(&["v1", "pools", &name]).await?,
-        PoolCommand::Set { name, slots } => set(session, "pools", &name, &json!({ "slots": slots })).await?,
+        PoolCommand::Show { name } => session.show_document(Kind::Pool, &name).await?,
+        PoolCommand::Set { name, slots } => set(session, Kind::Pool, &name, &json!({ "slots": slots })).await?,
         PoolCommand::Rm { name } => session.remove("pool", &name, &["v1", "pools", &name], false).await?,
     }
     done()
@@ -397,19 +398,11 @@ async fn warn_of_groups(session: &Session, body: &Value) {
     }
 }
 
-async fn set(session: &Session, kind: &str, name: &str, body: &Value) -> Result<()> {
-    let answer = session.client.put_named(kind, name, body).await?;
+async fn set(session: &Session, kind: Kind, name: &str, body: &Value) -> Result<()> {
+    let answer = session.client.put_named(kind.path(), name, body).await?;
     session
         .output
-        .print(&answer, |_| format!("{} {name} saved", singular(kind)))
-}
-
-/// The word for one thing of a kind of the API.
-pub(crate) fn singular(kind: &str) -> &str {
-    match kind {
-        "categories" => "category",
-        other => other.strip_suffix('s').unwrap_or(other),
-    }
+        .print(&answer, |_| format!("{} {name} saved", kind.as_str()))
 }
 
 /// Reads a value from stdin that must not be on the command line, and removes the line end.

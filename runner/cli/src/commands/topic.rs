@@ -17,11 +17,11 @@ use serde_json::{Value, json};
 use tokio::sync::mpsc;
 
 use super::backfill::bar;
+use crate::document::{self, Kind};
 use crate::exit::{NO, done, usage};
-use crate::output::Format;
+use crate::output::{self, Format};
 use crate::session::{MAX_LISTED, Session};
 use crate::terminal::{self, tell};
-use crate::{document, output};
 
 /// The time between two reads of something that is watched.
 const STEP: Duration = Duration::from_millis(300);
@@ -182,9 +182,12 @@ pub(crate) async fn run(session: &Session, command: TopicCommand) -> Result<Exit
             ];
             session.list(&["v1", "topics"], &columns).await?;
         }
-        TopicCommand::Show { name } => session.show(&["v1", "topics", &name]).await?,
+        TopicCommand::Show { name } => session.show_document(Kind::Topic, &name).await?,
         TopicCommand::Put { name, file } => {
-            let answer = session.client.put_topic(&name, &document::read_value(&file)?).await?;
+            let answer = session
+                .client
+                .put_topic(&name, &document::read_spec(Kind::Topic, &file)?)
+                .await?;
             let answer = serde_json::to_value(&answer)?;
             session.output.print(&answer, |_| format!("topic {name} saved"))?;
             session.tell_page(&["topics", &name]);
