@@ -2,7 +2,7 @@
 
 use std::process::Output;
 
-use heddle_tests::{Node, TOKEN, World, eventually, run_program, run_unheard};
+use heddle_tests::{Answer, Node, Receiver, TOKEN, World, eventually, run_program, run_unheard};
 use serde_json::{Value, json};
 
 use crate::{fails, one, sleeps};
@@ -644,4 +644,31 @@ async fn stderr_that_cannot_be_written() {
     assert_eq!(run_unheard(&["run", "list"], &nowhere), Some(UNREACHABLE));
     node.terminate();
     assert!(node.end().await.success());
+}
+
+/// Something else may answer at the address.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_server_that_is_not_heddle() {
+    let page = "<!doctype html><title>Welcome</title>";
+    let other = Receiver::start(Answer::Json(200, page.into())).await;
+    let environment = [("HEDDLE_URL", other.url.as_str())];
+    for body in [page, r#"{"hello": 1}"#] {
+        other.answers(Answer::Json(200, body.into()));
+        for arguments in [
+            &["events"][..],
+            &["run", "list"],
+            &["group", "show", "g"],
+            &["pool", "set", "p", "1"],
+            &["topic", "messages", "t"],
+        ] {
+            let (code, said) = heddle_tests::heddle(arguments, &environment);
+            assert_eq!(code, Some(REFUSED), "{arguments:?}: {said}");
+            let is_told = said.contains("did not answer as a Heddle server") && !said.contains("doctype");
+            assert!(is_told, "{arguments:?}: {said}");
+        }
+    }
+    other.answers(Answer::Json(502, page.into()));
+    let (code, said) = heddle_tests::heddle(&["run", "list"], &environment);
+    assert_eq!(code, Some(REFUSED), "{said}");
+    assert!(said.contains("502") && !said.contains("doctype"), "{said}");
 }

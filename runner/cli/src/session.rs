@@ -128,13 +128,13 @@ impl Session {
 
     /// Gets and prints one thing.
     pub(crate) async fn show(&self, path: &[&str]) -> Result<()> {
-        let value: Value = self.client.get(path).send().await?;
+        let value = self.client.get(path).send_for_object().await?;
         self.output.print_thing(&value)
     }
 
     /// Gets and prints an object that `apply` puts. JSON and YAML have its kind, by which `apply` knows what it is.
     pub(crate) async fn show_document(&self, kind: Kind, name: &str) -> Result<()> {
-        let mut value: Value = self.client.get(&["v1", kind.path(), name]).send().await?;
+        let mut value = self.client.get_named(kind.path(), name).await?;
         if self.output != Format::Table
             && let Value::Object(fields) = &mut value
         {

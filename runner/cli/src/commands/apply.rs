@@ -157,13 +157,16 @@ fn page(session: &Session, results: &[Value]) -> Option<String> {
 }
 
 async fn put(session: &Session, document: &Document) -> heddle_client::Result<&'static str> {
-    let path = ["v1", document.kind.path(), &document.name];
     let before = match document.kind {
         Kind::Secret => None,
         _ => existing(session, document).await?,
     };
-    let mut after: Option<Value> = session.client.put(&path).json(&document.spec).send_for_option().await?;
-    if let Some(Value::Object(after)) = &mut after
+    let kind = document.kind;
+    let mut after = session
+        .client
+        .put_named(kind.path(), &document.name, &document.spec)
+        .await?;
+    if let Value::Object(after) = &mut after
         && let Some(warnings) = after.remove("warnings")
     {
         for warning in output::items(&warnings) {
@@ -175,11 +178,11 @@ async fn put(session: &Session, document: &Document) -> heddle_client::Result<&'
             );
         }
     }
-    Ok(match (before, after) {
-        (None, _) if document.kind == Kind::Secret => "set",
-        (None, _) => "created",
-        (Some(before), Some(after)) if same(document.kind, &before, &after) => "unchanged",
-        (Some(_), _) => "changed",
+    Ok(match before {
+        None if kind == Kind::Secret => "set",
+        None => "created",
+        Some(before) if same(kind, &before, &after) => "unchanged",
+        Some(_) => "changed",
     })
 }
 
