@@ -672,3 +672,12 @@ async fn a_server_that_is_not_heddle() {
     assert_eq!(code, Some(REFUSED), "{said}");
     assert!(said.contains("502") && !said.contains("doctype"), "{said}");
 }
+
+#[test]
+fn what_is_no_address_of_a_database_is_wrong_usage() {
+    for url in ["mysql://host/database", "postgres://host:port/database"] {
+        let (code, said) = heddle_tests::heddle(&["migrate", "--database-url", url], &[]);
+        assert_eq!(code, Some(USAGE), "{said}");
+        assert!(said.contains("the URL of the database is not valid"), "{said}");
+    }
+}

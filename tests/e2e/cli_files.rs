@@ -247,7 +247,7 @@ async fn naming_runs() {
         (["script", "logs", "helo@1"], "did you mean the script `hello`?"),
     ] {
         let said = ends(&node, REFUSED, &words);
-        assert!(said.contains(meant), "{words:?}: {said}");
+        assert_eq!(said.matches(meant).count(), 1, "{words:?}: {said}");
     }
     ends(
         &node,

@@ -92,7 +92,8 @@ impl Session {
             .downcast_ref::<heddle_client::Error>()
             .and_then(heddle_client::Error::problem)
             .is_some_and(|problem| problem.status == 404);
-        if !unknown {
+        // Whoever knows more has already said what may be meant.
+        if !unknown || error.downcast_ref::<Hint>().is_some() {
             return error;
         }
         let request = self.client.get(&["v1", named.list]);
