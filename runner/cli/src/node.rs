@@ -32,7 +32,7 @@ use crate::traces::{self, Traces};
 pub use config::NodeConfig;
 pub(crate) use keys::device_keys;
 use keys::{identity, lock_identity, require_keys, secret_keys};
-pub(crate) use settings::start_children;
+pub(crate) use settings::{check, start_children};
 use settings::{dispatch_config, host_name, http_config, notify_config, sandbox_config, short_ways};
 
 /// How long a node's lease holds without a heartbeat; a dead node's work is taken over after it.

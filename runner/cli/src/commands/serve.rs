@@ -62,6 +62,7 @@ pub(crate) fn dev(dev: Dev) -> Result<ExitCode> {
     let (options, dev) = (dev.options.or(node_file), dev.dev.or(dev_file));
     let listen = options.listen_address()?;
     config::require_loopback(listen)?;
+    node::check(&options)?;
     start_logging(&options)?;
     on_all_threads(async move {
         // The address is bound before the database is started, because this fails most often.
@@ -104,6 +105,7 @@ pub(crate) fn serve(serve: Serve) -> Result<ExitCode> {
     };
     let listen = options.listen_address()?;
     let provider = config::provider(&serve, options.public_url.as_deref())?;
+    node::check(&options)?;
     start_logging(&options)?;
     on_all_threads(async move {
         let listener = bind(listen).await?;
