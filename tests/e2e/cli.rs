@@ -62,6 +62,7 @@ async fn scripts() {
     assert!(
         ends(&node, DONE, &["script", "show", "mine"]).contains(pushed["digest"].as_str().unwrap().get(..8).unwrap())
     );
+    assert_eq!(json_of(&node, &["script", "show", "mine@1"])["version"], 1);
     let tried = json_of(&node, &["script", "test", "mine", "--param", "name=you"]);
     assert_eq!(tried["output"]["greeting"], "Hello, you!");
     // A file runs without a server.
@@ -283,6 +284,10 @@ async fn runs() {
 #[tokio::test]
 async fn things_with_names() {
     let (world, node) = World::with_node().await;
+    let token = ["token", "create", "--name", "t", "--role", "viewer", "--expires-at"];
+    let said = ends(&node, USAGE, &[&token[..], &["soon"]].concat());
+    assert!(said.contains("or a date such as"), "{said}");
+    json_of(&node, &[&token[..], &["9999-12-31"]].concat());
     ends(&node, DONE, &["pool", "set", "p", "3"]);
     assert_eq!(json_of(&node, &["pool", "show", "p"])["slots"], 3);
     ends(&node, REFUSED, &["pool", "show", "nope"]);

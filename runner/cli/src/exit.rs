@@ -80,7 +80,12 @@ pub(crate) fn instant(text: &str) -> Result<String, String> {
     if let Ok(date) = chrono::NaiveDate::parse_from_str(text, "%Y-%m-%d") {
         return Ok(format!("{date}T00:00:00Z"));
     }
-    heddle_client::moment::parse_moment(text).map(|_| text.to_owned())
+    match heddle_client::moment::parse_moment(text) {
+        Ok(_) => Ok(text.to_owned()),
+        Err(_) => Err(format!(
+            "`{text}` is not a time; write for example 2026-11-20T08:00:00Z (RFC 3339), or a date such as 2026-11-20"
+        )),
+    }
 }
 
 /// Tells the user what went wrong and gives the exit code for it.

@@ -32,9 +32,9 @@ pub enum ScriptCommand {
     /// List scripts
     #[command(alias = "ls")]
     List,
-    /// Show a script and its versions
+    /// Show a script and its versions, or one version
     Show {
-        /// The name of the script
+        /// The name of the script, or `name@version`
         name: String,
     },
     /// Run a script without creating a run. Exit code 1 unless it succeeds
@@ -392,6 +392,11 @@ async fn push(session: &Session, push: &Push) -> Result<ExitCode> {
 }
 
 async fn show(session: &Session, name: &str) -> Result<ExitCode> {
+    if let (script, Some(version)) = split_version(name)? {
+        let version = version.to_string();
+        session.show(&["v1", "scripts", script, "versions", &version]).await?;
+        return done();
+    }
     let mut script: Value = session.client.get(&["v1", "scripts", name]).send().await?;
     let request = session.client.get(&["v1", "scripts", name, "versions"]);
     let versions: Vec<Value> = request
