@@ -3,6 +3,7 @@
 use std::io::{IsTerminal, Write};
 
 use anyhow::Result;
+use rustix::termios::{LocalModes, OptionalActions, Termios, tcgetattr, tcsetattr};
 use unicode_width::{UnicodeWidthChar, UnicodeWidthStr};
 
 /// The assumed size of a terminal, if it cannot be determined.
@@ -55,6 +56,26 @@ pub(crate) fn may_delete(what: &str, yes: bool) -> Result<bool> {
 pub(crate) fn says_that_stdin_is_read() {
     if can_ask() {
         tell!("reading from standard input; end with Ctrl-D");
+    }
+}
+
+/// While this lives, the terminal does not show what is typed.
+pub(crate) struct Unseen(Termios);
+
+impl Unseen {
+    /// `None`: stdin is no terminal.
+    pub(crate) fn begin() -> Option<Self> {
+        let before = tcgetattr(std::io::stdin()).ok()?;
+        let mut unseen = before.clone();
+        unseen.local_modes.remove(LocalModes::ECHO);
+        tcsetattr(std::io::stdin(), OptionalActions::Now, &unseen).ok()?;
+        Some(Self(before))
+    }
+}
+
+impl Drop for Unseen {
+    fn drop(&mut self) {
+        let _ = tcsetattr(std::io::stdin(), OptionalActions::Now, &self.0);
     }
 }
 

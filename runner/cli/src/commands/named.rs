@@ -1,6 +1,6 @@
 //! Things that are put, listed, shown and deleted by name.
 
-use std::io::{IsTerminal, Read};
+use std::io::Read;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
@@ -11,10 +11,10 @@ use serde_json::{Value, json};
 
 use super::run_ref::{Notifications, Ref};
 use crate::document::{self, Kind};
-use crate::exit::{NO, done, usage};
+use crate::exit::{INTERRUPTED, NO, done, usage};
 use crate::output::{Format, items};
 use crate::session::{MAX_LISTED, Session};
-use crate::terminal::tell;
+use crate::terminal::{Unseen, tell};
 
 /// The longest secret that is read.
 const MAX_SECRET_BYTES: u64 = 1 << 20;
@@ -258,7 +258,8 @@ pub(crate) async fn secret(session: &Session, command: SecretCommand) -> Result<
             groups,
             categories,
         } => {
-            let body = granted(json!({ "value": read_stdin("the secret")? }), groups, categories);
+            let value = read_stdin("the secret").await?;
+            let body = granted(json!({ "value": value }), groups, categories);
             set(session, Kind::Secret, &name, &body).await?;
             warn_of_groups(session, &body).await;
         }
@@ -292,7 +293,7 @@ pub(crate) async fn connection(session: &Session, command: ConnectionCommand) ->
         } => {
             let url = match database {
                 Some(url) => url,
-                None => read_stdin("the URL")?,
+                None => read_stdin("the URL").await?,
             };
             let body = granted(json!({ "url": url }), groups, categories);
             set(session, Kind::Connection, &name, &body).await?;
@@ -405,15 +406,26 @@ async fn set(session: &Session, kind: Kind, name: &str, body: &Value) -> Result<
         .print(&answer, |_| format!("{} {name} saved", kind.as_str()))
 }
 
-/// Reads a value from stdin that must not be on the command line, and removes the line end.
-fn read_stdin(what: &str) -> Result<String> {
-    let mut stdin = std::io::stdin();
-    if stdin.is_terminal() {
-        tell!("Type {what}, then Enter and Ctrl-D:");
+/// Reads a value from stdin that must neither be on the command line nor be seen.
+async fn read_stdin(what: &'static str) -> Result<String> {
+    let Some(unseen) = Unseen::begin() else {
+        return read_to_end(what);
+    };
+    tell!("Type {what}, which is not shown, then Enter and Ctrl-D:");
+    tokio::select! {
+        read = tokio::task::spawn_blocking(move || read_to_end(what)) => read?,
+        _ = tokio::signal::ctrl_c() => {
+            // The terminal has to show again what is typed.
+            drop(unseen);
+            std::process::exit(INTERRUPTED.into())
+        }
     }
+}
+
+/// Reads stdin, and removes the line end.
+fn read_to_end(what: &str) -> Result<String> {
     let mut text = String::new();
-    stdin
-        .by_ref()
+    std::io::stdin()
         .take(MAX_SECRET_BYTES)
         .read_to_string(&mut text)
         .with_context(|| format!("cannot read {what}"))?;
