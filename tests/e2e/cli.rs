@@ -2,7 +2,7 @@
 
 use std::process::Output;
 
-use heddle_tests::{Node, TOKEN, World, eventually, run_program};
+use heddle_tests::{Answer, Node, Receiver, TOKEN, World, eventually, run_program, run_unheard};
 use serde_json::{Value, json};
 
 use crate::{fails, one, sleeps};
@@ -62,6 +62,7 @@ async fn scripts() {
     assert!(
         ends(&node, DONE, &["script", "show", "mine"]).contains(pushed["digest"].as_str().unwrap().get(..8).unwrap())
     );
+    assert_eq!(json_of(&node, &["script", "show", "mine@1"])["version"], 1);
     let tried = json_of(&node, &["script", "test", "mine", "--param", "name=you"]);
     assert_eq!(tried["output"]["greeting"], "Hello, you!");
     // A file runs without a server.
@@ -624,4 +625,69 @@ async fn errors() {
         "{}",
         String::from_utf8_lossy(&migrated.stderr)
     );
+}
+
+/// What is said on stderr is lost if it cannot be written. Nothing else changes.
+#[tokio::test]
+async fn stderr_that_cannot_be_written() {
+    let world = World::new().await;
+    let mut node = world.options().unheard().start().await;
+    node.put_group("g", one(json!({"script": "hello"}))).await;
+    assert_eq!(node.run("g", json!({})).await["state"], "succeeded");
+    let environment = [("HEDDLE_URL", node.base()), ("HEDDLE_TOKEN", TOKEN)];
+    assert_eq!(run_unheard(&["run", "start", "g"], &environment), Some(DONE));
+    assert_eq!(run_unheard(&["group", "show", "none"], &environment), Some(REFUSED));
+    assert_eq!(
+        run_unheard(&["apply", "-f", "/no/such/file"], &environment),
+        Some(USAGE)
+    );
+    let nowhere = [("HEDDLE_URL", "http://127.0.0.1:1")];
+    assert_eq!(run_unheard(&["run", "list"], &nowhere), Some(UNREACHABLE));
+    node.terminate();
+    assert!(node.end().await.success());
+}
+
+/// Something else may answer at the address.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_server_that_is_not_heddle() {
+    let page = "<!doctype html><title>Welcome</title>";
+    let other = Receiver::start(Answer::Json(200, page.into())).await;
+    let environment = [("HEDDLE_URL", other.url.as_str())];
+    for body in [page, r#"{"hello": 1}"#] {
+        other.answers(Answer::Json(200, body.into()));
+        for arguments in [
+            &["events"][..],
+            &["run", "list"],
+            &["group", "show", "g"],
+            &["pool", "set", "p", "1"],
+            &["topic", "messages", "t"],
+        ] {
+            let (code, said) = heddle_tests::heddle(arguments, &environment);
+            assert_eq!(code, Some(REFUSED), "{arguments:?}: {said}");
+            let is_told = said.contains("did not answer as a Heddle server") && !said.contains("doctype");
+            assert!(is_told, "{arguments:?}: {said}");
+        }
+    }
+    other.answers(Answer::Json(502, page.into()));
+    let (code, said) = heddle_tests::heddle(&["run", "list"], &environment);
+    assert_eq!(code, Some(REFUSED), "{said}");
+    assert!(said.contains("502") && !said.contains("doctype"), "{said}");
+}
+
+#[test]
+fn what_is_no_address_of_a_database_is_wrong_usage() {
+    for url in ["mysql://host/database", "postgres://host:port/database"] {
+        let (code, said) = heddle_tests::heddle(&["migrate", "--database-url", url], &[]);
+        assert_eq!(code, Some(USAGE), "{said}");
+        assert!(said.contains("the URL of the database is not valid"), "{said}");
+    }
+}
+
+#[tokio::test]
+async fn a_date_is_a_time() {
+    let (_world, node) = World::with_node().await;
+    let token = ["token", "create", "--name", "t", "--role", "viewer", "--expires-at"];
+    let said = ends(&node, USAGE, &[&token[..], &["soon"]].concat());
+    assert!(said.contains("or a date such as"), "{said}");
+    json_of(&node, &[&token[..], &["2099-12-31"]].concat());
 }

@@ -128,6 +128,20 @@ async fn what_was_applied_is_no_difference() {
         assert_eq!(kinds(arguments), BTreeSet::from(["group".to_owned()]), "{arguments:?}");
     }
     assert!(kinds(&["small", "--all"]).contains("topic"));
+    // What is shown is read back, too.
+    for (kind, name) in [
+        ("category", "raw"),
+        ("template", "order"),
+        ("pool", "db"),
+        ("group", "full"),
+        ("topic", "letters"),
+        ("offer", "poll"),
+    ] {
+        let shown = ends(&node, DONE, &[kind, "show", name, "-o", "yaml"]);
+        std::fs::write(&copy, shown).unwrap();
+        let said = ends(&node, DONE, &["apply", "-f", &copy.to_string_lossy()]);
+        assert!(said.contains(&format!("{kind} {name} unchanged")), "{said}");
+    }
     // And what differs is shown.
     std::fs::write(&file, ALL_KINDS.replace("slots: 2", "slots: 3")).unwrap();
     let differs = ends(&node, REFUSED, &["diff", "-f", &path]);
@@ -233,7 +247,7 @@ async fn naming_runs() {
         (["script", "logs", "helo@1"], "did you mean the script `hello`?"),
     ] {
         let said = ends(&node, REFUSED, &words);
-        assert!(said.contains(meant), "{words:?}: {said}");
+        assert_eq!(said.matches(meant).count(), 1, "{words:?}: {said}");
     }
     ends(
         &node,

@@ -27,7 +27,9 @@ mod world;
 pub use api::{Api, Reply, Sse, choose_cryptography, path_part};
 pub use dev::Dev;
 pub use node::{Node, NodeOptions, Starting};
-pub use process::{Process, Spoken, allow_open_files, create_token, heddle, heddle_succeeds, program, run_program};
+pub use process::{
+    Process, Spoken, allow_open_files, create_token, heddle, heddle_succeeds, program, run_program, run_unheard,
+};
 pub use provider::{CLIENT, CLIENT_SECRET, FakeProvider, Lie};
 pub use receiver::{Answer, Receiver};
 pub use sink::{Request, Sink};

@@ -16,6 +16,7 @@ pub struct NodeOptions {
     program: PathBuf,
     data_dir: Option<PathBuf>,
     environment: Vec<(String, String)>,
+    unheard: bool,
 }
 
 impl NodeOptions {
@@ -29,6 +30,7 @@ impl NodeOptions {
                 "HEDDLE_SECRETS_KEY".into(),
                 "the secrets of the end-to-end tests".into(),
             )],
+            unheard: false,
         }
     }
 
@@ -41,6 +43,12 @@ impl NodeOptions {
     /// From another file than the program's own.
     pub fn program(mut self, file: &Path) -> Self {
         self.program = file.to_owned();
+        self
+    }
+
+    /// With a log that cannot be written.
+    pub fn unheard(mut self) -> Self {
+        self.unheard = true;
         self
     }
 
@@ -90,8 +98,13 @@ impl NodeOptions {
             .iter()
             .map(|(name, value)| (name.as_str(), value.as_str()))
             .collect();
+        let start = if self.unheard {
+            Process::start_unheard
+        } else {
+            Process::start_from
+        };
         Starting {
-            process: Process::start_from(&self.program, &arguments, &environment, own.path().join("log")),
+            process: start(&self.program, &arguments, &environment, own.path().join("log")),
             data_dir,
             own,
         }

@@ -33,6 +33,19 @@ pub fn run_program(arguments: &[&str], environment: &[(&str, &str)]) -> Output {
         .expect("the program starts")
 }
 
+/// The same where stderr cannot be written; its exit code.
+pub fn run_unheard(arguments: &[&str], environment: &[(&str, &str)]) -> Option<i32> {
+    let mut command = command(&program(), arguments, environment);
+    let output = command.stdin(Stdio::null()).stderr(full_disk()).output();
+    output.expect("the program starts").status.code()
+}
+
+/// A file that cannot be written, as on a full disk.
+fn full_disk() -> Stdio {
+    let file = std::fs::File::options().write(true).open("/dev/full");
+    file.expect("/dev/full").into()
+}
+
 /// Creates a token in a database: `heddle token create`.
 pub fn create_token(database_url: &str, name: &str, role: &str) -> Output {
     let words = format!("token create --database-url {database_url} --name {name} --role {role} -o json");
@@ -175,6 +188,13 @@ impl Process {
             .expect("a file for the log");
         let mut command = command(program, arguments, environment);
         command.stderr(file);
+        Self::of(command, log)
+    }
+
+    /// The same when its log cannot be written; `log` is a file that there will not be.
+    pub fn start_unheard(program: &Path, arguments: &[&str], environment: &[(&str, &str)], log: PathBuf) -> Self {
+        let mut command = command(program, arguments, environment);
+        command.stderr(full_disk());
         Self::of(command, log)
     }
 

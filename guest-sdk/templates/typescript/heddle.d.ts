@@ -44,6 +44,8 @@ declare module "heddle:task" {
     enqueue(group: string, params?: Record<string, unknown>, key?: string): Promise<void>;
     /** Sends a notification when this attempt succeeds. */
     notify(channel: string, subject: string, body?: string): Promise<void>;
+    /** A line of the log. `fields` are what is to be found or counted by itself. */
+    log(level: "trace" | "debug" | "info" | "warn" | "error", message: string, fields?: Record<string, unknown>): void;
     /** From 0 to 1. */
     progress(fraction: number, note?: string): void;
   }

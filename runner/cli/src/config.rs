@@ -5,7 +5,7 @@ use std::net::{SocketAddr, ToSocketAddrs};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, bail};
 use clap::Args;
 use heddle_http::access::Role;
 use heddle_http::access::provider::{CALLBACK, CLAIM_DEFAULT, Provider, ProviderConfig, SCOPES_DEFAULT};
@@ -21,6 +21,9 @@ const DEFAULT_LISTEN: &str = "127.0.0.1:8080";
 const DEFAULT_DATA_DIR: &str = ".heddle";
 /// The heading of the sign-in options in the help.
 const SIGN_IN: &str = "Sign-in with OpenID Connect";
+
+/// Options that no message names: they are for tests.
+const HIDDEN: [&str; 2] = ["clock_skew_ms", "without_short_ways"];
 
 /// Options with their names in the file of `--config`.
 pub(crate) trait Named: DeserializeOwned + Default {
@@ -283,6 +286,11 @@ pub(crate) fn read_file<O: Named>(path: Option<&Path>) -> Result<(NodeOptions, O
 
 fn parse<O: Named>(text: &str) -> Result<(NodeOptions, O)> {
     let file: toml::Table = toml::from_str(text)?;
+    let names = || NodeOptions::NAMES.iter().chain(O::NAMES).copied();
+    if let Some(key) = file.keys().find(|key| names().all(|name| name != key.as_str())) {
+        let shown: Vec<&str> = names().filter(|name| !HIDDEN.contains(name)).collect();
+        bail!("`{key}` is not an option; the options are {}", shown.join(", "));
+    }
     let mut further = toml::Table::new();
     let mut node = toml::Table::new();
     for (key, value) in file {
@@ -421,7 +429,13 @@ mod tests {
     #[test]
     fn what_the_file_does_not_know_is_named() {
         let said = format!("{:#}", parse::<ServeOptions>("lisden = \"x\"").unwrap_err());
-        assert!(said.contains("lisden"), "{said}");
+        assert!(said.contains("lisden") && said.contains("listen"), "{said}");
+        assert!(
+            HIDDEN
+                .iter()
+                .all(|name| NodeOptions::NAMES.contains(name) && !said.contains(name)),
+            "{said}"
+        );
     }
 
     #[test]

@@ -216,6 +216,17 @@ pub(crate) fn read_value(path: &Path) -> Result<Value> {
     parse_yaml_strict(text).map_err(|error| usage(format!("{}: {error}", shown(path))))
 }
 
+/// The spec in a file, without the kind that `show` adds to it.
+pub(crate) fn read_spec(kind: Kind, path: &Path) -> Result<Value> {
+    let mut value = read_value(path)?;
+    if let Value::Object(fields) = &mut value
+        && fields.get("kind").is_some_and(|word| word == kind.as_str())
+    {
+        fields.remove("kind");
+    }
+    Ok(value)
+}
+
 /// The documents of a text.
 pub(crate) fn parse(text: &str, source: &str) -> Result<Vec<Document>> {
     let read = parse_yaml_documents(text).map_err(|error| usage(format!("{source} is not YAML: {error}")))?;

@@ -7,6 +7,8 @@ use heddle_domain::{Chain, Span};
 use heddle_postgres::{InUse, NoServer};
 use serde::de::DeserializeOwned;
 
+use crate::terminal::tell;
+
 /// The text about exit codes in the help.
 pub(crate) const HELP: &str = "Exit codes:
   0    success; for a watched run: the run succeeded
@@ -78,7 +80,12 @@ pub(crate) fn instant(text: &str) -> Result<String, String> {
     if let Ok(date) = chrono::NaiveDate::parse_from_str(text, "%Y-%m-%d") {
         return Ok(format!("{date}T00:00:00Z"));
     }
-    heddle_client::moment::parse_moment(text).map(|_| text.to_owned())
+    match heddle_client::moment::parse_moment(text) {
+        Ok(_) => Ok(text.to_owned()),
+        Err(_) => Err(format!(
+            "`{text}` is not a time; write for example 2026-11-20T08:00:00Z (RFC 3339), or a date such as 2026-11-20"
+        )),
+    }
 }
 
 /// Tells the user what went wrong and gives the exit code for it.
@@ -90,15 +97,15 @@ pub(crate) fn report(error: &anyhow::Error) -> ExitCode {
     let given = error.downcast_ref::<Hint>();
     let what = error.chain().nth(usize::from(given.is_some()));
     // Causes that repeat what was said are left out.
-    eprintln!(
+    tell!(
         "error: {}",
         what.map_or_else(String::new, |what| Chain(what).to_string())
     );
     if let Some(given) = given {
-        eprintln!("hint: {given}");
+        tell!("hint: {given}");
     }
     if let Some(hint) = hint(error) {
-        eprintln!("hint: {hint}");
+        tell!("hint: {hint}");
     }
     ExitCode::from(code(error))
 }

@@ -1,5 +1,8 @@
 //! The `heddle` command line: what it understands, its configuration, and the wiring of a node.
 
+// These macros panic if what they write cannot be written. What takes their place: `terminal::tell`, `output::print`.
+#![deny(clippy::print_stderr, clippy::print_stdout)]
+
 mod arguments;
 mod commands;
 mod completions;

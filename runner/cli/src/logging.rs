@@ -32,6 +32,9 @@ pub(crate) fn start(format: Option<LogFormat>, level: Option<&str>) -> anyhow::R
     let on_terminal = std::io::stderr().is_terminal();
     let builder = tracing_subscriber::fmt()
         .with_env_filter(filter)
+        // A line that cannot be written (a closed pipe, a full disk) is lost. Its error would be written there, too, by
+        // `eprintln!`, which panics.
+        .log_internal_errors(false)
         .with_writer(std::io::stderr);
     let started = match format.unwrap_or(LogFormat::Text) {
         LogFormat::Json => builder.json().flatten_event(true).try_init(),

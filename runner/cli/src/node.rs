@@ -32,7 +32,7 @@ use crate::traces::{self, Traces};
 pub use config::NodeConfig;
 pub(crate) use keys::device_keys;
 use keys::{identity, lock_identity, require_keys, secret_keys};
-pub(crate) use settings::start_children;
+pub(crate) use settings::{check, start_children};
 use settings::{dispatch_config, host_name, http_config, notify_config, sandbox_config, short_ways};
 
 /// How long a node's lease holds without a heartbeat; a dead node's work is taken over after it.
@@ -284,7 +284,7 @@ async fn connect(url: &str) -> Result<Store> {
                 tracing::warn!(error = %Chain(&error), "waiting for the database, which is read-only");
                 tokio::time::sleep(Duration::from_millis(500)).await;
             }
-            Err(error) => return Err(error).context("cannot connect to the database"),
+            Err(error) => return Err(not_connected(error)),
         }
     };
     match store.server_report().await {
@@ -300,15 +300,23 @@ async fn connect(url: &str) -> Result<Store> {
 
 /// Connects for a command: who typed the address is told what is wrong with it, not at which line this was found.
 async fn connect_once(url: &str) -> Result<Store> {
-    const WHAT: &str = "cannot connect to the database";
     let connected = Store::connect(url, 1).await;
     connected.map_err(|error| match &error {
         StoreError::Unavailable(failed) => match std::error::Error::source(failed) {
-            Some(cause) => anyhow::anyhow!("{WHAT}: {}", Chain(cause)),
-            None => anyhow::Error::from(error).context(WHAT),
+            Some(cause) => anyhow::anyhow!("{NOT_CONNECTED}: {}", Chain(cause)),
+            None => not_connected(error),
         },
-        _ => anyhow::Error::from(error).context(WHAT),
+        _ => not_connected(error),
     })
+}
+
+const NOT_CONNECTED: &str = "cannot connect to the database";
+
+fn not_connected(error: StoreError) -> anyhow::Error {
+    match error {
+        StoreError::Address(_) => usage(error.to_string()),
+        error => anyhow::Error::from(error).context(NOT_CONNECTED),
+    }
 }
 
 /// Brings a database's schema up to date.

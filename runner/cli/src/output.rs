@@ -2,12 +2,12 @@
 
 use std::io::Write;
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, bail};
 use clap::ValueEnum;
 use serde_json::Value;
 use unicode_width::UnicodeWidthStr;
 
-use crate::terminal::{self, coloured};
+use crate::terminal::{self, coloured, tell};
 
 /// How answers are printed.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
@@ -45,6 +45,9 @@ impl Format {
 
     fn print_rows(self, page: &Value, columns: &[(&str, &str)], ids: bool) -> Result<()> {
         let mut page = page.clone();
+        if !page.get("items").unwrap_or(&page).is_array() {
+            bail!("the server did not answer as a Heddle server: the answer is no list");
+        }
         if let Some(fields) = page.as_object_mut().filter(|fields| fields.contains_key("items")) {
             fields.entry("next_cursor").or_insert(Value::Null);
         }
@@ -70,7 +73,7 @@ impl Format {
 /// rows.
 pub(crate) fn more(format: Format, page: &Value) {
     if let (Format::Table, Some(cursor)) = (format, page.get("next_cursor").and_then(Value::as_str)) {
-        eprintln!("there are more; continue with --cursor {cursor}");
+        tell!("there are more; continue with --cursor {cursor}");
     }
 }
 

@@ -5,8 +5,10 @@ use clap::Args;
 use heddle_client::Client;
 use serde_json::Value;
 
+use crate::document::Kind;
 use crate::exit::Hint;
 use crate::output::Format;
+use crate::terminal::tell;
 
 /// The heading in the help for the options that all commands share. They come after the command's own options.
 const HEADING: &str = "Server and output";
@@ -90,7 +92,8 @@ impl Session {
             .downcast_ref::<heddle_client::Error>()
             .and_then(heddle_client::Error::problem)
             .is_some_and(|problem| problem.status == 404);
-        if !unknown {
+        // Whoever knows more has already said what may be meant.
+        if !unknown || error.downcast_ref::<Hint>().is_some() {
             return error;
         }
         let request = self.client.get(&["v1", named.list]);
@@ -120,13 +123,24 @@ impl Session {
     /// Prints the address of a page, for people: on stderr, since programs read stdout.
     pub(crate) fn tell_page(&self, path: &[&str]) {
         if self.output == Format::Table {
-            eprintln!("{}", self.page(path));
+            tell!("{}", self.page(path));
         }
     }
 
     /// Gets and prints one thing.
     pub(crate) async fn show(&self, path: &[&str]) -> Result<()> {
-        let value: Value = self.client.get(path).send().await?;
+        let value = self.client.get(path).send_for_object().await?;
+        self.output.print_thing(&value)
+    }
+
+    /// Gets and prints an object that `apply` puts. JSON and YAML have its kind, by which `apply` knows what it is.
+    pub(crate) async fn show_document(&self, kind: Kind, name: &str) -> Result<()> {
+        let mut value = self.client.get_named(kind.path(), name).await?;
+        if self.output != Format::Table
+            && let Value::Object(fields) = &mut value
+        {
+            fields.entry("kind").or_insert_with(|| kind.as_str().into());
+        }
         self.output.print_thing(&value)
     }
 

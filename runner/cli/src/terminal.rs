@@ -3,10 +3,25 @@
 use std::io::{IsTerminal, Write};
 
 use anyhow::Result;
+use rustix::termios::{LocalModes, OptionalActions, Termios, tcgetattr, tcsetattr};
 use unicode_width::{UnicodeWidthChar, UnicodeWidthStr};
 
 /// The assumed size of a terminal, if it cannot be determined.
 const DEFAULT_SIZE: (usize, usize) = (80, 24);
+
+/// Writes a line for people to stderr, as `eprintln!` does. If nobody can read it (a closed pipe, a full disk), it is lost:
+/// it must not change how the command ends.
+macro_rules! tell {
+    ($($text:tt)*) => {
+        $crate::terminal::write_line(format_args!($($text)*))
+    };
+}
+pub(crate) use tell;
+
+/// What `tell!` calls.
+pub(crate) fn write_line(text: std::fmt::Arguments<'_>) {
+    let _ = writeln!(std::io::stderr(), "{text}");
+}
 
 /// Whether stdout is a terminal.
 pub(crate) fn is_interactive() -> bool {
@@ -20,8 +35,9 @@ pub(crate) fn can_ask() -> bool {
 
 /// Asks on stderr, since stdout is for results. Any answer but yes is a no.
 pub(crate) fn asks(question: &str) -> Result<bool> {
-    eprint!("{question} [y/N] ");
-    std::io::stderr().flush()?;
+    let mut stderr = std::io::stderr();
+    write!(stderr, "{question} [y/N] ")?;
+    stderr.flush()?;
     let mut answer = String::new();
     std::io::stdin().read_line(&mut answer)?;
     Ok(matches!(answer.trim(), "y" | "Y" | "yes"))
@@ -32,14 +48,34 @@ pub(crate) fn may_delete(what: &str, yes: bool) -> Result<bool> {
     if yes || !can_ask() || asks(&format!("This deletes {what}. Continue?"))? {
         return Ok(true);
     }
-    eprintln!("nothing was deleted");
+    tell!("nothing was deleted");
     Ok(false)
 }
 
 /// Says that a command waits for what is typed: it would look as if it hung.
 pub(crate) fn says_that_stdin_is_read() {
     if can_ask() {
-        eprintln!("reading from standard input; end with Ctrl-D");
+        tell!("reading from standard input; end with Ctrl-D");
+    }
+}
+
+/// While this lives, the terminal does not show what is typed.
+pub(crate) struct Unseen(Termios);
+
+impl Unseen {
+    /// `None`: stdin is no terminal.
+    pub(crate) fn begin() -> Option<Self> {
+        let before = tcgetattr(std::io::stdin()).ok()?;
+        let mut unseen = before.clone();
+        unseen.local_modes.remove(LocalModes::ECHO);
+        tcsetattr(std::io::stdin(), OptionalActions::Now, &unseen).ok()?;
+        Some(Self(before))
+    }
+}
+
+impl Drop for Unseen {
+    fn drop(&mut self) {
+        let _ = tcsetattr(std::io::stdin(), OptionalActions::Now, &self.0);
     }
 }
 

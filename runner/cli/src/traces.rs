@@ -148,6 +148,18 @@ impl Sender {
     }
 }
 
+/// Refuses options that [`start`] cannot use.
+pub(crate) fn check(options: &NodeOptions) -> Result<()> {
+    endpoint(options)?;
+    below(options.otlp_sample).map(drop)
+}
+
+/// The address for traces, if the options name a collector.
+fn endpoint(options: &NodeOptions) -> Result<Option<reqwest::Url>> {
+    let named = options.otlp_endpoint.as_deref().filter(|text| !text.trim().is_empty());
+    named.map(traces_url).transpose()
+}
+
 /// Begins to send traces, if the options name a collector.
 pub(crate) fn start(
     options: &NodeOptions,
@@ -155,10 +167,9 @@ pub(crate) fn start(
     name: &str,
     chance: Arc<dyn heddle_domain::Chance>,
 ) -> Result<Option<(Arc<Traces>, Sender)>> {
-    let Some(endpoint) = options.otlp_endpoint.as_deref().filter(|text| !text.trim().is_empty()) else {
+    let Some(endpoint) = endpoint(options)? else {
         return Ok(None);
     };
-    let endpoint = traces_url(endpoint)?;
     let below = below(options.otlp_sample)?;
     heddle_sandbox::outbound::choose_cryptography();
     let client = reqwest::Client::builder()

@@ -90,16 +90,11 @@ impl Client {
 
     /// Puts a thing of a kind that is known by name: `categories`, `templates`, `channels`, `topics`, `pools`, ...
     pub async fn put_named(&self, kind: &str, name: &str, body: &Value) -> Result<Value> {
-        Ok(self
-            .put(&["v1", kind, name])
-            .json(body)
-            .send_for_option()
-            .await?
-            .unwrap_or(Value::Null))
+        self.put(&["v1", kind, name]).json(body).send_for_object().await
     }
 
     /// One thing of a kind.
     pub async fn get_named(&self, kind: &str, name: &str) -> Result<Value> {
-        self.get(&["v1", kind, name]).send().await
+        self.get(&["v1", kind, name]).send_for_object().await
     }
 }

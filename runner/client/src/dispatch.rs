@@ -74,6 +74,7 @@ impl Client {
             .get(&["v1", "events"])
             .query_if("after", after)
             .query_if("kinds", kinds);
-        request.query("follow", follow).send_for_lines().await
+        let request = request.query("follow", follow);
+        request.send_for_lines("application/x-ndjson").await
     }
 }

@@ -7,6 +7,7 @@ use bytes::Bytes;
 use reqwest::{Method, Response, StatusCode, header};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
+use serde_json::Value;
 use url::Url;
 
 use crate::Problem;
@@ -257,6 +258,19 @@ impl Request {
         }
     }
 
+    /// Sends it and reads the answer about one object: it has a name or an id.
+    pub async fn send_for_object(self) -> Result<Value> {
+        let url = self.url.to_string();
+        let answer: Value = self.send().await?;
+        if ["name", "id"].iter().any(|field| answer[*field].is_string()) {
+            return Ok(answer);
+        }
+        Err(Error::Unexpected {
+            url,
+            detail: "the answer has neither a name nor an id".into(),
+        })
+    }
+
     /// Sends it and reads a JSON answer; `None` if the server has nothing to say (204).
     pub async fn send_for_option<T: DeserializeOwned>(self) -> Result<Option<T>> {
         let url = self.url.to_string();
@@ -310,10 +324,19 @@ impl Request {
         read(self.send_for_response().await?, &url).await
     }
 
-    /// Sends it for an answer of endless length, which no timeout cuts.
-    pub(crate) async fn send_for_stream(mut self) -> Result<Response> {
+    /// Sends it for an answer of endless length, which no timeout cuts, and which is of this media type.
+    pub(crate) async fn send_for_stream(mut self, media_type: &str) -> Result<Response> {
         self.timeout = None;
-        self.send_for_response().await
+        let response = self.send_for_response().await?;
+        let given = response.headers().get(header::CONTENT_TYPE);
+        let given = given.and_then(|value| value.to_str().ok()).unwrap_or_default();
+        if given.split(';').next().map(str::trim) == Some(media_type) {
+            return Ok(response);
+        }
+        Err(Error::Unexpected {
+            url: response.url().to_string(),
+            detail: format!("the answer is `{given}` instead of `{media_type}`"),
+        })
     }
 
     /// Sends it; anything but success is an error.
@@ -402,6 +425,8 @@ async fn refusal(response: Response, url: &Url) -> Error {
     let mut problem = serde_json::from_slice::<Problem>(&body).unwrap_or_else(|_| Problem {
         detail: match location {
             Some(location) if status.is_redirection() => format!("the server redirects to {location}"),
+            // What stands between here and a server may have answered.
+            _ if is_page(&body) => format!("{status}: the answer is a page, and not one of a Heddle server's API"),
             _ => excerpt(&body),
         },
         ..Problem::default()
@@ -416,8 +441,16 @@ async fn refusal(response: Response, url: &Url) -> Error {
     }
 }
 
+/// Whether a body is HTML or XML, which the API never answers with.
+fn is_page(body: &[u8]) -> bool {
+    body.trim_ascii_start().starts_with(b"<")
+}
+
 /// The beginning of a body, for an error message.
 fn excerpt(body: &[u8]) -> String {
+    if is_page(body) {
+        return "a page for browsers".into();
+    }
     let text = String::from_utf8_lossy(&body[..body.len().min(400)]);
     text.trim().chars().take(200).collect()
 }

@@ -123,9 +123,9 @@ impl ServerEvents {
 }
 
 impl Request {
-    /// Sends it and follows the answer's lines.
-    pub async fn send_for_lines(self) -> Result<Lines> {
-        let response = self.send_for_stream().await?;
+    /// Sends it and follows the answer's lines, which are of this media type.
+    pub async fn send_for_lines(self, media_type: &str) -> Result<Lines> {
+        let response = self.send_for_stream(media_type).await?;
         let url = response.url().clone();
         Ok(Lines {
             url,
@@ -137,10 +137,9 @@ impl Request {
 
     /// Sends it and follows the server-sent events.
     pub async fn send_for_events(self) -> Result<ServerEvents> {
-        let lines = self
-            .header(reqwest::header::ACCEPT, "text/event-stream")
-            .send_for_lines()
-            .await?;
+        const MEDIA_TYPE: &str = "text/event-stream";
+        let request = self.header(reqwest::header::ACCEPT, MEDIA_TYPE);
+        let lines = request.send_for_lines(MEDIA_TYPE).await?;
         Ok(ServerEvents { lines })
     }
 }

@@ -1,5 +1,7 @@
 //! The one error type of the API: RFC 9457 problem bodies.
 
+use std::collections::HashMap;
+
 use axum::http::{HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use heddle_api::ProblemFault;
@@ -289,10 +291,35 @@ impl From<Refusal> for Problem {
     }
 }
 
+/// The problems of the parts of one request. Thousands of them may fail by one failed transaction: it is logged once.
+#[derive(Debug, Default)]
+pub(crate) struct OfParts(HashMap<String, Problem>);
+
+impl OfParts {
+    pub(crate) fn problem(&mut self, refusal: Refusal) -> Problem {
+        let reason = match &refusal {
+            Refusal::Store(error) => Chain(error).to_string(),
+            Refusal::Internal(error) => Chain(&**error).to_string(),
+            _ => return refusal.into(),
+        };
+        self.0.entry(reason).or_insert_with(|| refusal.into()).clone()
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
     use serde_json::json;
+
+    #[test]
+    fn parts_that_fail_together_are_told_once() {
+        let mut parts = OfParts::default();
+        let first = parts.problem(Refusal::Internal("no".into()));
+        assert_eq!(parts.problem(Refusal::Internal("no".into())), first);
+        parts.problem(Refusal::Internal("another".into()));
+        parts.problem(Refusal::Forbidden("no".into()));
+        assert_eq!(parts.0.len(), 2);
+    }
 
     #[test]
     fn a_body_has_the_fields_of_rfc_9457() {

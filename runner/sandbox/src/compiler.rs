@@ -292,7 +292,7 @@ pub fn compile_child_main() -> ExitCode {
     match serve_order() {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
-            eprintln!("{error}");
+            let _ = writeln!(std::io::stderr(), "{error}");
             ExitCode::FAILURE
         }
     }

@@ -24,6 +24,9 @@
 //! | `rehearsal` | attempts that authors try out, with their own clock, chance and world |
 //! | `source/` | text scripts |
 
+// These macros panic if what they write cannot be written.
+#![cfg_attr(not(test), deny(clippy::print_stderr, clippy::print_stdout))]
+
 mod artefact;
 mod attempt;
 mod batch;
@@ -73,8 +76,8 @@ pub use sandbox::{CompileError, Compiled, Load, LoadError, Sandbox, SandboxError
 pub use script::{Script, World};
 pub use services::{BoxFuture, ConnectionTarget, HostServices, LogLevel, LogLine};
 pub use source::{
-    Key, Language, MAX_SOURCE_BYTES, RuntimeBundle, RuntimeId, SourceFault, code_key, has_interface, own_runtime,
-    split_key, trace_of_file,
+    Key, Language, MAX_SOURCE_BYTES, RuntimeBundle, RuntimeId, SourceFault, code_key, has_interface, log_of_file,
+    own_runtime, split_key, trace_of_file,
 };
 
 /// The engine's configuration alone, for measurements (`examples/bare_loop.rs`).

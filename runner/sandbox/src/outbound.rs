@@ -358,14 +358,19 @@ impl std::str::FromStr for HostPattern {
         };
         let host = if bare_v6 { format!("[{host}]") } else { host.to_owned() };
         let host = match Host::parse(&host).map_err(|_| wrong())? {
-            Host::Domain(name) => name.trim_end_matches('.').to_owned(),
+            Host::Domain(name) => {
+                let name = name.trim_end_matches('.');
+                // (The parser of URLs accepts more than names have.)
+                let is_part = |byte: u8| byte.is_ascii_alphanumeric() || b"-._".contains(&byte);
+                if name.is_empty() || !name.bytes().all(is_part) {
+                    return Err(wrong());
+                }
+                name.to_owned()
+            }
             Host::Ipv4(_) | Host::Ipv6(_) if below => return Err(wrong()),
             Host::Ipv4(address) => address.to_string(),
             Host::Ipv6(address) => address.to_string(),
         };
-        if host.is_empty() || host.contains('*') {
-            return Err(wrong());
-        }
         Ok(Self { host, below, port })
     }
 }
@@ -416,8 +421,7 @@ fn parse_exception(text: &str) -> Result<Exception, String> {
     };
     if let Some((base, prefix)) = text.split_once('/') {
         return network(base, Some(prefix)).ok_or(format!(
-            "private_hosts: `{text}` is not a valid network; write for \
-            example `10.0.0.0/8`"
+            "`{text}` is not a valid network; write for example `10.0.0.0/8`"
         ));
     }
     if let Some(single) = network(text.trim_start_matches('[').trim_end_matches(']'), None) {
@@ -425,7 +429,7 @@ fn parse_exception(text: &str) -> Result<Exception, String> {
     }
     text.parse()
         .map(Exception::Host)
-        .map_err(|error| format!("private_hosts: {error}, or a network such as `10.0.0.0/8`"))
+        .map_err(|error| format!("{error}, or a network such as `10.0.0.0/8`"))
 }
 
 fn contains(base: IpAddr, prefix: u8, address: IpAddr) -> bool {

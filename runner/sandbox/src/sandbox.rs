@@ -190,7 +190,8 @@ impl Sandbox {
     pub fn new(config: SandboxConfig, clock: Arc<dyn Clock>) -> Result<Self, SandboxError> {
         let wrong = |error: wasmtime::Error| SandboxError::Engine(format!("{error:#}"));
         let engine = pooled_engine(config.max_instances, config.max_memory_bytes).map_err(wrong)?;
-        let policy = OutboundPolicy::new(&config.private_hosts).map_err(SandboxError::Config)?;
+        let policy = OutboundPolicy::new(&config.private_hosts)
+            .map_err(|error| SandboxError::Config(format!("private_hosts: {error}")))?;
         let client = policy
             .client()
             .map_err(|error| SandboxError::Config(format!("HTTP client: {error}")))?;

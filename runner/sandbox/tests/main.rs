@@ -78,6 +78,7 @@ const TESTS: &[Test] = tests![
     sources::typescript,
     sources::endings,
     sources::host_functions_of_texts,
+    sources::uncaught_in_callbacks,
     sources::what_the_web_has,
     sources::fetching,
     sources::faults_of_texts,

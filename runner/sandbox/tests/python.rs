@@ -279,9 +279,11 @@ pub async fn host_functions_of_texts(_: Bench) {
     ctx.enqueue('other', {'a': 1}, 'key')
     ctx.notify('ops', 'subject', 'body')
     ctx.progress(0.5, 'half')
+    ctx.log('warn', 'odd', {'a': 1})
+    unknown = refused(ctx.log, 'loud', 'odd')
     return {'rows': ctx.upstream('before'), 'seen': seen, 'again': again, 'lost': lost, 'secret': ctx.secret('key'),
             'refused': refused(ctx.secret, 'other'), 'none': refused(ctx.upstream, 'nobody'),
-            'sql': refused(ctx.sql('warehouse').query, 'select 1'), 'missing': ctx.state.get('m', 7),
+            'unknown': unknown, 'sql': refused(ctx.sql('warehouse').query, 'select 1'), 'missing': ctx.state.get('m', 7),
             'of': [ctx.group, ctx.attempt, ctx.logical_time, ctx.data_interval.start, ctx.idempotency_key]}
 ";
     let text = format!("from heddle import HeddleError\n{text}");
@@ -295,6 +297,7 @@ pub async fn host_functions_of_texts(_: Bench) {
         ("refused", "`secrets`"),
         ("sql", "`sql`"),
         ("none", "not available"),
+        ("unknown", "the level"),
     ] {
         assert!(output[field].as_str().unwrap().contains(part), "{field}: {output}");
     }

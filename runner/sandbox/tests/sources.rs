@@ -217,6 +217,7 @@ pub async fn host_functions_of_texts(_: Bench) {
         await ctx.enqueue('other', { a: 1 }, 'key');
         await ctx.notify('ops', 'subject', 'body');
         ctx.progress(0.5, 'half');
+        ctx.log('warn', 'odd', { a: 1 });
         const refused = await ctx.secret('other').catch((e) => e.message);
         const none = await ctx.upstream('nobody').catch((e) => e.message);
         const sql = await ctx.sql('warehouse').query('select 1').catch((e) => e.message);
@@ -246,6 +247,36 @@ pub async fn host_functions_of_texts(_: Bench) {
     assert!(output["sql"].as_str().unwrap().contains("`sql`"), "{output}");
     assert_eq!(output["none"], "not available");
     check_reports(&result, &tables, r#"{"a":1}"#);
+}
+
+/// What a callback throws is a line in the log, and ends nothing.
+pub async fn uncaught_in_callbacks(_: Bench) {
+    let bench = bench();
+    let source = "queueMicrotask(() => { throw new Fatal('while it is loaded') });
+        export default async function run() {
+            queueMicrotask(() => { throw new Fatal('one') });
+            queueMicrotask(async () => { throw new Fatal('two') });
+            setTimeout(async () => { throw new Fatal('three') });
+            const registry = new FinalizationRegistry(() => { throw new Fatal('four') });
+            registry.register({}, 1);
+            await new Promise((done) => setTimeout(done, 5));
+            return registry instanceof FinalizationRegistry;
+        }";
+    let script = script(&bench, Language::JavaScript, source).await;
+    let tables = Arc::new(Tables::default());
+    let result = bench.run_with(&script, &tables).await;
+    assert_eq!(result.outcome, Outcome::Succeeded("true".into()));
+    let log = tables.log.lock().unwrap();
+    let lines: Vec<_> = log.iter().map(|line| line.message.as_str()).collect();
+    for (what, thrown) in [
+        ("microtask", "one"),
+        ("microtask", "two"),
+        ("timer", "three"),
+        ("finalizer", "four"),
+    ] {
+        let begin = format!("uncaught in a {what}: Fatal: {thrown}");
+        assert!(lines.iter().any(|line| line.starts_with(&begin)), "{lines:?}");
+    }
 }
 
 pub async fn what_the_web_has(_: Bench) {
@@ -280,6 +311,18 @@ pub async fn what_the_web_has(_: Bench) {
             json!("DataCloneError"),
         ),
         ("return atob(btoa('heddle'))", json!("heddle")),
+        (
+            "const r = []; for (const v of [undefined, 'x', NaN, {}, [], true, -1, 1.5]) { try { await ctx.state.compareAndSet('k', v, 1); r.push(v) } catch (e) { r.push(e.name) } } return r",
+            json!(vec!["TypeError"; 8]),
+        ),
+        (
+            "try { ctx.log('loud', 'x') } catch (e) { return e.message.slice(0, 9) }",
+            json!("the level"),
+        ),
+        (
+            "try { ctx.log('info', 'x', [1]) } catch (e) { return e.message }",
+            json!("the fields of a log line are an object"),
+        ),
         (
             "const r = []; setTimeout((x) => r.push(x), 20, 'c'); const i = setTimeout(() => r.push('never'), 10); clearTimeout(i); queueMicrotask(() => r.push('a')); setTimeout(() => r.push('b'), 1); await new Promise((f) => setTimeout(f, 40)); return r",
             json!(["a", "b", "c"]),
@@ -511,11 +554,11 @@ pub async fn hostile_texts(_: Bench) {
             json!("EvalError"),
         ),
         (
-            "return await import('node:fs').catch((e) => e.message.includes('heddle:task'))",
+            "return await import('node:' + 'fs').catch((e) => e.message.includes('heddle:task'))",
             json!(true),
         ),
         (
-            "return await import('heddle:runtime').catch((e) => e.message.includes('heddle:task'))",
+            "return await import('heddle:' + 'runtime').catch((e) => e.message.includes('heddle:task'))",
             json!(true),
         ),
         ("return typeof (await import('heddle:task')).Fatal", json!("function")),

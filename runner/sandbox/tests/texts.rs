@@ -2,7 +2,9 @@
 
 use crate::guests::{Bench, Tables};
 use bytes::Bytes;
-use heddle_sandbox::{AttemptResult, CompileError, Compiled, Effect, Language, Outcome, Sandbox, Script, SourceFault};
+use heddle_sandbox::{
+    AttemptResult, CompileError, Compiled, Effect, Language, LogLevel, Outcome, Sandbox, Script, SourceFault,
+};
 use serde_json::{Value, json};
 use std::convert::Infallible;
 use std::path::Path;
@@ -152,4 +154,10 @@ pub fn check_reports(result: &AttemptResult, tables: &Tables, object: &str) {
         ]
     );
     assert_eq!(*tables.progress.lock().unwrap(), [(0.5, "half".to_owned())]);
+    let log = tables.log.lock().unwrap();
+    let line = log
+        .iter()
+        .find(|line| line.message == "odd")
+        .expect("a line with fields");
+    assert_eq!((line.level, line.fields.as_deref()), (LogLevel::Warn, Some(object)));
 }

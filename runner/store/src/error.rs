@@ -13,6 +13,9 @@ use sqlx::migrate::MigrateError;
 /// respective call, not one of these.
 #[derive(Clone, Debug, thiserror::Error)]
 pub enum StoreError {
+    /// The URL of the database is no address of a Postgres.
+    #[error("the URL of the database is not valid: {0}")]
+    Address(String),
     /// Postgres cannot be reached, lacks resources (disk, memory, connections), or no connection became free in time:
     /// try again later.
     #[error("the database is not available")]

@@ -18,7 +18,7 @@ use crate::document::{self, Document, Kind, name_of};
 use crate::exit::{NO, done, usage};
 use crate::output::{self, Format, yaml};
 use crate::session::{MAX_LISTED, Session};
-use crate::terminal;
+use crate::terminal::{self, tell};
 
 /// Each paragraph is one line: it is wrapped as wide as the terminal is.
 const FILES_HELP: &str = "Files contain YAML (or JSON) documents, separated by `---`, of this form:
@@ -104,7 +104,7 @@ pub(crate) async fn apply(session: &Session, apply: &Apply) -> Result<ExitCode> 
             Err(error) if error.status().is_some_and(|status| status < 500 && status != 401) => {
                 // The other files may be valid, and people who fix one error want to see all errors.
                 refused = true;
-                eprintln!("error: {document}: {error}");
+                tell!("error: {document}: {error}");
                 let refusal = error.problem().map(|problem| json!(problem)).unwrap_or_default();
                 results.push(json!({
                     "kind": document.kind.as_str(), "name": document.name, "result": "refused", "problem": refusal
@@ -118,7 +118,7 @@ pub(crate) async fn apply(session: &Session, apply: &Apply) -> Result<ExitCode> 
             |(kind, name)| json!({ "kind": kind.as_str(), "name": name, "result": "would be deleted (dry run)" }),
         ));
     } else if refused && prunes {
-        eprintln!("nothing was deleted, because the server refused a document");
+        tell!("nothing was deleted, because the server refused a document");
     } else if prunes {
         let (deleted, some_refused) = prune::delete(session, surplus).await?;
         results.extend(deleted);
@@ -139,7 +139,7 @@ pub(crate) async fn apply(session: &Session, apply: &Apply) -> Result<ExitCode> 
         && let Some(page) = page(session, &results)
     {
         // On stderr, because programs read the lines on stdout.
-        eprintln!("{page}");
+        tell!("{page}");
     }
     if refused { Ok(ExitCode::from(NO)) } else { done() }
 }
@@ -157,29 +157,32 @@ fn page(session: &Session, results: &[Value]) -> Option<String> {
 }
 
 async fn put(session: &Session, document: &Document) -> heddle_client::Result<&'static str> {
-    let path = ["v1", document.kind.path(), &document.name];
     let before = match document.kind {
         Kind::Secret => None,
         _ => existing(session, document).await?,
     };
-    let mut after: Option<Value> = session.client.put(&path).json(&document.spec).send_for_option().await?;
-    if let Some(Value::Object(after)) = &mut after
+    let kind = document.kind;
+    let mut after = session
+        .client
+        .put_named(kind.path(), &document.name, &document.spec)
+        .await?;
+    if let Value::Object(after) = &mut after
         && let Some(warnings) = after.remove("warnings")
     {
         for warning in output::items(&warnings) {
             let (pointer, detail) = (output::plain(&warning["pointer"]), output::plain(&warning["detail"]));
-            eprintln!(
+            tell!(
                 "warning: {} {}: {pointer}: {detail}",
                 document.kind.as_str(),
                 document.name
             );
         }
     }
-    Ok(match (before, after) {
-        (None, _) if document.kind == Kind::Secret => "set",
-        (None, _) => "created",
-        (Some(before), Some(after)) if same(document.kind, &before, &after) => "unchanged",
-        (Some(_), _) => "changed",
+    Ok(match before {
+        None if kind == Kind::Secret => "set",
+        None => "created",
+        Some(before) if same(kind, &before, &after) => "unchanged",
+        Some(_) => "changed",
     })
 }
 

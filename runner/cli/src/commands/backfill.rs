@@ -12,9 +12,9 @@ use uuid::Uuid;
 use super::run::Params;
 use super::run_ref::{Backfills, Ref};
 use crate::exit::{NO, done, duration, word};
-use crate::output::Format;
+use crate::output::{self, Format};
 use crate::session::{MAX_LISTED, Session};
-use crate::{output, terminal};
+use crate::terminal::{self, tell};
 
 /// The time between two reads of a watched backfill.
 const STEP: Duration = Duration::from_millis(500);
@@ -181,7 +181,7 @@ async fn start(session: &Session, start: Start) -> Result<ExitCode> {
         BackfillStarted::Planned(plan) => {
             if plan.instants.is_empty() {
                 // On stderr: the list on stdout is empty.
-                eprintln!("nothing to do: no instant in this range would get a run");
+                tell!("nothing to do: no instant in this range would get a run");
             }
             let instants: Vec<String> = plan.instants.iter().map(|at| output::plain(&json!(at))).collect();
             session.output.print(&shown, |_| instants.join("\n"))?;
@@ -209,7 +209,7 @@ async fn watch(session: &Session, id: Uuid) -> Result<ExitCode> {
     let mut last = String::new();
     if session.output == Format::Table {
         // On stderr, because a program that reads stdout wants the progress.
-        eprintln!("{}", page(session, id));
+        tell!("{}", page(session, id));
     }
     loop {
         let backfill = session.client.backfill(id).await?;
@@ -238,7 +238,7 @@ async fn watch(session: &Session, id: Uuid) -> Result<ExitCode> {
         }
         if backfill.is_final() {
             if backfill.total == 0 {
-                eprintln!(
+                tell!(
                     "no runs were created: the range has no instant, or each instant already has a run (see \
                     --on-existing)"
                 );

@@ -11,6 +11,7 @@ use serde_json::{Value, json};
 use super::run_ref::{Assignments, Ref};
 use crate::exit::{done, instant};
 use crate::session::{MAX_LISTED, Session};
+use crate::terminal::tell;
 use crate::{document, output};
 
 /// What can be done with offers.
@@ -335,7 +336,7 @@ fn tell_members(session: &Session, after: &Members, before: Option<&Members>) ->
 fn tell_those(before: &Members, named: &[String], member: bool) {
     for uid in unchanged(before, named, member) {
         let word = if member { "already a" } else { "no" };
-        eprintln!("{uid} is {word} member of {}", before.audience);
+        tell!("{uid} is {word} member of {}", before.audience);
     }
 }
 

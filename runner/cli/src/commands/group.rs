@@ -11,7 +11,8 @@ use serde_json::{Value, json};
 use crate::exit::{NO, done};
 use crate::output::{Rows, cell, items};
 use crate::session::{MAX_LISTED, Session};
-use crate::{document, output, terminal};
+use crate::terminal::{self, tell};
+use crate::{document, output};
 
 /// What can be done with groups.
 #[derive(Subcommand, Debug)]
@@ -244,7 +245,7 @@ async fn validate(session: &Session, files: &[PathBuf]) -> Result<ExitCode> {
             Err(error) => match error.problem() {
                 Some(problem) => {
                     wrong = true;
-                    eprintln!("{document}: {problem}");
+                    tell!("{document}: {problem}");
                     results.push(json!({ "group": document.name, "valid": false, "errors": problem.errors }));
                 }
                 None => return Err(error.into()),

@@ -21,6 +21,7 @@ use sha2::{Digest, Sha256};
 
 use crate::exit::usage;
 use crate::output::Format;
+use crate::terminal::tell;
 
 /// How long a run may take unless told otherwise.
 const TIMEOUT: Duration = Duration::from_secs(60);
@@ -93,14 +94,14 @@ impl HostServices for Terminal {
             Some(lines) => lines.lock().unwrap_or_else(PoisonError::into_inner).push(line),
             None => {
                 let fields = line.fields.map(|fields| format!(" {fields}")).unwrap_or_default();
-                eprintln!("{:<5} {}{fields}", line.level.as_str(), line.message);
+                tell!("{:<5} {}{fields}", line.level.as_str(), line.message);
             }
         }
     }
 
     fn progress(&self, fraction: f64, note: String) {
         if self.lines.is_none() {
-            eprintln!("progress {:.0}% {note}", fraction * 100.0);
+            tell!("progress {:.0}% {note}", fraction * 100.0);
         }
     }
 }

@@ -35,6 +35,7 @@ mod watch;
 use std::process::ExitCode;
 
 use crate::arguments::{Cli, Command};
+use crate::document::Kind;
 use crate::exit::done;
 use crate::session::{Named, Session};
 use anyhow::Result;
@@ -80,8 +81,8 @@ pub(crate) fn run(cli: Cli) -> Result<ExitCode> {
             Command::Events(events) => dispatch::events(session, &events).await,
             Command::Topic(command) => topic::run(session, command).await,
             Command::Queue(command) => queue::run(session, command).await,
-            Command::Category(command) => named::named(session, "categories", command).await,
-            Command::Template(command) => named::named(session, "templates", command).await,
+            Command::Category(command) => named::named(session, Kind::Category, command).await,
+            Command::Template(command) => named::named(session, Kind::Template, command).await,
             Command::Channel(command) => named::channel(session, command).await,
             Command::Secret(command) => named::secret(session, command).await,
             Command::Connection(command) => named::connection(session, command).await,

@@ -1,6 +1,6 @@
 //! Things that are put, listed, shown and deleted by name.
 
-use std::io::{IsTerminal, Read};
+use std::io::Read;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
@@ -10,10 +10,11 @@ use heddle_client::{NotificationFilter, NotificationState};
 use serde_json::{Value, json};
 
 use super::run_ref::{Notifications, Ref};
-use crate::document;
-use crate::exit::{NO, done, usage};
+use crate::document::{self, Kind};
+use crate::exit::{INTERRUPTED, NO, done, usage};
 use crate::output::{Format, items};
 use crate::session::{MAX_LISTED, Session};
+use crate::terminal::{Unseen, tell};
 
 /// The longest secret that is read.
 const MAX_SECRET_BYTES: u64 = 1 << 20;
@@ -197,18 +198,19 @@ pub enum NotificationCommand {
     },
 }
 
-pub(crate) async fn named(session: &Session, kind: &str, command: NamedCommand) -> Result<ExitCode> {
+pub(crate) async fn named(session: &Session, kind: Kind, command: NamedCommand) -> Result<ExitCode> {
+    let path = kind.path();
     match command {
         NamedCommand::List => {
             session
-                .list(&["v1", kind], &[("NAME", "/name"), ("UPDATED", "/updated_at")])
+                .list(&["v1", path], &[("NAME", "/name"), ("UPDATED", "/updated_at")])
                 .await?
         }
-        NamedCommand::Show { name } => session.show(&["v1", kind, &name]).await?,
-        NamedCommand::Set { name, file } => set(session, kind, &name, &document::read_value(&file)?).await?,
+        NamedCommand::Show { name } => session.show_document(kind, &name).await?,
+        NamedCommand::Set { name, file } => set(session, kind, &name, &document::read_spec(kind, &file)?).await?,
         NamedCommand::Rm { name } => {
             session
-                .remove(singular(kind), &name, &["v1", kind, &name], false)
+                .remove(kind.as_str(), &name, &["v1", path, &name], false)
                 .await?
         }
     }
@@ -223,7 +225,7 @@ pub(crate) async fn channel(session: &Session, command: ChannelCommand) -> Resul
                 .await?
         }
         ChannelCommand::Show { name } => session.show(&["v1", "channels", &name]).await?,
-        ChannelCommand::Set { name, file } => set(session, "channels", &name, &document::read_value(&file)?).await?,
+        ChannelCommand::Set { name, file } => set(session, Kind::Channel, &name, &document::read_value(&file)?).await?,
         ChannelCommand::Test { name } => {
             let notification = session.client.test_channel(&name).await?;
             let sent = notification.state == NotificationState::Sent;
@@ -231,8 +233,8 @@ pub(crate) async fn channel(session: &Session, command: ChannelCommand) -> Resul
                 _ if sent || session.output != Format::Table => session
                     .output
                     .print(&json!(notification), |_| "the test message was sent".to_owned())?,
-                Some(error) => eprintln!("error: the test message failed: {error}"),
-                None => eprintln!("error: nothing is known of the test message yet; see `heddle notification list`"),
+                Some(error) => tell!("error: the test message failed: {error}"),
+                None => tell!("error: nothing is known of the test message yet; see `heddle notification list`"),
             }
             if !sent {
                 return Ok(ExitCode::from(NO));
@@ -250,14 +252,15 @@ pub(crate) async fn channel(session: &Session, command: ChannelCommand) -> Resul
 pub(crate) async fn secret(session: &Session, command: SecretCommand) -> Result<ExitCode> {
     match command {
         SecretCommand::List => session.list(&["v1", "secrets"], &GRANTED).await?,
-        SecretCommand::Show { name } => session.show(&["v1", "secrets", &name]).await?,
+        SecretCommand::Show { name } => session.show_document(Kind::Secret, &name).await?,
         SecretCommand::Set {
             name,
             groups,
             categories,
         } => {
-            let body = granted(json!({ "value": read_stdin("the secret")? }), groups, categories);
-            set(session, "secrets", &name, &body).await?;
+            let value = read_stdin("the secret").await?;
+            let body = granted(json!({ "value": value }), groups, categories);
+            set(session, Kind::Secret, &name, &body).await?;
             warn_of_groups(session, &body).await;
         }
         SecretCommand::Reseal => {
@@ -281,7 +284,7 @@ pub(crate) async fn secret(session: &Session, command: SecretCommand) -> Result<
 pub(crate) async fn connection(session: &Session, command: ConnectionCommand) -> Result<ExitCode> {
     match command {
         ConnectionCommand::List => session.list(&["v1", "connections"], &GRANTED).await?,
-        ConnectionCommand::Show { name } => session.show(&["v1", "connections", &name]).await?,
+        ConnectionCommand::Show { name } => session.show_document(Kind::Connection, &name).await?,
         ConnectionCommand::Set {
             name,
             database,
@@ -290,10 +293,10 @@ pub(crate) async fn connection(session: &Session, command: ConnectionCommand) ->
         } => {
             let url = match database {
                 Some(url) => url,
-                None => read_stdin("the URL")?,
+                None => read_stdin("the URL").await?,
             };
             let body = granted(json!({ "url": url }), groups, categories);
-            set(session, "connections", &name, &body).await?;
+            set(session, Kind::Connection, &name, &body).await?;
             warn_of_groups(session, &body).await;
         }
         ConnectionCommand::Rm { name } => {
@@ -312,8 +315,8 @@ pub(crate) async fn pool(session: &Session, command: PoolCommand) -> Result<Exit
                 .list(&["v1", "pools"], &[("NAME", "/name"), ("SLOTS", "/slots")])
                 .await?;
         }
-        PoolCommand::Show { name } => session.show(&["v1", "pools", &name]).await?,
-        PoolCommand::Set { name, slots } => set(session, "pools", &name, &json!({ "slots": slots })).await?,
+        PoolCommand::Show { name } => session.show_document(Kind::Pool, &name).await?,
+        PoolCommand::Set { name, slots } => set(session, Kind::Pool, &name, &json!({ "slots": slots })).await?,
         PoolCommand::Rm { name } => session.remove("pool", &name, &["v1", "pools", &name], false).await?,
     }
     done()
@@ -391,35 +394,38 @@ async fn warn_of_groups(session: &Session, body: &Value) {
     {
         let found = session.client.group(group).await;
         if found.is_err_and(|error| error.status() == Some(404)) {
-            eprintln!("warning: there is no group `{group}` yet");
+            tell!("warning: there is no group `{group}` yet");
         }
     }
 }
 
-async fn set(session: &Session, kind: &str, name: &str, body: &Value) -> Result<()> {
-    let answer = session.client.put_named(kind, name, body).await?;
+async fn set(session: &Session, kind: Kind, name: &str, body: &Value) -> Result<()> {
+    let answer = session.client.put_named(kind.path(), name, body).await?;
     session
         .output
-        .print(&answer, |_| format!("{} {name} saved", singular(kind)))
+        .print(&answer, |_| format!("{} {name} saved", kind.as_str()))
 }
 
-/// The word for one thing of a kind of the API.
-pub(crate) fn singular(kind: &str) -> &str {
-    match kind {
-        "categories" => "category",
-        other => other.strip_suffix('s').unwrap_or(other),
+/// Reads a value from stdin that must neither be on the command line nor be seen.
+async fn read_stdin(what: &'static str) -> Result<String> {
+    let Some(unseen) = Unseen::begin() else {
+        return read_to_end(what);
+    };
+    tell!("Type {what}, which is not shown, then Enter and Ctrl-D:");
+    tokio::select! {
+        read = tokio::task::spawn_blocking(move || read_to_end(what)) => read?,
+        _ = tokio::signal::ctrl_c() => {
+            // The terminal has to show again what is typed.
+            drop(unseen);
+            std::process::exit(INTERRUPTED.into())
+        }
     }
 }
 
-/// Reads a value from stdin that must not be on the command line, and removes the line end.
-fn read_stdin(what: &str) -> Result<String> {
-    let mut stdin = std::io::stdin();
-    if stdin.is_terminal() {
-        eprintln!("Type {what}, then Enter and Ctrl-D:");
-    }
+/// Reads stdin, and removes the line end.
+fn read_to_end(what: &str) -> Result<String> {
     let mut text = String::new();
-    stdin
-        .by_ref()
+    std::io::stdin()
         .take(MAX_SECRET_BYTES)
         .read_to_string(&mut text)
         .with_context(|| format!("cannot read {what}"))?;

@@ -10,6 +10,7 @@ use super::run_ref::RunRef;
 use crate::exit::done;
 use crate::output;
 use crate::session::Session;
+use crate::terminal::tell;
 
 /// The options of `heddle open`.
 #[derive(Args, Debug)]
@@ -54,7 +55,7 @@ pub(crate) async fn run(session: &Session, open: Open) -> Result<ExitCode> {
         .print(&json!({ "url": url }), |answer| output::plain(&answer["url"]))?;
     if !open.print && open::that_detached(&url).is_err() {
         // The messages of the launcher help nobody, so they are dropped; the address is printed anyway.
-        eprintln!("no browser could be started on this machine; open the address yourself");
+        tell!("no browser could be started on this machine; open the address yourself");
     }
     done()
 }

@@ -9,7 +9,7 @@ use crate::document::{Document, Kind, name_of};
 use crate::exit::usage;
 use crate::output::plain;
 use crate::session::{MAX_LISTED, Session};
-use crate::terminal;
+use crate::terminal::{self, tell};
 
 /// How often refused deletions are repeated: some groups can only be deleted after others.
 const ROUNDS_MAX: usize = 20;
@@ -47,7 +47,7 @@ pub(super) async fn surplus(session: &Session, documents: &[Document]) -> Result
 /// Shows the deletions and asks. Without a terminal, `--yes` is required.
 pub(super) fn agreed(surplus: &[(Kind, String)], yes: bool) -> Result<bool> {
     for (kind, name) in surplus {
-        eprintln!("- {} {name}", kind.as_str());
+        tell!("- {} {name}", kind.as_str());
     }
     if yes {
         return Ok(true);
@@ -87,7 +87,7 @@ pub(super) async fn delete(session: &Session, surplus: Vec<(Kind, String)>) -> R
         }
     }
     for ((kind, name), error) in left.iter().zip(&refused) {
-        eprintln!("error: {} {name}: {error}", kind.as_str());
+        tell!("error: {} {name}: {error}", kind.as_str());
         let problem = error.problem().map(|problem| json!(problem)).unwrap_or_default();
         results
             .push(json!({"kind": kind.as_str(), "name": plain(&json!(name)), "result": "refused", "problem": problem}));

@@ -12,7 +12,7 @@ use super::watch;
 use crate::exit::{NO, done, usage};
 use crate::output::{Format, cell};
 use crate::session::Session;
-use crate::terminal;
+use crate::terminal::{self, tell};
 
 /// Cancels, pauses or resumes a run.
 pub(super) async fn control(session: &Session, id: Uuid, action: &str) -> Result<ExitCode> {
@@ -138,7 +138,7 @@ pub(super) async fn bulk(session: &Session, options: BulkOptions) -> Result<Exit
     })?;
     if session.output == Format::Table {
         for line in refusals(&report) {
-            eprintln!("{line}");
+            tell!("{line}");
         }
     }
     done()

@@ -18,6 +18,7 @@ use crate::document;
 use crate::exit::{Hint, NO, done, duration, usage};
 use crate::output::{self, Format, Rows, cell, items};
 use crate::session::Session;
+use crate::terminal::tell;
 
 /// What can be done with scripts.
 #[derive(Subcommand, Debug)]
@@ -31,9 +32,9 @@ pub enum ScriptCommand {
     /// List scripts
     #[command(alias = "ls")]
     List,
-    /// Show a script and its versions
+    /// Show a script and its versions, or one version
     Show {
-        /// The name of the script
+        /// The name of the script, or `name@version`
         name: String,
     },
     /// Run a script without creating a run. Exit code 1 unless it succeeds
@@ -391,6 +392,11 @@ async fn push(session: &Session, push: &Push) -> Result<ExitCode> {
 }
 
 async fn show(session: &Session, name: &str) -> Result<ExitCode> {
+    if let (script, Some(version)) = split_version(name)? {
+        let version = version.to_string();
+        session.show(&["v1", "scripts", script, "versions", &version]).await?;
+        return done();
+    }
     let mut script: Value = session.client.get(&["v1", "scripts", name]).send().await?;
     let request = session.client.get(&["v1", "scripts", name, "versions"]);
     let versions: Vec<Value> = request
@@ -427,7 +433,7 @@ async fn logs(session: &Session, name: &str, count: u16) -> Result<ExitCode> {
     if runs.is_empty() {
         // A script that does not exist is distinguished from a script without runs.
         session.client.script(script).await?;
-        eprintln!("there is no run with the script {name} yet");
+        tell!("there is no run with the script {name} yet");
     }
     let is_it = |resolved: &Value| match (resolved.as_str().and_then(|text| text.split_once('@')), version) {
         (Some((name, found)), Some(version)) => name == script && found == version.to_string(),

@@ -13,6 +13,7 @@ use super::local::{Doubles, Given, Local, Stage, timeout_of};
 use super::params::Params;
 use crate::exit::{INTERRUPTED, NO, done, usage};
 use crate::output::{self, Format};
+use crate::terminal::tell;
 
 /// How often files are checked for changes.
 const POLL_EVERY: Duration = Duration::from_millis(200);
@@ -71,7 +72,7 @@ pub(crate) async fn dev(out: Format, file: &str, params: &Params, timeout: Optio
         };
         tokio::select! {
             ended = ended => if let Err(error) = ended {
-                eprintln!("{error:#}");
+                tell!("{error:#}");
             },
             _ = interrupts.recv() => return Ok(ExitCode::from(INTERRUPTED)),
         }

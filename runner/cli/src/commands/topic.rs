@@ -17,10 +17,11 @@ use serde_json::{Value, json};
 use tokio::sync::mpsc;
 
 use super::backfill::bar;
+use crate::document::{self, Kind};
 use crate::exit::{NO, done, usage};
-use crate::output::Format;
+use crate::output::{self, Format};
 use crate::session::{MAX_LISTED, Session};
-use crate::{document, output, terminal};
+use crate::terminal::{self, tell};
 
 /// The time between two reads of something that is watched.
 const STEP: Duration = Duration::from_millis(300);
@@ -181,9 +182,12 @@ pub(crate) async fn run(session: &Session, command: TopicCommand) -> Result<Exit
             ];
             session.list(&["v1", "topics"], &columns).await?;
         }
-        TopicCommand::Show { name } => session.show(&["v1", "topics", &name]).await?,
+        TopicCommand::Show { name } => session.show_document(Kind::Topic, &name).await?,
         TopicCommand::Put { name, file } => {
-            let answer = session.client.put_topic(&name, &document::read_value(&file)?).await?;
+            let answer = session
+                .client
+                .put_topic(&name, &document::read_spec(Kind::Topic, &file)?)
+                .await?;
             let answer = serde_json::to_value(&answer)?;
             session.output.print(&answer, |_| format!("topic {name} saved"))?;
             session.tell_page(&["topics", &name]);
@@ -252,7 +256,7 @@ async fn remove(session: &Session, name: &str, yes: bool) -> Result<ExitCode> {
     }
     session.remove("topic", name, &path, false).await?;
     if let Some(lost) = lost {
-        eprintln!("deleted with it: {lost}");
+        tell!("deleted with it: {lost}");
     }
     done()
 }
@@ -325,7 +329,7 @@ fn report_accepted(session: &Session, answer: &MessagesAccepted) -> Result<ExitC
     }
     if session.output == Format::Table {
         for line in rejections(answer) {
-            eprintln!("error: {line}");
+            tell!("error: {line}");
         }
     }
     Ok(ExitCode::from(NO))
@@ -455,7 +459,7 @@ async fn watch_day(session: &Session, name: &str, day: &str) -> Result<ExitCode>
         let found = session.client.topic_day(name, day).await?;
         if found.total == 0 {
             if session.output == Format::Table {
-                eprintln!("no messages on this day");
+                tell!("no messages on this day");
             } else {
                 session.output.print_thing(&serde_json::to_value(&found)?)?;
             }

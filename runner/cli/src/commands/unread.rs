@@ -8,6 +8,7 @@ use heddle_domain::spec::unread::{ScriptParams, unread};
 use serde_json::Value;
 
 use crate::session::Session;
+use crate::terminal::tell;
 
 /// Fields of a group's answer that are not in its spec.
 const NOT_OF_SPEC: [&str; 5] = ["name", "revision", "enabled", "created_at", "updated_at"];
@@ -22,7 +23,7 @@ pub(super) async fn warn(session: &Session, group: &str, submission: &Submission
         return;
     };
     for warning in unread(&spec, Some(submission), |script| scripts.get(script).cloned()) {
-        eprintln!("warning: {warning}");
+        tell!("warning: {warning}");
     }
 }
 

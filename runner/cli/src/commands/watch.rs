@@ -14,7 +14,7 @@ use super::group::{MAX_INDENT, task_order};
 use crate::exit::NO;
 use crate::output::{self, Format};
 use crate::session::Session;
-use crate::terminal::{self, Canvas, coloured, cut};
+use crate::terminal::{self, Canvas, coloured, cut, tell};
 
 /// The longest time between two reads: it shows changes without an event, and the clocks of running tasks.
 const STEP: Duration = Duration::from_secs(1);
@@ -35,7 +35,7 @@ pub(super) async fn run(session: &Session, id: Uuid) -> Result<ExitCode> {
     let begin = tokio::time::Instant::now();
     if session.output == Format::Table {
         // On stderr: a program that reads stdout wants only the output.
-        eprintln!("{}", session.page(&["runs", &id.to_string()]));
+        tell!("{}", session.page(&["runs", &id.to_string()]));
     }
     loop {
         if live {
@@ -43,7 +43,7 @@ pub(super) async fn run(session: &Session, id: Uuid) -> Result<ExitCode> {
             canvas.draw(&tree)?;
             if run.state.is_final() {
                 for line in unseen_errors(&run, &tree) {
-                    eprintln!("error: {line}");
+                    tell!("error: {line}");
                 }
             }
         } else if session.output == Format::Table {

@@ -85,6 +85,17 @@ pub(super) fn identity(data_dir: &Path, given: Option<&str>, now: Time, chance: 
     Ok(id)
 }
 
+/// Refuses a key for secrets that can be guessed.
+pub(super) fn check_secrets_key(options: &NodeOptions) -> Result<()> {
+    let is_short = |text: &String| text.len() < SECRETS_KEY_CHARS_MIN;
+    if options.secrets_key.as_ref().is_some_and(is_short) {
+        bail!(usage(format!(
+            "HEDDLE_SECRETS_KEY must have at least {SECRETS_KEY_CHARS_MIN} characters"
+        )));
+    }
+    Ok(())
+}
+
 /// The keys for secrets. The configured key encrypts, or else the one in the data directory. Configured former keys and
 /// the one in the data directory can only decrypt.
 pub(super) fn secret_keys(config: &NodeConfig, chance: &dyn Chance) -> Result<SecretKeys> {
@@ -96,12 +107,8 @@ pub(super) fn secret_keys(config: &NodeConfig, chance: &dyn Chance) -> Result<Se
         let parts = text.split(',').map(str::trim).chain([text.as_str()]);
         previous.extend(parts.filter(|part| !part.is_empty()).map(key));
     }
+    check_secrets_key(&config.options)?;
     if let Some(text) = &config.options.secrets_key {
-        if text.len() < SECRETS_KEY_CHARS_MIN {
-            bail!(usage(format!(
-                "HEDDLE_SECRETS_KEY must have at least {SECRETS_KEY_CHARS_MIN} characters"
-            )));
-        }
         if path.exists() {
             previous.push(key(read_key(&path)?.trim()));
         }

@@ -6,13 +6,16 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
 use heddle_domain::dispatch::HORIZON_MAX;
-use heddle_engine::heddle_sandbox::{CompilerCommand, SandboxConfig};
+use heddle_domain::schedule::local::parse_zone;
+use heddle_engine::heddle_sandbox::{CompilerCommand, OutboundPolicy, SandboxConfig};
 use heddle_engine::{DispatchConfig, NotifyConfig, ShortWays};
 use heddle_http::HttpConfig;
 
 use super::config::NodeConfig;
+use super::keys::{check_secrets_key, device_keys};
 use crate::config::NodeOptions;
 use crate::exit::usage;
+use crate::traces;
 
 /// The default of the maximum of concurrent attempts.
 const DEFAULT_SLOTS: u32 = 1_000;
@@ -21,25 +24,48 @@ const QUEUE_STALLED_AFTER: Duration = Duration::from_secs(600);
 /// The maximum of the timeout for compiling an uploaded script.
 const COMPILE_TIMEOUT_MAX: Duration = Duration::from_secs(3_600);
 
+/// Refuses options with which no node can start, before anything is started or written.
+pub(crate) fn check(options: &NodeOptions) -> Result<()> {
+    slots(options)?;
+    private_hosts(options)?;
+    compile_timeout(options)?;
+    dispatch_config(options)?;
+    short_ways(options)?;
+    public_url(options)?;
+    stalled_after(options)?;
+    http_options(options)?;
+    device_keys(options)?;
+    check_secrets_key(options)?;
+    traces::check(options)
+}
+
 /// The settings of the sandbox.
 pub(super) fn sandbox_config(options: &NodeOptions, data_dir: &Path) -> Result<SandboxConfig> {
-    let slots = options.slots.unwrap_or(DEFAULT_SLOTS);
-    if slots == 0 {
-        bail!(usage("--slots must be at least 1"));
-    }
     let mut config = SandboxConfig::new(data_dir.join("artefacts"), start_children()?);
-    config.max_instances = slots;
-    let private_hosts = options.allow_private.as_deref().unwrap_or_default();
-    config.private_hosts = private_hosts
-        .split(',')
+    config.max_instances = slots(options)?;
+    config.private_hosts = private_hosts(options)?;
+    if let Some(timeout) = compile_timeout(options)? {
+        config.compile_timeout = timeout;
+    }
+    Ok(config)
+}
+
+fn slots(options: &NodeOptions) -> Result<u32> {
+    match options.slots.unwrap_or(DEFAULT_SLOTS) {
+        0 => bail!(usage("--slots must be at least 1")),
+        slots => Ok(slots),
+    }
+}
+
+fn private_hosts(options: &NodeOptions) -> Result<Vec<String>> {
+    let hosts = options.allow_private.as_deref().unwrap_or_default().split(',');
+    let hosts: Vec<String> = hosts
         .map(str::trim)
         .filter(|host| !host.is_empty())
         .map(str::to_owned)
         .collect();
-    if let Some(text) = &options.compile_timeout {
-        config.compile_timeout = compile_timeout(text)?;
-    }
-    Ok(config)
+    OutboundPolicy::new(&hosts).map_err(|error| usage(format!("--allow-private: {error}")))?;
+    Ok(hosts)
 }
 
 /// The short ways that the node takes.
@@ -69,7 +95,10 @@ pub(super) fn dispatch_config(options: &NodeOptions) -> Result<DispatchConfig> {
 
 /// The timeout for compiling an uploaded script, at most the maximum, which is long enough for a large script on a slow
 /// machine.
-fn compile_timeout(text: &str) -> Result<Duration> {
+fn compile_timeout(options: &NodeOptions) -> Result<Option<Duration>> {
+    let Some(text) = &options.compile_timeout else {
+        return Ok(None);
+    };
     let timeout = text
         .parse::<heddle_domain::Span>()
         .map_err(|error| usage(format!("--compile-timeout: {error}")))?
@@ -79,25 +108,25 @@ fn compile_timeout(text: &str) -> Result<Duration> {
             "--compile-timeout must be longer than zero and at most 1h, not {text}"
         )));
     }
-    Ok(timeout)
+    Ok(Some(timeout))
 }
 
-/// The settings of notifications.
-pub(super) fn notify_config(config: &NodeConfig, address: SocketAddr) -> Result<NotifyConfig> {
-    let public_url = match &config.options.public_url {
-        Some(text) => {
-            let good =
-                (text.starts_with("http://") || text.starts_with("https://")) && !text.contains(char::is_whitespace);
-            if !good {
-                bail!(usage(format!(
-                    "--public-url must be an http or https URL, not `{text}`"
-                )));
-            }
-            text.trim_end_matches('/').to_owned()
-        }
-        None => own_url(address, &host_name()),
+/// The beginning of links, if it is configured.
+fn public_url(options: &NodeOptions) -> Result<Option<String>> {
+    let Some(text) = &options.public_url else {
+        return Ok(None);
     };
-    let stalled_after = match &config.options.queue_stalled_after {
+    let good = (text.starts_with("http://") || text.starts_with("https://")) && !text.contains(char::is_whitespace);
+    if !good {
+        bail!(usage(format!(
+            "--public-url must be an http or https URL, not `{text}`"
+        )));
+    }
+    Ok(Some(text.trim_end_matches('/').to_owned()))
+}
+
+fn stalled_after(options: &NodeOptions) -> Result<Duration> {
+    let stalled_after = match &options.queue_stalled_after {
         Some(text) => text
             .parse::<heddle_domain::Span>()
             .map_err(|error| usage(format!("--queue-stalled-after: {error}")))?
@@ -107,10 +136,15 @@ pub(super) fn notify_config(config: &NodeConfig, address: SocketAddr) -> Result<
     if stalled_after.is_zero() {
         bail!(usage("--queue-stalled-after must be longer than zero"));
     }
+    Ok(stalled_after)
+}
+
+/// The settings of notifications.
+pub(super) fn notify_config(config: &NodeConfig, address: SocketAddr) -> Result<NotifyConfig> {
     Ok(NotifyConfig {
-        public_url,
+        public_url: public_url(&config.options)?.unwrap_or_else(|| own_url(address, &host_name())),
         mail_dir: config.dev.then(|| config.data_dir.join("mails")),
-        stalled_after,
+        stalled_after: stalled_after(&config.options)?,
     })
 }
 
@@ -133,20 +167,24 @@ fn own_url(address: SocketAddr, host: &str) -> String {
 }
 
 pub(super) fn http_config(config: &NodeConfig, device_keys: Vec<Vec<u8>>) -> Result<HttpConfig> {
-    let defaults = HttpConfig::default();
-    let compat_zone = match &config.options.compat_timezone {
-        Some(name) => heddle_domain::schedule::local::parse_zone(name)
-            .map_err(|error| usage(format!("--compat-timezone: {error}")))?,
-        None => defaults.compat_zone,
-    };
     Ok(HttpConfig {
         dev: config.dev,
         device_keys,
         provider: config.provider.clone(),
-        rate_max: config.options.rate_limit,
-        compat_zone,
-        ..defaults
+        ..http_options(&config.options)?
     })
+}
+
+fn http_options(options: &NodeOptions) -> Result<HttpConfig> {
+    let mut http = HttpConfig::default();
+    if options.rate_limit == Some(0) {
+        bail!(usage("--rate-limit must be at least 1; without it, there is no limit"));
+    }
+    http.rate_max = options.rate_limit;
+    if let Some(name) = &options.compat_timezone {
+        http.compat_zone = parse_zone(name).map_err(|error| usage(format!("--compat-timezone: {error}")))?;
+    }
+    Ok(http)
 }
 
 pub(super) fn host_name() -> String {
@@ -174,6 +212,31 @@ pub(crate) fn start_children() -> Result<CompilerCommand> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn what_no_node_can_start_with_is_refused_at_once() {
+        check(&NodeOptions::default()).unwrap();
+        let text = |text: &str| Some(text.to_owned());
+        let mut wrong: Vec<(NodeOptions, &str)> = Vec::new();
+        let mut add = |name, change: &dyn Fn(&mut NodeOptions)| {
+            let mut options = NodeOptions::default();
+            change(&mut options);
+            wrong.push((options, name));
+        };
+        add("--slots", &|options| options.slots = Some(0));
+        add("--rate-limit", &|options| options.rate_limit = Some(0));
+        add("--allow-private", &|options| options.allow_private = text("!!"));
+        add("--otlp-sample", &|options| options.otlp_sample = Some(2.0));
+        add("--compile-timeout", &|options| options.compile_timeout = text("2h"));
+        add("HEDDLE_SECRETS_KEY", &|options| options.secrets_key = text("short"));
+        add("--compat-timezone", &|options| {
+            options.compat_timezone = text("Mars/Base")
+        });
+        for (options, name) in wrong {
+            let said = check(&options).unwrap_err().to_string();
+            assert!(said.contains(name), "{said}");
+        }
+    }
 
     #[test]
     fn links_never_lead_to_all_addresses() {

@@ -127,6 +127,10 @@ impl HostServices for Host {
     }
 
     fn log(&self, line: LogLine) {
+        let message = match &self.context.resolution.scripts[self.at.key.task as usize] {
+            Some(facts) => facts.logged(line.message),
+            None => line.message,
+        };
         self.log.push(LogRow {
             run: self.context.facts.id,
             at: self.at,
@@ -134,7 +138,7 @@ impl HostServices for Host {
             time: line.at,
             level: line.level as i16,
             // Postgres keeps no zero bytes in text.
-            message: self.secrets.hide(line.message.replace('\0', "\u{fffd}")),
+            message: self.secrets.hide(message.replace('\0', "\u{fffd}")),
             fields: line
                 .fields
                 .map(|fields| self.secrets.hide(fields.replace('\0', "\u{fffd}"))),

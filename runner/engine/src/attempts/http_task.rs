@@ -85,7 +85,7 @@ impl HttpRequest {
             Some(body) => Some(
                 templates
                     .render_value(body, scope)
-                    .map_err(|fault| format!("http/body{fault}"))?,
+                    .map_err(|fault| fault.below("http/body").to_string())?,
             ),
             None => None,
         };

@@ -46,7 +46,7 @@ impl Query {
         let mut params = Vec::with_capacity(spec.params.len());
         for (index, value) in spec.params.iter().enumerate() {
             let rendered = templates.render_value(value, scope);
-            params.push(rendered.map_err(|fault| format!("query/params/{index}{fault}"))?);
+            params.push(rendered.map_err(|fault| fault.below(&format!("query/params/{index}")).to_string())?);
         }
         let output_bytes_max = task
             .spec

@@ -62,13 +62,28 @@ impl ScriptFacts {
     /// A trace with the script's own name: the sandbox knows scripts by their code only, and uses the same name for
     /// each text.
     pub fn trace(&self, trace: String) -> String {
-        match self.file {
-            Some(file) => {
-                let end = file.rsplit('.').next().unwrap_or_default();
-                heddle_sandbox::trace_of_file(&trace, file, &format!("{}.{end}", self.name))
-            }
+        match self.names() {
+            Some((module, shown)) => heddle_sandbox::trace_of_file(&trace, module, &shown),
             None => trace,
         }
+    }
+
+    /// The same in a message of its log, in which an error may stand with its trace.
+    pub fn logged(&self, message: String) -> String {
+        if self.file.is_none_or(|module| !message.contains(module)) {
+            return message;
+        }
+        match self.names() {
+            Some((module, shown)) => heddle_sandbox::log_of_file(&message, module, &shown),
+            None => message,
+        }
+    }
+
+    /// The name of its module, and the one to be shown, if it is source text.
+    fn names(&self) -> Option<(&'static str, String)> {
+        let module = self.file?;
+        let end = module.rsplit('.').next().unwrap_or_default();
+        Some((module, format!("{}.{end}", self.name)))
     }
 }
 

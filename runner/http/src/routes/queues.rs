@@ -17,7 +17,7 @@ use crate::access::{Access, Caller};
 use crate::adapter;
 use crate::adapter::claims::{ClaimAction, ClaimSpec, ClaimWord};
 use crate::describe::{Shape, of};
-use crate::problem::Problem;
+use crate::problem::{OfParts, Problem};
 use crate::request::{Outcome, Request, list_of, ok, put, typed};
 use crate::table::{Method, Pace, Route};
 
@@ -562,6 +562,7 @@ async fn on_many(mut request: Request, verb: Verb) -> Outcome {
     faults.or(()).map_err(Problem::invalid)?;
     let ids: Vec<Uuid> = words.iter().map(|word| word.id).collect();
     let answers = adapter::claims::on_claims(&request.app.engine, words, bound(&request.caller)?).await?;
+    let mut problems = OfParts::default();
     let items: Vec<ClaimAnswer> = ids
         .into_iter()
         .zip(answers)
@@ -574,7 +575,7 @@ async fn on_many(mut request: Request, verb: Verb) -> Outcome {
                 detail: None,
             },
             Err(refusal) => {
-                let problem = Problem::from(refusal);
+                let problem = problems.problem(refusal);
                 ClaimAnswer {
                     id,
                     status: Some(problem.status.as_u16()),

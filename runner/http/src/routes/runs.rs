@@ -21,7 +21,7 @@ use crate::access::Access;
 use crate::adapter;
 use crate::adapter::runs::RunFilter;
 use crate::describe::of;
-use crate::problem::Problem;
+use crate::problem::{OfParts, Problem};
 use crate::request::{Outcome, Request, answer, answer_bytes, ok};
 use crate::table::{Method, Pace, Route};
 
@@ -420,9 +420,10 @@ async fn batch(mut request: Request) -> Outcome {
         false => adapter::runs::submit_batch(&request.app.engine, name, submissions, request.by().actor).await?,
     };
     let mut results = results.into_iter().zip(keys);
+    let mut problems = OfParts::default();
     let items = wrong.into_iter().map(|item| {
         item.unwrap_or_else(|| match results.next() {
-            Some((result, key)) => item_of(result.map_err(Problem::from), key),
+            Some((result, key)) => item_of(result.map_err(|refusal| problems.problem(refusal)), key),
             None => {
                 let lost = "internal error: no result for this run; submit it again";
                 item_of(Err(Problem::unavailable(lost, 1)), None)

@@ -62,6 +62,13 @@ pub fn check(bytes: &[u8], language: &str) -> Result<Checked, Fault> {
         return Err(Fault::new("the text cannot be parsed"));
     }
     check_imports(source, &parsed.program)?;
+    // A name that is computed is refused when it is imported.
+    for import in parsed.module_record.dynamic_imports.iter() {
+        let at = import.module_request.start as usize;
+        if let Some(name) = literal(&source[at..import.module_request.end as usize]) {
+            check_import(source, name, at)?;
+        }
+    }
     if typed {
         Ok(Checked {
             code: erase::erase(source, &parsed.program)?,
@@ -83,16 +90,29 @@ fn check_imports(source: &str, program: &Program<'_>) -> Result<(), Fault> {
             Statement::ExportFromDeclaration(export) => (&export.source, export.export_kind),
             _ => continue,
         };
-        let name = module.value.as_str();
-        if kind != ImportOrExportKind::Type && !MODULES.contains(&name) {
-            let message = format!(
-                "`{name}` cannot be imported: a script that is text is one file, and may import `heddle:task` alone \
-                 (`heddle script build` makes one component of several files and packages)"
-            );
-            return Err(Fault::at(source, module.span.start as usize, message));
+        if kind != ImportOrExportKind::Type {
+            check_import(source, module.value.as_str(), module.span.start as usize)?;
         }
     }
     Ok(())
+}
+
+fn check_import(source: &str, name: &str, at: usize) -> Result<(), Fault> {
+    if MODULES.contains(&name) {
+        return Ok(());
+    }
+    let message = format!(
+        "`{name}` cannot be imported: a script that is text is one file, and may import `heddle:task` alone \
+         (`heddle script build` makes one component of several files and packages)"
+    );
+    Err(Fault::at(source, at, message))
+}
+
+/// What a literal says, if it says it as it is written.
+fn literal(text: &str) -> Option<&str> {
+    let quote = text.chars().next().filter(|first| matches!(first, '"' | '\'' | '`'))?;
+    let inner = text[1..].strip_suffix(quote)?;
+    (!inner.contains([quote, '\\']) && !inner.contains("${")).then_some(inner)
 }
 
 #[cfg(test)]
@@ -108,6 +128,9 @@ mod tests {
         let fault = refused("const a = 1;\nconst b = ;\n");
         assert_eq!((fault.line, fault.column), (Some(2), Some(11)), "{fault:?}");
         let fault = refused("\nimport fs from \"node:fs\";");
+        assert!(fault.message.contains("`node:fs` cannot be imported"), "{fault:?}");
+        assert_eq!((fault.line, fault.column), (Some(2), Some(16)));
+        let fault = refused("async () => {\n  await import('node:fs');\n}");
         assert!(fault.message.contains("`node:fs` cannot be imported"), "{fault:?}");
         assert_eq!((fault.line, fault.column), (Some(2), Some(16)));
         assert!(refused("let a = '\0'").message.contains("U+0000"));
@@ -126,6 +149,7 @@ mod tests {
             "import { Fatal } from \"heddle:task\";",
             "import type { Context } from \"./elsewhere\";",
             "\u{feff}export default function run() {}",
+            "import(`heddle:task`); import('node:' + 'fs'); import(name); import(`${name}`)",
         ] {
             assert!(check(source.as_bytes(), "typescript").is_ok(), "{source}");
         }

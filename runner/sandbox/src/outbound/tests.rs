@@ -67,7 +67,9 @@ fn exceptions() {
             .is_ok()
     );
     assert!(OutboundPolicy::new(&["10.0.0.0/33".into()]).is_err());
-    assert!(OutboundPolicy::new(&["what ever".into()]).is_err());
+    for wrong in ["what ever", "!!", "a*.internal", "*.", ""] {
+        assert!(OutboundPolicy::new(&[wrong.into()]).is_err(), "{wrong}");
+    }
 }
 
 /// A channel with `allow_private` does not reach the metadata services of clouds, unless the operator listed them.

@@ -7,7 +7,8 @@ use super::answer::Answer;
 use super::pending;
 use super::state::{MAIN, SourceState, TASK};
 use crate::bindings::task::heddle::task as wit;
-use crate::guest::Guest;
+use crate::effects::is_json_object;
+use crate::guest::{Guest, HostSide};
 use crate::services::LogLevel;
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
@@ -261,6 +262,12 @@ enum Call {
     Zone { name: String },
     #[serde(rename = "zones")]
     Zones {},
+    #[serde(rename = "log")]
+    Log {
+        level: String,
+        message: String,
+        fields: Option<String>,
+    },
 }
 
 fn answer(guest: &mut Guest, message: &str) -> Result<Value, String> {
@@ -276,6 +283,7 @@ fn answer(guest: &mut Guest, message: &str) -> Result<Value, String> {
             wit::progress::Host::report(host, fraction.unwrap_or_default(), note);
             Ok(Value::Null)
         }
+        Call::Log { level, message, fields } => log(host, &level, &message, fields).map(nothing),
         Call::Random { count } if count > MAX_RANDOM_BYTES => Err(format!(
             "at most {MAX_RANDOM_BYTES} random bytes \
             are allowed in one call"
@@ -324,6 +332,19 @@ fn answer(guest: &mut Guest, message: &str) -> Result<Value, String> {
         Call::Zones {} => Ok(json!(super::zones::names())),
         Call::Zone { name } => Ok(super::zones::file(&name).map_or(Value::Null, |file| json!(STANDARD.encode(&*file)))),
     }
+}
+
+fn log(host: &HostSide, level: &str, message: &str, fields: Option<String>) -> Result<(), String> {
+    use LogLevel::{Debug, Error, Info, Trace, Warn};
+    let level = [Trace, Debug, Info, Warn, Error]
+        .into_iter()
+        .find(|known| known.as_str() == level)
+        .ok_or("the level of a log line is `trace`, `debug`, `info`, `warn` or `error`")?;
+    if fields.as_deref().is_some_and(|fields| !is_json_object(fields)) {
+        return Err("the fields of a log line are an object".into());
+    }
+    host.journal.write(level, message, fields);
+    Ok(())
 }
 
 /// The parts of a `URL`, by the URL Standard.

@@ -66,6 +66,20 @@ pub fn trace_of_file(trace: &str, module: &str, shown: &str) -> String {
         .replace(&format!("File \"{module}\""), &format!("File \"{shown}\""))
 }
 
+/// The same in a message of a log, in which an error may stand with its trace. Other lines stay as the script wrote them.
+pub fn log_of_file(message: &str, module: &str, shown: &str) -> String {
+    let is_of_trace = |line: &str| {
+        ["at ", "File \""]
+            .iter()
+            .any(|begin| line.trim_start().starts_with(begin))
+    };
+    let lines = message.split('\n').map(|line| match is_of_trace(line) {
+        true => trace_of_file(line, module, shown),
+        false => line.to_owned(),
+    });
+    lines.collect::<Vec<_>>().join("\n")
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -76,6 +90,15 @@ mod tests {
         assert_eq!(
             trace_of_file(&trace_of_file(trace, "script.ts", "a.ts"), "script.py", "b.py"),
             "at run (a.ts:1:2)\n  File \"b.py\", line 3, in run\n    open(\"script.py\")"
+        );
+    }
+
+    #[test]
+    fn a_log_names_the_file_in_traces_only() {
+        let message = "script.js: Error: no\n    at run (script.js:1:2)\n";
+        assert_eq!(
+            log_of_file(message, "script.js", "a.js"),
+            "script.js: Error: no\n    at run (a.js:1:2)\n"
         );
     }
 

@@ -3,11 +3,13 @@
 //! A node works on any Postgres as its distribution ships it: it sets what it needs for its sessions by itself, with a
 //! statement (poolers accept few settings at the start of a connection), and with no more rights than any role has.
 
+use std::borrow::Cow;
 use std::str::FromStr;
 use std::sync::Arc;
 use std::time::Duration;
 
 use futures::TryStreamExt;
+use heddle_domain::Chain;
 use sqlx::postgres::{PgConnectOptions, PgConnection};
 use sqlx::{ConnectOptions, Executor, Row};
 use tokio::time::Instant;
@@ -121,7 +123,8 @@ pub(crate) struct Connector {
 impl Connector {
     /// For a database, by its URL.
     pub(crate) fn new(url: &str) -> Result<Self, StoreError> {
-        let options = PgConnectOptions::from_str(url)?
+        let options = PgConnectOptions::from_str(&as_libpq_reads(url)?)
+            .map_err(|error| wrong(Chain(&error)))?
             // The whole text of a slow statement, such as a migration, does not belong in an operator's log.
             .disable_statement_logging()
             .application_name("heddle")
@@ -208,6 +211,38 @@ impl Connector {
     }
 }
 
+fn wrong(why: impl std::fmt::Display) -> StoreError {
+    StoreError::Address(format!(
+        "{why}; write for example postgres://user:password@host/database"
+    ))
+}
+
+/// A URL whose user and port come without a host (`postgres://me@/db?host=/run/postgresql`), as libpq reads it: the parser
+/// of URLs needs a host beside them, so they are put into the query.
+fn as_libpq_reads(url: &str) -> Result<Cow<'_, str>, StoreError> {
+    let parts = url.split_once("://");
+    let Some((scheme, rest)) = parts.filter(|(scheme, _)| matches!(*scheme, "postgres" | "postgresql")) else {
+        return Err(wrong("it does not begin with postgres:// or postgresql://"));
+    };
+    let (authority, rest) = rest.split_at(rest.find(['/', '?', '#']).unwrap_or(rest.len()));
+    let (login, host) = authority.rsplit_once('@').unwrap_or(("", authority));
+    if authority.is_empty() || !(host.is_empty() || host.starts_with(':')) {
+        return Ok(Cow::Borrowed(url));
+    }
+    let (user, password) = login.split_once(':').unwrap_or((login, ""));
+    let port = host.strip_prefix(':').unwrap_or_default();
+    let (path, query) = rest.split_once('?').unwrap_or((rest, ""));
+    let mut pairs = Vec::new();
+    // In a query, a plus is a space. What was given there already comes later, so it counts.
+    for (name, value) in [("user", user), ("password", password), ("port", port)] {
+        if !value.is_empty() {
+            pairs.push(format!("{name}={}", value.replace('+', "%2B").replace('&', "%26")));
+        }
+    }
+    pairs.extend((!query.is_empty()).then(|| query.to_owned()));
+    Ok(Cow::Owned(format!("{scheme}://{path}?{}", pairs.join("&"))))
+}
+
 async fn first_row(raw: &mut PgConnection, statement: String) -> Result<sqlx::postgres::PgRow, sqlx::Error> {
     raw.fetch(sqlx::raw_sql(sqlx::AssertSqlSafe(statement)))
         .try_next()
@@ -222,5 +257,35 @@ fn is_passing(error: &sqlx::Error) -> bool {
         sqlx::Error::Io(error) => error.kind() != std::io::ErrorKind::ReadOnlyFilesystem,
         sqlx::Error::Database(error) => matches!(error.code().as_deref(), Some("57P03" | "53300")),
         _ => false,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn urls_are_read_as_libpq_reads_them() {
+        let of = |url: &str| Connector::new(url).map(|connector| connector.options());
+        let options = of("postgres://me:a%2Fb+c@/db?host=/run/postgresql").unwrap();
+        let socket = options.get_socket().map(|path| path.display().to_string());
+        assert_eq!(
+            (options.get_username(), options.get_database(), socket.as_deref()),
+            ("me", Some("db"), Some("/run/postgresql"))
+        );
+        let options = of("postgresql://me@:5433/db?host=db.example.com").unwrap();
+        assert_eq!((options.get_host(), options.get_port()), ("db.example.com", 5433));
+        let options = of("postgres://me@db.example.com/db").unwrap();
+        assert_eq!((options.get_host(), options.get_port()), ("db.example.com", 5432));
+        for bad in [
+            "",
+            "mysql://me@x/db",
+            "host=x dbname=db",
+            "postgres://me@x:port/db",
+            "postgres://x/db?sslmode=some",
+        ] {
+            let error = of(bad).map(drop).unwrap_err();
+            assert!(matches!(error, StoreError::Address(_)), "{bad}: {error:?}");
+        }
     }
 }

@@ -441,6 +441,13 @@ const jsonOf = (value, what) => {
   return text;
 };
 
+/// A version of a key of the state, or null for a key that must not exist. Nothing else means that.
+const versionOf = (expected) => {
+  if (expected === null) return null;
+  if (typeof expected === "number" && expected >= 0 && expected <= MAX_SAFE && floor(expected) === expected) return expected;
+  throw new TypeErr(`the version is the number that \`state.entry\` gave, or null for a key that must not exist, not ${inspect(expected)}`);
+};
+
 /// What a synchronous call gives, as a promise, so that all of `ctx` can be awaited alike.
 const promised = (work) =>
   new NativePromise((resolve) => {
@@ -474,7 +481,7 @@ const contextOf = (context) => {
       compareAndSet: (key, expected, value) =>
         later("state.compareAndSet", {
           key: `${key}`,
-          expected: expected === undefined || expected === null ? null : +expected,
+          expected: versionOf(expected),
           value: jsonOf(value, "a state value"),
         }, () => undefined),
     }),
@@ -497,6 +504,12 @@ const contextOf = (context) => {
     notify: (channel, subject, body) =>
       promised(() =>
         void sync("notify", { channel: `${channel}`, subject: `${subject}`, body: body === undefined ? "" : `${body}` })),
+    log: (level, message, fields) =>
+      void sync("log", {
+        level: `${level}`,
+        message: wellFormed(inspect(message)),
+        fields: fields === undefined || fields === null ? null : jsonOf(fields, "`fields`"),
+      }),
     progress: (fraction, note) => void sync("progress", { fraction: +fraction, note: note === undefined ? "" : `${note}` }),
   };
   return freeze(ctx);

@@ -10,6 +10,8 @@ const { isArray } = Array;
 const NativeUint8Array = Uint8Array;
 const NativeArrayBuffer = ArrayBuffer;
 const NativeMap = Map;
+const NativePromise = Promise;
+const { construct } = Reflect;
 
 const bytesOf = (value) => {
   if (value instanceof NativeUint8Array) return value;
@@ -23,6 +25,7 @@ const complain = console.error;
 const mapGet = call.bind(NativeMap.prototype.get);
 const mapSet = call.bind(NativeMap.prototype.set);
 const mapDelete = call.bind(NativeMap.prototype.delete);
+const then = call.bind(NativePromise.prototype.then);
 const fromBase64 = NativeUint8Array.fromBase64.bind(NativeUint8Array);
 
 // ---- Text and bytes ----------------------------------------------------------------------------------------------------
@@ -244,15 +247,18 @@ const timerFor = (name, repeat) => (work, delay, ...args) => {
   onlyInRun(name);
   if (typeof work !== "function") throw new TypeError(`${name} takes a function`);
   lastTimer += 1;
-  arm(lastTimer, () => void guarded(work, args), repeat && delayOf(delay) < 1 ? 1 : delayOf(delay), repeat);
+  arm(lastTimer, () => guarded("timer", work, args), repeat && delayOf(delay) < 1 ? 1 : delayOf(delay), repeat);
   return lastTimer;
 };
-// What a timer throws has nobody to catch it: it is written to the log.
-const guarded = (work, args) => {
+// What a callback throws has nobody to catch it: it is written to the log. So is what the promise of one that is async
+// fails with.
+const guarded = (what, work, args) => {
+  const uncaught = (thrown) => complain(`uncaught in a ${what}:`, thrown);
   try {
-    work(...args);
+    const given = work(...args);
+    if (given instanceof NativePromise) then(given, undefined, uncaught);
   } catch (thrown) {
-    complain("uncaught in a timer:", thrown);
+    uncaught(thrown);
   }
 };
 const clear = (timer) => {
@@ -266,6 +272,22 @@ define("setTimeout", timerFor("setTimeout", false));
 define("setInterval", timerFor("setInterval", true));
 define("clearTimeout", clear);
 define("clearInterval", clear);
+
+// What these call would end the interpreter by what it throws.
+const queue = globalThis.queueMicrotask;
+define("queueMicrotask", function queueMicrotask(work) {
+  if (typeof work !== "function") throw new TypeError("queueMicrotask takes a function");
+  queue(() => guarded("microtask", work, []));
+});
+const NativeRegistry = FinalizationRegistry;
+const Registry = function FinalizationRegistry(work) {
+  if (new.target === undefined) throw new TypeError("FinalizationRegistry must be called with new");
+  if (typeof work !== "function") throw new TypeError("FinalizationRegistry takes a function");
+  return construct(NativeRegistry, [(held) => guarded("finalizer", work, [held])], new.target);
+};
+defineProperty(Registry, "prototype", { value: NativeRegistry.prototype, writable: false });
+defineProperty(NativeRegistry.prototype, "constructor", { value: Registry, writable: true, configurable: true });
+define("FinalizationRegistry", Registry);
 
 // ---- Stopping ----------------------------------------------------------------------------------------------------------
 

@@ -70,7 +70,7 @@ def _ask(op, fields):
     return answer["ok"]
 
 
-_AT_ONCE = {"state.set", "state.delete", "enqueue", "notify", "progress", "zone", "zones"}
+_AT_ONCE = {"state.set", "state.delete", "enqueue", "notify", "progress", "log", "zone", "zones"}
 
 
 class HeddleError(Exception):
@@ -419,6 +419,11 @@ class Context:
     def notify(self, channel, subject, body=""):
         """Sends a notification when this attempt succeeds."""
         _ask("notify", {"channel": str(channel), "subject": str(subject), "body": str(body)})
+
+    def log(self, level, message, fields=None):
+        """A line of the log; `fields` are what is to be found or counted by itself."""
+        fields = None if fields is None else _dumps(fields)
+        _ask("log", {"level": str(level), "message": _clean(str(message)[:_MAX_LOOKED_AT]), "fields": fields})
 
     def progress(self, fraction, note=""):
         """From 0 to 1."""
