@@ -130,7 +130,7 @@ struct Work {
 }
 
 /// In the order of the table in ARCHITECTURE.md.
-const WORKS: [Work; 10] = [
+const WORKS: [Work; 11] = [
     work("single_task_end", "single-task runs, submitted to ended", 20_000),
     work("plain_runs", "runs made, in batches", 20_000),
     work("plain_runs", "runs made, one a request, 32 at once", 4_000),
@@ -141,6 +141,7 @@ const WORKS: [Work; 10] = [
     work("plain_messages", "messages that are due, to a script", 200_000),
     work("quiet_poll", "polls of users with nothing to do", 10_000),
     work("lines_with_outcome", "runs that log a line, submitted to ended", 20_000),
+    work("follower_at_once", "runs of a group and of its follower, one after another", 300),
 ];
 
 const fn work(way: &'static str, what: &'static str, amount: usize) -> Work {
@@ -156,6 +157,10 @@ async fn prepare(node: &Node, work: &Work) {
     node.put("hello", json!({"script": "hello", "params": {"name": "x"}}))
         .await;
     node.put("queued", json!({"queue": "q"})).await;
+    if work.way == "follower_at_once" {
+        let follower = json!({"depends_on": ["silent"], "tasks": {"t": {"script": "silent"}}});
+        node.client.put_group("follower", &follower, None).await.expect("a group");
+    }
     if work.way == "quiet_poll" {
         let members = (0..1_000).map(|number| format!("u{number}")).collect();
         let members = MembersSpec { members };
@@ -263,6 +268,16 @@ async fn measure(node: &Node, work: &Work, round: usize, amount: usize) -> f64 {
         ("lines_with_outcome", _) => {
             began = now();
             node.run("hello", amount).await;
+        }
+        ("follower_at_once", _) => {
+            began = now();
+            for _ in 0..amount {
+                let wanted = node.ended().await + 2;
+                client.start_run("silent", &Submission::default()).await.expect("a run");
+                while node.ended().await < wanted {
+                    tokio::time::sleep(Duration::from_millis(1)).await;
+                }
+            }
         }
         (way, _) => panic!("{way} is not measured"),
     }

@@ -46,6 +46,10 @@ pub enum TopicPut {
     Taken(String),
 }
 
+/// How many numbers are tried for a new topic, if users' groups have the names that they lead to. They had to be made before
+/// these names were reserved.
+const NUMBERS_MAX: u32 = 1_000;
+
 /// What came of deleting a topic.
 #[derive(Clone, Debug, PartialEq)]
 pub enum TopicDelete {
@@ -209,11 +213,12 @@ impl Store {
         group: Option<GroupWrite<'_>>,
     ) -> Result<TopicPut, StoreError> {
         let topic = FixedTopic { write, fixed };
-        loop {
+        for _ in 0..NUMBERS_MAX {
             if let Some(answer) = self.put_numbered(by, &topic, group.as_ref()).await? {
                 return Ok(answer);
             }
         }
+        Err(StoreError::contended())
     }
 
     /// `None`: a user's group has the name that the number of the new topic leads to. Another try has the next number.
