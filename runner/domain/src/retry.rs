@@ -74,7 +74,8 @@ pub struct RetryState {
 }
 
 impl Policy {
-    /// Checks a spec. A fault's pointer is relative to the spec. A long function, since it is a list: the fields of each strategy.
+    /// Checks a spec. A fault's pointer is relative to the spec.
+    #[expect(clippy::too_many_lines, reason = "a list: the fields of each strategy")]
     pub fn compile(spec: &RetrySpec) -> Result<Self, Fault> {
         use RetryStrategy::*;
         let allowed: &[&str] = match spec.strategy {

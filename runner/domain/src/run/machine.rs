@@ -77,7 +77,8 @@ impl<'a> Machine<'a> {
         }
     }
 
-    /// A long function, since it is a table: what each event asks for and does.
+    /// What each event asks for and does.
+    #[expect(clippy::too_many_lines, reason = "a table: an entry for each event")]
     pub(super) fn apply(&mut self, event: &Event) -> Result<(), Refused> {
         if !matches!(event, Event::Expanded { .. } | Event::Ended { .. } | Event::Due(_)) {
             // Controls see what has come of the outcomes before them.
