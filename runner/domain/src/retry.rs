@@ -60,7 +60,8 @@ enum Jitter {
     UpTo(Span),
 }
 
-/// The state of a task run's retries.
+/// The state of a task run's retries. It is a part of the stored progress of runs, in postcard: never add, remove, reorder
+/// or change a field (`runner/domain/src/run/format.rs`).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct RetryState {
