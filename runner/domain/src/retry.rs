@@ -285,7 +285,7 @@ fn next_daily(
         day = today.max(day + 1);
         due = match first_of(day)? {
             first if first > failed_at => first,
-            // The attempt lasted until after that time.
+            // The attempt ended after the time of that day's first retry.
             _ if day_of(after_interval) == day => after_interval,
             _ => {
                 day += 1;
@@ -448,7 +448,7 @@ mod tests {
                 "2026-11-20T16:10:00Z"
             ]
         );
-        // A retry that would be after midnight is the next day's first, with the time of that.
+        // A retry that would be due after midnight becomes the first one of the next day, at the time of that one.
         assert_eq!(
             dues(spec(json!({})), Tz::UTC, "2026-11-20T23:45:00Z", none),
             ["2026-11-20T23:55:00Z", "2026-11-21T00:00:00Z", "2026-11-21T00:10:00Z"]
@@ -477,7 +477,7 @@ mod tests {
             ),
             ["2026-11-20T10:10:00Z", "2026-11-21T06:00:00Z", "2026-11-21T21:10:00Z"]
         );
-        // Until after the time of that day's first retry; and so late that the interval leads to the day after.
+        // The retry ends at 01:10 of the next day: after the time of that day's first retry, or before it.
         for (next_day_at, second) in [("00:30", "2026-11-21T01:20:00Z"), ("06:00", "2026-11-21T06:00:00Z")] {
             let spec = spec(json!({"next_day_at": next_day_at, "days": 3}));
             assert_eq!(
@@ -485,6 +485,7 @@ mod tests {
                 second
             );
         }
+        // The retry ends at 23:00 of the next day, so the interval leads to the day after.
         let day = Span::from_secs(24 * 3600);
         assert_eq!(
             dues(

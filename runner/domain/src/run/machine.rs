@@ -31,7 +31,7 @@ pub(super) struct Machine<'a> {
     stop_due: bool,
     /// An operator is repairing a failure.
     pub(super) lift_due: bool,
-    /// A failure that stops the run stood before that.
+    /// Before that repair, there was a failure that stops the run.
     pub(super) was_stopped: bool,
     /// The run is being cancelled.
     pub(super) cancelled: bool,

@@ -256,7 +256,7 @@ async fn cancel_day(connection: &mut PgSession, topic: i32, day: NaiveDate) -> R
     Ok(report)
 }
 
-/// Those of a day that the filter names, apart from a whole day.
+/// Cancels the messages of a day that a filter names, if it names more than the day.
 async fn cancel_some(
     connection: &mut PgSession,
     topic: i32,
@@ -283,8 +283,8 @@ async fn cancel_some(
     Ok(report)
 }
 
-/// Cancels those that no batch has, and those that wait for a retry; returns how many. A filter's bucket is set if it has a
-/// sender.
+/// Cancels the messages that no batch has, and those that wait for a retry; returns how many. A filter's bucket is set if
+/// it has a sender.
 async fn cancel_free(
     connection: &mut PgSession,
     topic: i32,
@@ -328,7 +328,7 @@ async fn cancel_free(
     Ok(cancelled + retries)
 }
 
-/// Those in a batch, whether somebody holds it or it waits in a queue.
+/// The messages that are in a batch, whether somebody holds it or it waits in a queue.
 async fn in_batches(
     connection: &mut PgSession,
     topic: i32,

@@ -362,7 +362,7 @@ pub(super) async fn next_instant(
         if nexts.is_empty() {
             return Ok(Some(last));
         }
-        // Before the last of them, they have none in common.
+        // They have no instant in common before the last of these.
         after = last - MICRO;
     }
     Ok(own)
