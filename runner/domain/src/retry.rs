@@ -206,7 +206,7 @@ fn compile_jitter(jitter: Option<&Value>) -> Result<Jitter, Fault> {
     }
 }
 
-/// When an attempt that failed at `failed_at` is tried again; `None` if its retries are used up.
+/// When an attempt that failed at `failed_at` is tried again; `None` if its retries are exhausted.
 ///
 /// A retry is counted in `state` each time. `retry_after`, which the script or the other side asked for, replaces the
 /// policy's interval but still uses up a retry. Jitter is added to either.
@@ -278,7 +278,8 @@ fn next_daily(
     if today <= day && state.today < per_day && day_of(after_interval) <= day {
         due = after_interval;
     } else {
-        // The day's retries are used up, or the day is over, now or before the next one: on to the next, if there is one.
+        // The day's retries are exhausted, or the day is over now or will be before the next retry: that one is on the next
+        // day, if any day is left.
         if state.days >= days {
             return None;
         }
