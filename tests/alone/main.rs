@@ -2,6 +2,8 @@
 //! and other promises in seconds. They are a separate program, so that Cargo runs it when nothing else runs; and within
 //! it, each of these tests has the machine to itself ([`alone`]), while the others run concurrently ([`beside`]).
 
+#![allow(clippy::too_many_lines, reason = "a test tells its story from begin to end")]
+
 mod bulk;
 mod clocks;
 mod faults;

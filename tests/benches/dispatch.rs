@@ -6,6 +6,8 @@
 //! full client library takes several times as much. An argument chooses what is measured: `polls`, `hot`, `queue`,
 //! `growth`; without one it is all of these. Nothing is asserted; `docs/benchmarks.md` keeps what was measured.
 
+#![allow(clippy::too_many_lines, reason = "a benchmark tells its story from begin to end")]
+
 use std::process::Command;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};

@@ -10,6 +10,8 @@
 //! fault is made (default 6), `HEDDLE_BENCH_FAULTS` which ones are (such as `Forgotten,Crashed`; default all).
 //! `docs/benchmarks.md` keeps what was measured.
 
+#![allow(clippy::too_many_lines, reason = "a benchmark tells its story from begin to end")]
+
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;

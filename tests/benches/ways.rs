@@ -9,6 +9,8 @@
 //!
 //! Postgres has `synchronous_commit` and fsync on, and shares the machine with the nodes and the client that measures.
 
+#![allow(clippy::too_many_lines, reason = "a benchmark tells its story from begin to end")]
+
 use std::time::Duration;
 
 use futures::{StreamExt, stream};

@@ -2,6 +2,8 @@
 //!
 //! Where there is no Chromium the tests that need one say so and pass: `apt-get install chromium`, as `.ci/run` does.
 
+#![allow(clippy::too_many_lines, reason = "a test tells its story from begin to end")]
+
 mod asked;
 mod between;
 mod by_hand;

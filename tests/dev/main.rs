@@ -1,5 +1,7 @@
 //! `heddle dev`: an embedded Postgres, a node, and the demo, by one command.
 
+#![allow(clippy::too_many_lines, reason = "a test tells its story from begin to end")]
+
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::time::Duration;

@@ -1,5 +1,7 @@
 //! End to end: the real program, over HTTP, on a real Postgres. One noun per module.
 
+#![allow(clippy::too_many_lines, reason = "a test tells its story from begin to end")]
+
 mod access;
 mod access_ends;
 mod access_limits;

@@ -24,7 +24,7 @@ impl Json {
         self.0.get()
     }
 
-    /// It, taken apart.
+    /// The value that the text stands for.
     pub fn value(&self) -> Value {
         serde_json::from_str(self.as_str()).unwrap_or_default()
     }

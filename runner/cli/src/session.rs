@@ -92,7 +92,7 @@ impl Session {
             .downcast_ref::<heddle_client::Error>()
             .and_then(heddle_client::Error::problem)
             .is_some_and(|problem| problem.status == 404);
-        // Whoever knows more has already said what may be meant.
+        // An error with a hint already says what may be meant.
         if !unknown || error.downcast_ref::<Hint>().is_some() {
             return error;
         }

@@ -11,8 +11,9 @@
 //! not do are here:
 //!
 //! * It keeps the number of dropped spans to itself, for one line of its log at the end. So this counts for `/metrics`:
-//!   how many are with the SDK ([`Counts::waiting`], up with each span, down with each batch that the exporter is through
-//!   with). None are given to it beyond [`QUEUE_MAX`], so that its queue, which is as long, never drops any by itself.
+//!   how many are with the SDK ([`Counts::waiting`]: each span adds one, and each batch that the exporter has sent or given
+//!   up subtracts its spans). None are given to it beyond [`QUEUE_MAX`], so that its queue, which is as long, never drops
+//!   any by itself.
 //! * Its thread has no runtime, which the HTTP client needs. The client's futures run on the node's ([`OnRuntime`]); the
 //!   thread waits for them.
 //! * Its end is waited for by blocking a thread: one that may be blocked.

@@ -27,12 +27,12 @@ pub const PRIORITY_BELOW: i16 = 10;
 /// Where a run's priority ends.
 const PRIORITY_MAX: i16 = 1_000;
 
-/// What says how urgent a run is.
+/// Where the priority of a run comes from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Urgency {
-    /// Its group.
+    /// The priority of its group.
     Usual,
-    /// Its group too, but it belongs to a backfill: it goes [below](PRIORITY_BELOW) the group's other runs.
+    /// The priority of its group, [lowered](PRIORITY_BELOW): it belongs to a backfill, so the group's other runs go first.
     Historic,
     /// It was given this priority.
     Given(i16),

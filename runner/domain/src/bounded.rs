@@ -89,7 +89,7 @@ pub trait Bounds: Send + Sync {
 
 static BOUNDS: OnceLock<Box<dyn Bounds>> = OnceLock::new();
 
-/// Says where such work is done from now on, in this process. The first who says so is heeded.
+/// Says where such work is done from now on, in this process. Only the first call has an effect.
 pub fn install(bounds: Box<dyn Bounds>) {
     let _ = BOUNDS.set(bounds);
 }

@@ -67,7 +67,8 @@ pub enum Why {
     /// The user has already had all of its occurrences that are due and have stock.
     Had,
     /// Its due occurrences have no stock left.
-    UsedUp,
+    #[serde(rename = "used_up")]
+    Exhausted,
     /// It is not due yet in the user's window.
     NotDue,
     /// It was due before the user's window, and it will not be due again.

@@ -10,7 +10,7 @@ use std::fmt::Write;
 pub fn hex(bytes: &[u8]) -> String {
     let mut text = String::with_capacity(bytes.len() * 2);
     for byte in bytes {
-        // A String takes it.
+        // Writing to a String does not fail.
         let _ = write!(text, "{byte:02x}");
     }
     text

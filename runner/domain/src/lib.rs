@@ -3,6 +3,11 @@
 //! Nothing here does I/O, waits, or reads a clock or a random generator: time and chance are arguments ([`Clock`],
 //! [`Chance`]), so that a decision can be replayed.
 
+#![cfg_attr(
+    test,
+    allow(clippy::too_many_lines, reason = "a test tells its story from begin to end")
+)]
+
 pub mod backfill;
 pub mod bounded;
 pub mod chain;

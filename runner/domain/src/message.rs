@@ -168,9 +168,9 @@ pub fn read<'a>(topic: &Topic, text: &'a str, now: Time) -> Result<Incoming<'a>,
     })
 }
 
-/// Reads a JSON text through: what cannot be read as a value (numbers out of range, lone surrogates, nesting without end)
-/// would be found out only when it is sent, and hold all of its batch up. What every other body is refused for (a key twice,
-/// U+0000) would arrive changed. Holds how deep it may still go.
+/// Reads a JSON text to its end. What cannot be read as a value (numbers out of range, lone surrogates, endless nesting)
+/// would be found only when it is sent, and would hold up its whole batch. What is refused in every other body (a key
+/// twice, U+0000) would arrive changed. The number is how many levels deeper it may be nested.
 #[derive(Clone, Copy)]
 struct Readable(usize);
 

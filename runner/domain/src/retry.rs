@@ -60,7 +60,8 @@ enum Jitter {
     UpTo(Span),
 }
 
-/// The state of a task run's retries.
+/// The state of a task run's retries. It is a part of the stored progress of runs, in postcard: never add, remove, reorder
+/// or change a field (`runner/domain/src/run/format.rs`).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct RetryState {
@@ -74,7 +75,8 @@ pub struct RetryState {
 }
 
 impl Policy {
-    /// Checks a spec. A fault's pointer is relative to the spec. A long function, since it is a list: the fields of each strategy.
+    /// Checks a spec. A fault's pointer is relative to the spec.
+    #[expect(clippy::too_many_lines, reason = "a list: the fields of each strategy")]
     pub fn compile(spec: &RetrySpec) -> Result<Self, Fault> {
         use RetryStrategy::*;
         let allowed: &[&str] = match spec.strategy {
@@ -204,7 +206,7 @@ fn compile_jitter(jitter: Option<&Value>) -> Result<Jitter, Fault> {
     }
 }
 
-/// When an attempt that failed at `failed_at` is tried again; `None` if its retries are used up.
+/// When an attempt that failed at `failed_at` is tried again; `None` if its retries are exhausted.
 ///
 /// A retry is counted in `state` each time. `retry_after`, which the script or the other side asked for, replaces the
 /// policy's interval but still uses up a retry. Jitter is added to either.
@@ -276,14 +278,15 @@ fn next_daily(
     if today <= day && state.today < per_day && day_of(after_interval) <= day {
         due = after_interval;
     } else {
-        // The day's retries are used up, or the day is over, now or before the next one: on to the next, if there is one.
+        // The day's retries are exhausted, or the day is over now or will be before the next retry: that one is on the next
+        // day, if any day is left.
         if state.days >= days {
             return None;
         }
         day = today.max(day + 1);
         due = match first_of(day)? {
             first if first > failed_at => first,
-            // The attempt lasted until after that time.
+            // The attempt ended after the time of that day's first retry.
             _ if day_of(after_interval) == day => after_interval,
             _ => {
                 day += 1;
@@ -446,7 +449,7 @@ mod tests {
                 "2026-11-20T16:10:00Z"
             ]
         );
-        // A retry that would be after midnight is the next day's first, with the time of that.
+        // A retry that would be due after midnight becomes the first one of the next day, at the time of that one.
         assert_eq!(
             dues(spec(json!({})), Tz::UTC, "2026-11-20T23:45:00Z", none),
             ["2026-11-20T23:55:00Z", "2026-11-21T00:00:00Z", "2026-11-21T00:10:00Z"]
@@ -475,7 +478,7 @@ mod tests {
             ),
             ["2026-11-20T10:10:00Z", "2026-11-21T06:00:00Z", "2026-11-21T21:10:00Z"]
         );
-        // Until after the time of that day's first retry; and so late that the interval leads to the day after.
+        // The retry ends at 01:10 of the next day: after the time of that day's first retry, or before it.
         for (next_day_at, second) in [("00:30", "2026-11-21T01:20:00Z"), ("06:00", "2026-11-21T06:00:00Z")] {
             let spec = spec(json!({"next_day_at": next_day_at, "days": 3}));
             assert_eq!(
@@ -483,6 +486,7 @@ mod tests {
                 second
             );
         }
+        // The retry ends at 23:00 of the next day, so the interval leads to the day after.
         let day = Span::from_secs(24 * 3600);
         assert_eq!(
             dues(

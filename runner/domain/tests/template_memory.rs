@@ -1,5 +1,7 @@
 //! The memory of templates that were made to take memory: the peak of a separate process, which renders nothing else.
 
+#![allow(clippy::too_many_lines, reason = "a test tells its story from begin to end")]
+
 use std::collections::BTreeMap;
 use std::sync::Arc;
 

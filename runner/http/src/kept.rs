@@ -1,4 +1,4 @@
-//! What is said of the API, made once.
+//! Descriptions of the API, each made and compressed once.
 
 use std::io::Write;
 

@@ -6,6 +6,11 @@
 //! is not queued); bodies are bounded in bytes and in time, and unread rests are discarded; then the noun's handler
 //! reads it, calls the store or the engine, and answers. Every error is a [`problem::Problem`].
 
+#![cfg_attr(
+    test,
+    allow(clippy::too_many_lines, reason = "a test tells its story from begin to end")
+)]
+
 pub mod access;
 mod adapter;
 pub mod app;

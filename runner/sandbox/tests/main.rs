@@ -3,6 +3,8 @@
 //! This binary is its own compiling child (like the `heddle` binary), so it has its own `main`: `cargo test -p
 //! heddle-sandbox --test sandbox -- <part of a name>`.
 
+#![allow(clippy::too_many_lines, reason = "a test tells its story from begin to end")]
+
 mod accept;
 mod bad_texts;
 mod bounded;

@@ -110,7 +110,7 @@ async fn to_viewer(ctx: Ctx, path: &str, headers: &HeaderMap) -> Response {
     }
 }
 
-/// The page that stands for one that cannot be shown.
+/// The page that is shown in place of one that cannot be shown.
 async fn instead(ctx: &Ctx, trouble: &Trouble) -> Page {
     let mut page = frame::trouble(ctx, trouble, true);
     if trouble.status == 404 {
@@ -128,9 +128,9 @@ fn nobody() -> Viewer {
     }
 }
 
-/// A form that failed, and whose page left the answer to us. Nothing that somebody typed is lost: a page that was sent its
-/// own form shows it again, or, if there is no such page any more, what was typed. All other forms are buttons; the page
-/// that they are on shows the error.
+/// The answer to a form that failed, if its page gives none. What somebody typed is not lost: if the form was sent to its own
+/// page, the page shows it again, or only the texts if that page does not exist any more. All other forms are buttons; the
+/// page with the button shows the error.
 async fn refused(ctx: &Ctx, trouble: &Trouble, headers: &HeaderMap) -> Response {
     let sentence = match trouble.said(ctx.lang) {
         nothing if nothing.is_empty() => frame::means(ctx, trouble.status).1,
@@ -162,7 +162,7 @@ async fn refused(ctx: &Ctx, trouble: &Trouble, headers: &HeaderMap) -> Response 
 /// What was typed into a form that cannot be shown.
 fn typed(ctx: &Ctx) -> Markup {
     let form = ctx.form();
-    // What a button says, and what the page itself has put into the form, nobody has typed.
+    // Left out: the text of a button, and what the page itself has put into the form.
     let is_typed = |name: &str, text: &str| !matches!(name, "do" | "opened") && !text.trim().is_empty();
     let typed = form.iter().filter(|(name, text)| is_typed(name, text));
     html! {

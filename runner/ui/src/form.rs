@@ -105,7 +105,7 @@ pub(crate) fn required(whole: &Value) -> impl Iterator<Item = &str> {
 /// What a form asks for, by the properties of a schema.
 pub(crate) struct Asked<'a> {
     pub(crate) properties: &'a Map<String, Value>,
-    /// What a run gets if nothing is written.
+    /// The value that a run gets for a field that is left empty.
     pub(crate) values: &'a Map<String, Value>,
     /// What somebody has to write.
     pub(crate) required: &'a BTreeSet<String>,
@@ -114,7 +114,7 @@ pub(crate) struct Asked<'a> {
 }
 
 impl Asked<'_> {
-    /// A missing param is an error of its field, although the API says it of the params that lack it.
+    /// Moves the error of a missing param to its field. In the API, it is an error of the object that lacks the param.
     pub(crate) fn placed(&self, trouble: Trouble) -> Trouble {
         trouble.retold(|one| {
             let is_missing =
@@ -127,7 +127,7 @@ impl Asked<'_> {
         })
     }
 
-    /// What is wrong with the field for all params, which has no other field.
+    /// Errors that belong to no single field: they are shown at the field for all params.
     pub(crate) fn wrong_elsewhere(&self, trouble: &Trouble) -> Option<String> {
         let own: Vec<String> = self
             .properties
@@ -142,8 +142,8 @@ impl Asked<'_> {
         Trouble::of_faults(others.cloned().collect()).of_field("/params")
     }
 
-    /// The values that were filled in, without those of empty fields. What cannot be read is added to the faults; then, so
-    /// that all is said at once, also what is missing.
+    /// The values that were filled in, without those of empty fields. Values that cannot be read are added to the faults. If
+    /// there are any, missing params are added too, so that all errors are shown at once.
     pub(crate) fn read(&self, form: &[(String, String)], faults: &mut Vec<ProblemFault>) -> Map<String, Value> {
         let mut params = Map::new();
         for (key, text) in form {
@@ -162,7 +162,7 @@ impl Asked<'_> {
             Ok(given) => params.extend(given),
             Err(trouble) => faults.extend(trouble.errors.iter().cloned()),
         }
-        // Params of single tasks may have what these tasks require.
+        // Params of single tasks may contain the params that these tasks require.
         if !faults.is_empty() && field(form, "task_params").is_none() {
             let lacks = |name: &&String| {
                 !params.contains_key(*name) && faults.iter().all(|one| one.pointer != pointer_to(name))
@@ -240,7 +240,7 @@ fn choices(schema: &Value) -> Option<Vec<String>> {
     }
 }
 
-/// JSON of the kind that a schema wants.
+/// An example in JSON of the type that a schema asks for.
 fn example(schema: &Value) -> &'static str {
     let types = &schema["type"];
     let is_list = types == "array"
@@ -250,7 +250,7 @@ fn example(schema: &Value) -> &'static str {
     if is_list { "`[1, \"two\"]`" } else { "`{\"name\": 1}`" }
 }
 
-/// The value that somebody has written; the error says what it is not.
+/// The value that somebody has written. The error names the type that it does not have.
 fn value(schema: &Value, text: &str) -> Result<Value, &'static str> {
     // For an enumeration, the chosen value with its type.
     if let Some(among) = schema["enum"].as_array() {

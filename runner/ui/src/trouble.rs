@@ -35,7 +35,7 @@ impl Trouble {
         Self::of_faults(vec![fault(pointer, detail)])
     }
 
-    /// The same of several things.
+    /// The same with several errors.
     pub(crate) fn of_faults(errors: Vec<ProblemFault>) -> Self {
         Self(Box::new(Problem {
             status: 422,
@@ -44,9 +44,9 @@ impl Trouble {
         }))
     }
 
-    /// The same problem with its errors told in another way.
+    /// The same problem with its errors in other words.
     pub(crate) fn retold(mut self, tell: impl Fn(&mut ProblemFault)) -> Self {
-        // A detail that only repeats the errors would repeat what they were.
+        // A detail that only repeats the errors would still repeat their old texts.
         if self.lines().len() == self.errors.len() {
             self.0.detail.clear();
         }

@@ -155,7 +155,7 @@ impl From<&String> for Arg {
     }
 }
 impl From<i64> for Arg {
-    /// Large numbers have commas. They are texts: none of them has a form of a word to itself.
+    /// Large numbers have commas. They are texts: no language has a separate plural form for one of them.
     fn from(number: i64) -> Self {
         match number {
             -999..=999 => Self::Number(number),

@@ -110,7 +110,7 @@ fn inside(module: &str, name: &str) -> String {
     }
 }
 
-/// Where a path in a module leads: to the module that declares what it names, wherever other modules show that.
+/// The module that declares what a path in a module names. The path may name it by a `pub use` of another module.
 fn leads_to(modules: &Modules, module: &str, path: &str) -> Option<String> {
     let (name, rest) = path.split_once("::").unwrap_or((path, ""));
     match name {
@@ -142,8 +142,8 @@ fn holds(above: &str, module: &str) -> bool {
     above.is_empty() || rest.is_some_and(|rest| rest.is_empty() || rest.starts_with("::"))
 }
 
-/// Which files of a crate each of them uses. A file knows those that it holds, and may be used by them: what these two
-/// use of each other is left out.
+/// Which files of a crate each of them uses. Uses between a file and those that it holds are left out: these may use each
+/// other.
 fn uses_of_files(modules: &Modules) -> HashMap<String, HashSet<String>> {
     let uses = modules.iter().map(|(file, module)| {
         let paths = module.paths();

@@ -13,7 +13,7 @@ use crate::Time;
 
 /// How many events are told one by one before a digest, unless the channel says otherwise.
 pub const BURST_DEFAULT: u32 = 5;
-/// The same for what scripts say themselves: each text is another.
+/// The same for what scripts send themselves. It is higher, because each of their messages says something different.
 pub const SCRIPT_BURST_DEFAULT: u32 = 100;
 /// The most that a channel may ask for.
 pub const BURST_MAX: u32 = 1_000_000;

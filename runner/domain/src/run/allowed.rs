@@ -25,8 +25,8 @@ pub enum Control {
 }
 
 impl Control {
-    /// Whether a run in this state allows it. This is the only place that says so: the state machine, which decides, and
-    /// all who want to know it before ask here.
+    /// Whether a run in this state allows it. This is the only place that says so: the state machine asks it to
+    /// decide, and all others ask it to know in advance.
     pub fn is_allowed(self, state: RunState) -> bool {
         match self {
             Self::Cancel => !state.is_final(),

@@ -294,7 +294,7 @@ impl Machine<'_> {
         }
     }
 
-    /// Whether a failure stands that stops the run.
+    /// Whether there is a failure that stops the run.
     fn is_stopped(&self) -> bool {
         let count = self.plan.tasks.len() as TaskIndex;
         self.plan.on_failure == OnFailure::Stop && (0..count).any(|task| self.is_failure(task))

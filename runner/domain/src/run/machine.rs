@@ -31,7 +31,7 @@ pub(super) struct Machine<'a> {
     stop_due: bool,
     /// An operator is repairing a failure.
     pub(super) lift_due: bool,
-    /// A failure that stops the run stood before that.
+    /// Before that repair, there was a failure that stops the run.
     pub(super) was_stopped: bool,
     /// The run is being cancelled.
     pub(super) cancelled: bool,
@@ -77,7 +77,8 @@ impl<'a> Machine<'a> {
         }
     }
 
-    /// A long function, since it is a table: what each event asks for and does.
+    /// What each event asks for and does.
+    #[expect(clippy::too_many_lines, reason = "a table: an entry for each event")]
     pub(super) fn apply(&mut self, event: &Event) -> Result<(), Refused> {
         if !matches!(event, Event::Expanded { .. } | Event::Ended { .. } | Event::Due(_)) {
             // Controls see what has come of the outcomes before them.

@@ -119,6 +119,8 @@ pub struct Failure {
 
 type TaskStateByte = u8;
 
+/// What is kept of a task or an item besides its state. It is stored in postcard: never add, remove, reorder or change a
+/// field (see [`format`]).
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 struct Detail {
     /// Attempts that have ended, or may have begun and are not wanted any more. (A success is not counted until
@@ -130,7 +132,8 @@ struct Detail {
     skip: SkipCause,
 }
 
-/// Why a task is skipped.
+/// Why a task is skipped. It is stored in postcard, by the position of the variant: never add, remove or reorder one (see
+/// [`format`]).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 enum SkipCause {
     /// Its dependencies led to it.
@@ -142,7 +145,8 @@ enum SkipCause {
     Override,
 }
 
-/// A mapped task's items; see [`map`].
+/// A mapped task's items; see [`map`]. It is stored in postcard: never add, remove, reorder or change a field (see
+/// [`format`]).
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 struct MapProgress {
     states: Vec<TaskStateByte>,

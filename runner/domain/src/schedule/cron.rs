@@ -181,8 +181,8 @@ impl Cron {
         self.every_time
     }
 
-    /// The days of a month that match. Where both fields ask for something, either will do. (In Vixie's cron, `*/2` asks
-    /// for nothing in this sense.)
+    /// The days of a month that match. If both day fields are restricted, one of them must match. (In Vixie's cron, `*/2`
+    /// does not count as a restriction.)
     fn days_of(&self, year: i32, month: u32) -> u64 {
         let Some(month) = Month::of(year, month) else { return 0 };
         let whole = (1 << (month.length + 1)) - 2;

@@ -76,7 +76,8 @@ const FORMATS: [&str; 24] = [
     "binary",
     "password",
 ];
-/// Drafts whose meaning of the keywords here is the one that is thought of here.
+/// The drafts in which the keywords of this module mean what this module takes them to mean. Schemas of other drafts are
+/// not light.
 const DRAFTS: [&str; 3] = [
     "https://json-schema.org/draft/2020-12/schema",
     "http://json-schema.org/draft-07/schema#",

@@ -64,8 +64,8 @@ impl<T: DeserializeOwned> Gathered<T> {
         gathered
     }
 
-    /// The fault that one is a consequence of: what was taken out because it is wrong is missing besides, and so is what
-    /// was misspelt.
+    /// The known fault whose consequence this one is. A wrong value is taken out, and is then missing: that is no second
+    /// fault. A misspelt field is missing too, under its right name.
     fn cause_of(&mut self, unreadable: &Unreadable) -> Option<&mut Fault> {
         let Unreadable { fault, kind } = unreadable;
         let is_missing = matches!(kind, MistakeKind::Missing(_));

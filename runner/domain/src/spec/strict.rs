@@ -40,11 +40,11 @@ pub fn parse_json_strict(bytes: &[u8]) -> Result<Value, StrictError> {
     Ok(value)
 }
 
-/// Where a document is being read.
+/// The place in a document at which its reading is.
 #[derive(Default)]
 pub(super) struct Position {
     keys: Vec<String>,
-    /// The key that ended the reading, since it occurs a second time.
+    /// The fault of the key that ended the reading, because it occurs a second time.
     pub(super) duplicate: Option<Fault>,
 }
 

@@ -113,13 +113,13 @@ impl Marks {
         }
     }
 
-    /// If this occurrence is used up: the last one of its stretch.
+    /// If this occurrence is exhausted: the last one of its stretch.
     fn last_of(&self, occurrence: Time) -> Option<Time> {
         let (_, end) = self.stretches.range(..=occurrence).next_back()?;
         (*end >= occurrence).then_some(*end)
     }
 
-    /// The first occurrence at or after an instant that is not known as used up.
+    /// The first occurrence at or after an instant that is not known as exhausted.
     pub(super) fn open_from(&self, offer: &Offer, from: Time) -> Option<Time> {
         let mut at = offer.first_from(from)?;
         while let Some(end) = self.last_of(at) {
@@ -193,7 +193,7 @@ impl Offers {
         self.reads.fetch_add(1, Ordering::AcqRel);
     }
 
-    /// How often the database has been asked what is used up.
+    /// How often the database has been asked which occurrences are exhausted.
     pub(super) fn reads(&self) -> u64 {
         self.reads.load(Ordering::Acquire)
     }

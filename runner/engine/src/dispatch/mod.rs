@@ -22,11 +22,11 @@
 //!
 //! # What bounds a poll
 //!
-//! A choice must not go through all that is past or used up. Of each repeating offer, a node reads the newest
-//! occurrences within the horizon, a bounded number, and remembers used-up ones as stretches ([`cache::Marks`]). So a
+//! A choice must not go through all that is past or exhausted. Of each repeating offer, a node reads the newest
+//! occurrences within the horizon, a bounded number, and remembers exhausted ones as stretches ([`cache::Marks`]). So a
 //! choice goes through the offers and this user's own past, not through what others have taken. What is older, or what
-//! other nodes have given since, is learned from refusals: after a few, one bounded read tells what else is used up
-//! from there on, for everybody who polls that audience. A poll that has used up its reads leaves out the oldest
+//! other nodes have given since, is learned from refusals: after a few, one bounded read tells which others are
+//! exhausted from there on, for everybody who polls that audience. A poll that has no read left leaves out the oldest
 //! occurrences and goes on with the newest known ones. If it is still refused, it answers that there is nothing for the
 //! moment.
 //!

@@ -39,7 +39,7 @@ pub struct Considered {
     /// What it comes to.
     pub why: Why,
     /// The occurrence that `why` is about: the one that is given or is behind, or the first one that the user has had
-    /// or that is used up.
+    /// or that is exhausted.
     pub occurrence: Option<Time>,
     /// When it is next due after now.
     pub next: Option<Time>,
@@ -131,8 +131,8 @@ impl Dispatcher {
     }
 }
 
-/// The word for an offer that a choice does not consider: it is disabled, or does not repeat and was used up or long
-/// past when the node read the offers.
+/// The word for an offer that a choice does not consider: it is disabled, or does not repeat and was exhausted or
+/// long past when the node read the offers.
 fn left_out(row: &OfferTo, had: &Had, window: Window) -> Considered {
     let past = row.starts_at <= window.to;
     let (why, occurrence) = if !row.enabled {
@@ -145,7 +145,7 @@ fn left_out(row: &OfferTo, had: &Had, window: Window) -> Considered {
     } else if row.starts_at < window.from {
         (Why::Passed, Some(row.starts_at))
     } else {
-        (Why::UsedUp, Some(row.starts_at))
+        (Why::Exhausted, Some(row.starts_at))
     };
     Considered {
         offer: row.name.clone(),
@@ -183,7 +183,7 @@ fn consider(offers: &Offers, candidate: &Candidate, had: &Had, window: Window) -
         (Some(at), _, _) => (Why::Behind, Some(at)),
         (None, Some(at), _) => (Why::Had, Some(at)),
         (None, None, Some(at)) if had.before.contains(&(candidate.id, at)) => (Why::Had, Some(at)),
-        (None, None, Some(at)) => (Why::UsedUp, Some(at)),
+        (None, None, Some(at)) => (Why::Exhausted, Some(at)),
         (None, None, None) if next.is_some() => (Why::NotDue, None),
         (None, None, None) => (Why::Passed, None),
     };

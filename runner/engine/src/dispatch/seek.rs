@@ -23,14 +23,14 @@ const ROUNDS_MAX: usize = 16;
 /// How many refusals a poll accepts before it answers that there is nothing for the moment.
 const REFUSALS_MAX: usize = 1_000;
 
-/// The same for a peek: more than a poll needs that reads what is used up.
+/// The same for a peek: more than a poll needs that reads which occurrences are exhausted.
 const PEEK_REFUSALS_MAX: usize = 100;
 
-/// After this many refusals for lack of stock, the node reads what else is used up: other nodes have given occurrences
+/// After this many refusals for lack of stock, the node reads which others are exhausted: other nodes have given occurrences
 /// that this node does not know of. One or two refusals only mean a hot occurrence that many users want.
 const REFUSALS_PER_READ: usize = 4;
 
-/// How often a poll reads what is used up. From then on, it leaves out what is older than the first read.
+/// How often a poll reads which occurrences are exhausted. From then on, it leaves out what is older than the first read.
 const READS_MAX: usize = 16;
 
 /// The longest time for which a node answers from memory that there is nothing, without asking the database again.
@@ -83,7 +83,7 @@ struct Refusals {
     all: usize,
     /// For lack of stock.
     without_stock: usize,
-    /// How often the node has read what else is used up.
+    /// How often the node has read which others are exhausted.
     reads: usize,
     /// It has read often enough: occurrences older than the first read are left out.
     newest_only: bool,
@@ -214,7 +214,8 @@ impl Dispatcher {
         Ok(())
     }
 
-    /// Reads once what else of an audience is used up from an instant on, unless another poll has just done so.
+    /// Reads once which other occurrences of an audience are exhausted from an instant on, unless another poll has just
+    /// done so.
     async fn learn_exhausted(&self, offers: &Offers, from: Time) -> Result<(), DispatchError> {
         let reads = offers.reads();
         let _alone = offers.looking.lock().await;
@@ -278,7 +279,7 @@ impl Had {
 type Choice<'a> = (Option<(&'a Offers, &'a Candidate, Time)>, Option<Time>);
 
 /// Of the occurrences that are due and may be given, the one that goes first; and the next instant at which another one is
-/// due. `newest_only`: of repeating offers, only occurrences of which the node knows whether they are used up.
+/// due. `newest_only`: of repeating offers, only occurrences of which the node knows whether they are exhausted.
 fn choose<'a>(offers: &'a [Arc<Offers>], had: &Had, window: Window, newest_only: bool) -> Choice<'a> {
     let mut best: Option<(Rank, &Offers, &Candidate, Time)> = None;
     let mut next: Option<Time> = None;

@@ -79,7 +79,7 @@ impl ScriptFacts {
         }
     }
 
-    /// The name of its module, and the one to be shown, if it is source text.
+    /// The name of its module, and the name that people see instead, if the script is source text.
     fn names(&self) -> Option<(&'static str, String)> {
         let module = self.file?;
         let end = module.rsplit('.').next().unwrap_or_default();

@@ -30,7 +30,7 @@ struct ByWeight;
 
 impl<T> Weighter<RunId, Arc<Kept<T>>> for ByWeight {
     fn weight(&self, _: &RunId, kept: &Arc<Kept<T>>) -> u64 {
-        // What has no weight would never be removed.
+        // The cache never removes an entry without weight.
         kept.weight.max(1) as u64
     }
 }
@@ -75,7 +75,7 @@ mod tests {
         ended.keep(run(1), "b".into(), 4, Arc::new("again"));
         assert_eq!(ended.find(run(1), "b").as_deref(), Some(&"again"));
         assert!(ended.find(run(1), "a").is_none());
-        // There is room for two.
+        // The cache has room for two results.
         for n in 2..10 {
             ended.keep(run(n), "a".into(), 4, Arc::new("another"));
             assert!(ended.knows(run(n)));

@@ -15,7 +15,7 @@ use uuid::Uuid;
 use super::Caller;
 use crate::problem::Problem;
 
-/// How many tokens in force a node remembers, and how many that were not; beyond that it forgets the least used of a kind.
+/// How many valid tokens a node remembers, and how many invalid ones; beyond that it forgets the least used of each kind.
 const TOKENS_MAX: usize = 10_000;
 
 /// How often the use of one token is written at most.

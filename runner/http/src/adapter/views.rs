@@ -340,7 +340,8 @@ fn task_run(
     })
 }
 
-/// The later one of an attempt's output and an operator's, and whether there is one that was left out when they were read.
+/// The output of a task run, which an attempt or an operator gave: the later one counts. Also whether there is one that the
+/// store left out because of its size.
 fn output_of(
     state: TaskState,
     last: Option<&AttemptView>,

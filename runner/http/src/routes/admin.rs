@@ -14,7 +14,8 @@ use crate::problem::Problem;
 use crate::request::{Outcome, Request, answer, list_of, ok, typed};
 use crate::table::{Method, Route};
 
-/// A long function, since it is a list: what each route is called, takes and answers.
+/// What each route is called, takes and answers.
+#[expect(clippy::too_many_lines, reason = "a list: an entry for each route")]
 pub(crate) fn routes() -> Vec<Route> {
     vec![
         Route::new(

@@ -42,7 +42,7 @@ const HISTORY_SHOWN: chrono::TimeDelta = chrono::TimeDelta::hours(1);
 const RATE_COUNT_MAX: i64 = 1_000_000;
 const RATE_PER_MAX: Duration = Duration::from_secs(24 * 3600);
 
-/// A long function, since it is a list: what each route is called, takes and answers.
+/// What each route is called, takes and answers.
 pub(crate) fn routes() -> Vec<Route> {
     let mut routes =
         vec![

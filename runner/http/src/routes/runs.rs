@@ -28,7 +28,8 @@ use crate::table::{Method, Pace, Route};
 /// Answers about ended runs are kept if they have at least this many bytes: smaller ones are made as fast as looked up.
 const ENDED_BYTES_MIN: usize = 32 * 1_024;
 
-/// A long function, since it is a list: what each route is called, takes and answers.
+/// What each route is called, takes and answers.
+#[expect(clippy::too_many_lines, reason = "a list: an entry for each route")]
 pub(crate) fn routes() -> Vec<Route> {
     vec![
         Route::new(

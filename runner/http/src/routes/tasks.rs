@@ -22,7 +22,8 @@ use crate::table::{Method, Pace, Route};
 /// The highest number of an item or of an attempt; the database has integers with a sign.
 const NUMBER_MAX: u32 = i32::MAX as u32;
 
-/// A long function, since it is a list: what each route is called, takes and answers.
+/// What each route is called, takes and answers.
+#[expect(clippy::too_many_lines, reason = "a list: an entry for each route")]
 pub(crate) fn routes() -> Vec<Route> {
     let item = |route: Route| {
         route.number(

@@ -1,5 +1,7 @@
 //! The control plane's routes over a real Postgres, which the test brings along, and an engine that compiles nothing.
 
+#![allow(clippy::too_many_lines, reason = "a test tells its story from begin to end")]
+
 mod groups;
 mod problems;
 mod scripts;

@@ -108,7 +108,7 @@ fn check_import(source: &str, name: &str, at: usize) -> Result<(), Fault> {
     Err(Fault::at(source, at, message))
 }
 
-/// What a literal says, if it says it as it is written.
+/// The text that a string literal stands for, if it has no escapes and no `${}`.
 fn literal(text: &str) -> Option<&str> {
     let quote = text.chars().next().filter(|first| matches!(first, '"' | '\'' | '`'))?;
     let inner = text[1..].strip_suffix(quote)?;

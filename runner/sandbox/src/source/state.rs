@@ -36,7 +36,7 @@ impl Modules {
 pub(crate) struct SourceState {
     pub memory: Option<Memory>,
     pub realloc: Option<TypedFunc<(u32, u32, u32, u32), u32>>,
-    /// Those of the runtime on which it runs.
+    /// The modules of the runtime on which the script runs.
     pub modules: Option<Arc<Modules>>,
     /// The text whose top level is being evaluated, and the name of its module.
     pub loading: Option<(Arc<str>, &'static str)>,

@@ -256,6 +256,7 @@ async fn cancel_day(connection: &mut PgSession, topic: i32, day: NaiveDate) -> R
     Ok(report)
 }
 
+/// Cancels the messages of a day that a filter names, if it names more than the day.
 async fn cancel_some(
     connection: &mut PgSession,
     topic: i32,
@@ -268,7 +269,29 @@ async fn cancel_some(
         }
         (bucket, sender) => bucket.or(sender.map(heddle_domain::message::bucket_of)),
     };
-    let mut cancelled = match bucket {
+    let filter = CancelFilter { bucket, ..filter };
+    let cancelled = cancel_free(connection, topic, day, filter).await?;
+    let in_batches = in_batches(connection, topic, day, filter).await?;
+    let mut report = CancelReport::default();
+    if !in_batches.is_empty() {
+        // Those in hand are stopped; those that nobody has are cancelled.
+        let ids: Vec<Uuid> = in_batches.iter().copied().collect();
+        set_state(connection, topic, day, &ids, 3).await?;
+        report = cancel_waiting(connection, topic, day, |id| in_batches.contains(id)).await?;
+    }
+    report.cancelled += cancelled.unsigned_abs();
+    Ok(report)
+}
+
+/// Cancels the messages that no batch has, and those that wait for a retry; returns how many. A filter's bucket is set if
+/// it has a sender.
+async fn cancel_free(
+    connection: &mut PgSession,
+    topic: i32,
+    day: NaiveDate,
+    filter: CancelFilter,
+) -> Result<i64, StoreError> {
+    let cancelled = match filter.bucket {
         Some(bucket) => {
             sqlx::query_file_scalar!(
                 "src/sql/message_cancel_bucket.sql",
@@ -292,17 +315,27 @@ async fn cancel_some(
             cancelled
         }
     };
-    cancelled += sqlx::query_file_scalar!(
+    let retries = sqlx::query_file_scalar!(
         "src/sql/message_cancel_retries.sql",
         topic,
         day,
-        bucket,
+        filter.bucket,
         filter.sender,
         filter.receiver
     )
-    .fetch_one(&mut *connection)
+    .fetch_one(connection)
     .await?;
-    let in_batches: HashSet<Uuid> = sqlx::query_scalar!(
+    Ok(cancelled + retries)
+}
+
+/// The messages that are in a batch, whether somebody holds it or it waits in a queue.
+async fn in_batches(
+    connection: &mut PgSession,
+    topic: i32,
+    day: NaiveDate,
+    filter: CancelFilter,
+) -> Result<HashSet<Uuid>, StoreError> {
+    let ids = sqlx::query_scalar!(
         r#"SELECT h.id AS "id!"
              FROM (SELECT UNNEST(b.ids) AS id FROM heddle.message_batches b WHERE b.topic = $1 AND b.day = $2) AS h
             WHERE (SELECT m.state IN (0, 3) AND ($3::smallint IS NULL OR m.bucket = $3)
@@ -312,30 +345,11 @@ async fn cancel_some(
                     LIMIT 1)"#,
         topic,
         day,
-        bucket,
+        filter.bucket,
         filter.sender,
         filter.receiver
     )
-    .fetch_all(&mut *connection)
-    .await?
-    .into_iter()
-    .collect();
-    if in_batches.is_empty() {
-        return Ok(CancelReport {
-            cancelled: cancelled.unsigned_abs(),
-            emptied: Vec::new(),
-        });
-    }
-    // Those in hand are stopped; those that nobody has are cancelled.
-    set_state(
-        connection,
-        topic,
-        day,
-        &in_batches.iter().copied().collect::<Vec<_>>(),
-        3,
-    )
+    .fetch_all(connection)
     .await?;
-    let mut report = cancel_waiting(connection, topic, day, |id| in_batches.contains(id)).await?;
-    report.cancelled += cancelled.unsigned_abs();
-    Ok(report)
+    Ok(ids.into_iter().collect())
 }

@@ -42,7 +42,7 @@ pub enum TopicPut {
     Fixed(&'static str),
     /// What this field of the spec names was deleted meanwhile.
     Gone(&'static str),
-    /// It needs a group of this name, and a user's group has it.
+    /// The topic needs a group of this name, but a user's group already has this name.
     Taken(String),
 }
 
@@ -68,13 +68,13 @@ impl From<Put<TopicRow>> for TopicPut {
     }
 }
 
-/// Whether a group with the name of a topic's own is that. Before such names were reserved, users could give them to other
-/// groups; these have no `batch` task for a queue.
+/// Whether a group that has the name of a topic's group is that group. Before such names were reserved, users could give
+/// them to other groups; these have no `batch` task for a queue.
 fn is_own(group: &GroupRow, topic: &Value) -> bool {
     topic["queue"].is_string() || group.spec["tasks"]["batch"]["queue"].is_string()
 }
 
-/// The name of the group that a topic would have, if it is a user's. `spec` is the stored one of the topic.
+/// The name of a topic's group, if a user's group has it. `spec` is the stored spec of the topic.
 async fn taken_by_user(tx: &mut PgSession, topic: i32, spec: &Value) -> Result<Option<String>, StoreError> {
     let found = group::current(tx, &group_name(topic)).await?;
     Ok(found.filter(|group| !is_own(group, spec)).map(|group| group.name))
@@ -221,7 +221,8 @@ impl Store {
         Err(StoreError::contended())
     }
 
-    /// `None`: a user's group has the name that the number of the new topic leads to. Another try has the next number.
+    /// `None`: a user's group has the name that the new topic's group would get from the topic's number. Another try has the
+    /// next number.
     async fn put_numbered(
         &self,
         by: By<'_>,

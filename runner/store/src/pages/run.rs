@@ -1,11 +1,11 @@
-//! A run: the runs that its tasks have started, and since when runs run that somebody had go on.
+//! The page of a run: the runs that its tasks have started and that have not ended.
 
 use heddle_domain::state::RunState;
 use uuid::Uuid;
 
 use crate::{Store, StoreError};
 
-/// A run that a task of another has started.
+/// A run that a task of another run has started.
 #[derive(Clone, Debug)]
 pub struct SubRunRow<S = RunState> {
     pub id: Uuid,

@@ -107,7 +107,7 @@ macro_rules! asked {
     };
 }
 
-/// Its output, if it is asked for, and all that are asked for are few.
+/// The output, if it is asked for and all outputs that are asked for are short together.
 macro_rules! output {
     () => {
         concat!(

@@ -16,9 +16,9 @@ const RUN_OUTPUT_BYTES_MAX: u64 = 4 * JOINED_OUTPUT_BYTES_MAX;
 /// Where an output is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Place {
-    /// In this one of the attempts.
+    /// It belongs to the attempt at this position in the list of attempts.
     Attempt(usize),
-    /// In this one of the overrides.
+    /// It belongs to the override at this position in the list of overrides.
     Override(usize),
 }
 

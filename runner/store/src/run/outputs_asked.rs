@@ -12,7 +12,7 @@ const SHORT_BYTES_MAX: i32 = 256;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Outputs {
     None,
-    /// Those of a few bytes: a task that starts a run returns its id.
+    /// Outputs of a few bytes. A task that starts a run has such an output: the id of that run.
     Short,
     /// Those of a task run; for a task as a whole, also those of its items.
     Of(TaskKey),

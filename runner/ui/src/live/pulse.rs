@@ -49,7 +49,7 @@ impl Pulse {
         }
         let (sender, receiver) = watch::channel(Instant::now());
         *watcher = Some(receiver.clone());
-        // As the watcher before it may have left it.
+        // The watcher before may have left it set.
         ui.pulse.away.send_replace(None);
         let ui = ui.clone();
         tokio::spawn(async move {

@@ -183,7 +183,7 @@ fn why_in_words(ctx: &Ctx, why: Why) -> String {
         Why::Given => t!(ctx, "peek-given"),
         Why::Behind => t!(ctx, "peek-behind"),
         Why::Had => t!(ctx, "peek-had"),
-        Why::UsedUp => t!(ctx, "peek-used-up"),
+        Why::Exhausted => t!(ctx, "peek-used-up"),
         Why::NotDue => t!(ctx, "peek-not-due"),
         Why::Passed => t!(ctx, "peek-passed"),
         Why::Disabled => t!(ctx, "peek-disabled"),

@@ -23,7 +23,7 @@ pub(super) async fn shown(ctx: &Ctx, topic: &str, days: &[Day]) -> Result<Markup
     let errors = store
         .page_message_errors(topic, &with_errors, READ_MAX, SHOWN_MAX)
         .await?;
-    // What was dropped long ago is only counted.
+    // Of messages that were dropped long ago, only counts are left.
     if errors.is_empty() {
         return Ok(html! {});
     }

@@ -26,7 +26,8 @@ const CHANGED_BYTES_MAX: usize = 16_000;
 
 pub(super) async fn page(ctx: &Ctx, tab: &str) -> Result<Answer, Trouble> {
     let admin = ctx.viewer.administers();
-    // What would be removed takes long to count, and an entry of the audit that somebody reads stays where it is.
+    // Not kept up to date: counting what would be removed takes long, and entries of the audit must not move while somebody
+    // reads them.
     if !matches!(tab, "audit" | "retention") {
         ctx.beats_with(Beat::Cluster);
     }

@@ -419,7 +419,7 @@ fn range_of(index: usize, item: &str, reading: Reading) -> Result<Range, String>
         Some((from, to)) => (number_of(index, from, dialect)?, Some(number_of(index, to, dialect)?)),
         None => (number_of(index, range, dialect)?, None),
     };
-    // Whoever writes such a step wants it. Schedules that were accepted with it keep it.
+    // Whoever writes such a step expects it to have an effect. Schedules that were accepted with it keep it.
     if steps
         && dialect == CronDialect::Quartz
         && !reading.stored

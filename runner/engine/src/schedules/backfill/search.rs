@@ -47,8 +47,8 @@ impl Source {
     }
 }
 
-/// Free instants that the last round found beyond its number of runs. If a backfill has few active runs, looking up
-/// instants one by one would cost more than the runs.
+/// Free instants that the last round found, and for which it created no run because enough runs were active. A round looks
+/// up many instants at once: if a backfill has few active runs, looking them up one by one would cost more than the runs.
 ///
 /// They count as free for [`AHEAD_FOR`]. If somebody registers one meanwhile, [`BackfillRound::register`] notices that.
 /// Instants that are not free are always read again.

@@ -179,7 +179,7 @@ async fn latest(
             None => return Ok(made),
         }
     }
-    // The newest one, unless a group lacks it that has not skipped it.
+    // The newest of these instants. But if an upstream has not reached it and has not skipped it, the oldest of them.
     let newest = latests.iter().map(|entry| entry.1).max();
     let mut common = newest;
     for &(upstream, instant) in &latests {
@@ -362,7 +362,7 @@ pub(super) async fn next_instant(
         if nexts.is_empty() {
             return Ok(Some(last));
         }
-        // Before the last of them, they have none in common.
+        // They have no instant in common before the last of these.
         after = last - MICRO;
     }
     Ok(own)

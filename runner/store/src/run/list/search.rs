@@ -49,7 +49,8 @@ const COLUMNS: &str = "l.id, l.revision_id, l.resolution_id, l.group_id, l.trigg
 pub(super) struct Found {
     /// Newest first, up to as many as were wanted.
     pub(super) runs: Vec<Uuid>,
-    /// There were fewer, and it has stopped here: it has read nothing that was created before.
+    /// Set if the search stopped before it found as many as were wanted: it has read no run that was created before
+    /// this one.
     pub(super) stopped: Option<Uuid>,
 }
 

@@ -31,7 +31,8 @@ impl Here {
     }
 }
 
-/// Tabs in which somebody writes. They are not kept up to date: a spec may be long, and is not made again for each change.
+/// Tabs in which somebody writes. They are not kept up to date: a spec may be long, and creating it for each change
+/// would cost too much.
 const WRITTEN: [&str; 3] = ["spec", "run", "backfill"];
 
 /// Up to how many schedules the head says when they are due.
@@ -53,7 +54,7 @@ fn by_itself(ctx: &Ctx, here: &Here) -> Markup {
     }
 }
 
-/// How its newest run is or went. It is kept up to date where what is below it is too.
+/// The state of its newest run. It is kept up to date if the content below it is.
 fn newest(ctx: &Ctx, here: &Here, tab: &str) -> Markup {
     let shown = html! {
         @if let Some(run) = &here.newest { a href={ "/runs/" (run.id) } { span.hidden { (t!(ctx, "newest-run")) " " } (elements::state(ctx, run.state)) } }

@@ -68,9 +68,9 @@ fn of_cron(lang: Lang, text: &str, dialect: CronDialect) -> Option<String> {
     })
 }
 
-/// What comes more often than once a day, on each day.
+/// Words for expressions that fire several times on each day.
 fn of_hours(lang: Lang, minute: &str, hour: &str) -> Option<String> {
-    // `*/7` begins anew in each hour: its last step is another.
+    // `*/7` begins anew in each hour, so its last step is shorter than the others.
     let step = |field: &str, of: i64| {
         let step = field.strip_prefix("*/")?.parse::<i64>().ok()?;
         (step > 1 && of % step == 0).then_some(step)

@@ -32,7 +32,7 @@ struct Param {
     tasks: Vec<String>,
     /// What tasks get if the run is given nothing, as far as that is known before templates are rendered.
     presets: Vec<Value>,
-    /// Whether the script of a task that gets nothing then requires it.
+    /// Whether the script of a task requires it and the task gets no value otherwise.
     required: bool,
 }
 
@@ -173,7 +173,7 @@ pub(super) async fn page(ctx: &Ctx, here: &Here) -> Result<Answer, Trouble> {
     Answer::page(page)
 }
 
-/// What most runs are not given, folded unless something is written there, or is wrong there.
+/// The fields that most runs leave empty. They are folded unless one of them has a text or an error.
 fn options(ctx: &Ctx, asked: &Asked<'_>, form: &[(String, String)], trouble: Option<&Trouble>) -> Markup {
     let written = |name: &str| field(form, name).map(str::to_owned);
     let wrong = |name: &str| trouble.and_then(|trouble| trouble.of_field(&format!("/{name}")));
