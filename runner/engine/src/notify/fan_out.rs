@@ -274,7 +274,7 @@ impl Notifier {
             },
             Event::Callback => {
                 let run = notice.run.and_then(|run| known.runs.get(&run.0));
-                match run.and_then(|run| run.callback.as_deref()) {
+                match run.and_then(|run| run.terms.callback.as_deref()) {
                     Some(target) => vec![of_channel(target)],
                     None => Vec::new(),
                 }
@@ -315,8 +315,8 @@ impl Notifier {
         };
         if let Some(run) = run {
             facts.state = Some(run.state.to_string());
-            facts.trigger = Some(run.trigger.to_string());
-            facts.logical_time = Some(instant(run.logical_time));
+            facts.trigger = Some(run.terms.trigger.to_string());
+            facts.logical_time = Some(instant(run.terms.logical_time));
             if notice.event == Event::Callback || notice.event == Event::Rule(NotifyEvent::Failed) {
                 facts.error = run.error.as_deref().map(short);
             }

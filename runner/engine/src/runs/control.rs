@@ -3,7 +3,6 @@
 use std::collections::hash_map::Entry;
 use std::sync::Arc;
 
-use heddle_domain::backfill::Urgency;
 use heddle_domain::id::RunId;
 use heddle_domain::run::{Actions, Control, Event, Refused, TaskKey};
 use heddle_domain::spec::SubmissionSpec;
@@ -12,7 +11,7 @@ use heddle_domain::{Faults, Name, Time};
 use heddle_store::StoreError;
 use heddle_store::change::By;
 use heddle_store::live::{Audited, Completion, Grant, LiveRun, RunFacts, RunWrite};
-use heddle_store::run::RunRow;
+use heddle_store::run::{RunRow, RunTerms};
 use serde_json::{Value, json};
 
 use crate::node::signals::Signal;
@@ -251,21 +250,14 @@ impl Engine {
             Some(id) if !active_scripts => self.runs.node.catalog.resolution(id, &revision).await?,
             _ => self.runs.node.catalog.resolve(&revision).await?,
         };
-        let layout = Layout {
+        let terms = RunTerms {
             trigger: Trigger::Rerun,
-            urgency: Urgency::Given(row.priority),
-            logical_time: row.logical_time,
-            interval: (row.interval_start, row.interval_end),
-            params: row.params.clone(),
-            task_params: row.task_params.clone(),
-            labels: row.labels.clone(),
             key: None,
-            dedupe: None,
-            callback: row.callback.clone(),
             source: Some(row.id),
             created_by: Some(actor.to_owned()),
-            parent: None,
+            ..row.terms.clone()
         };
+        let layout = Layout::of_terms(terms);
         let now = self.runs.now();
         let (mut run, context) = self.runs.lay_out(&revision, &resolution, layout, now);
         let id = run.id;
@@ -358,7 +350,7 @@ impl Runs {
             None => self.node.catalog.resolve(&revision).await?,
         };
         Ok(Arc::new(RunContext {
-            facts: facts_of(&row),
+            facts: RunFacts::of_row(&row),
             revision,
             resolution,
             maps: Default::default(),
@@ -692,25 +684,4 @@ pub fn not_cleared(state: RunState) -> String {
         "the run is {state}; a task run can be cleared only after its run has ended. Cancel the run first, or retry \
         the task run or override its state"
     )
-}
-
-pub(crate) fn facts_of(row: &RunRow) -> RunFacts {
-    RunFacts {
-        id: RunId(row.id),
-        group_id: row.group_id,
-        revision_id: row.revision_id,
-        resolution_id: row.resolution_id,
-        trigger: row.trigger,
-        priority: row.priority,
-        logical_time: row.logical_time,
-        interval: (row.interval_start, row.interval_end),
-        params: row.params.clone(),
-        task_params: row.task_params.clone(),
-        key: row.key.clone(),
-        created_at: row.created_at,
-        deadline_at: row.deadline_at,
-        has_parent: row.parent_run.is_some(),
-        source: row.source,
-        callback: row.callback.is_some(),
-    }
 }

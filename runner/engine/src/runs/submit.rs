@@ -21,7 +21,7 @@ use heddle_domain::spec::{Dedupe, SubmissionSpec};
 use heddle_domain::state::{RunState, Trigger};
 use heddle_domain::{Faults, Name, Time};
 use heddle_store::live::{Created, NewRun, QueueRow, ReadyRow, RunFacts};
-use heddle_store::run::RunRow;
+use heddle_store::run::{RunRow, RunTerms};
 use serde_json::{Map, Value, json};
 use sha2::{Digest, Sha256};
 use tokio::sync::Semaphore;
@@ -137,22 +137,11 @@ fn row_of(run: &NewRun, context: &RunContext) -> RunRow {
         revision_id: run.revision_id,
         resolution_id: run.resolution_id,
         state: run.state,
-        trigger: run.trigger,
-        priority: run.priority,
-        logical_time: run.logical_time,
-        interval_start: run.interval.0,
-        interval_end: run.interval.1,
-        params: run.params.clone(),
-        task_params: run.task_params.clone(),
-        labels: run.labels.clone(),
-        key: run.key.clone(),
-        callback: run.callback.clone(),
+        terms: run.terms.clone(),
         created_at: run.created_at,
         started_at: (run.state != RunState::Waiting).then_some(run.created_at),
         deadline_at: run.deadline_at,
         parent_run: run.parent.map(|parent| parent.0.0),
-        source: run.source,
-        created_by: run.created_by.clone(),
         reopened_at: None,
         waiting_for: run.waiting_for.clone(),
         skipped: None,
@@ -213,7 +202,7 @@ impl Commits for Submissions {
 
     /// Somebody's open transaction may hold the same key, or the same params.
     fn may_wait(request: &Request) -> bool {
-        request.run.key.is_some() || request.run.dedupe.is_some()
+        request.run.terms.key.is_some() || request.run.dedupe.is_some()
     }
 }
 
@@ -319,24 +308,22 @@ impl Runs {
             let hash = dedupe_hash(&spec.params, &spec.task_params_value());
             (hash, dedupe == Dedupe::ParamsKept)
         });
-        let task_params = (!spec.task_params.is_empty()).then(|| spec.task_params_value().to_string());
-        let labels = labels_of(&revision, &spec.labels);
-        let request = Layout {
+        let urgency = spec.priority.map_or(urgency, Urgency::Given);
+        let terms = RunTerms {
             trigger,
-            urgency: spec.priority.map_or(urgency, Urgency::Given),
+            priority: urgency.priority(revision.plan.spec.priority),
             logical_time,
             interval: revision.calendar.data_interval(logical_time),
+            task_params: (!spec.task_params.is_empty()).then(|| spec.task_params_value().to_string()),
             params: Value::Object(spec.params).to_string(),
-            task_params,
-            labels,
+            labels: labels_of(&revision, &spec.labels),
             key: spec.key,
-            dedupe,
             callback,
             source,
             created_by: by,
-            parent,
         };
-        Ok(self.lay_out(&revision, &group.resolution, request, now))
+        let layout = Layout { terms, dedupe, parent };
+        Ok(self.lay_out(&revision, &group.resolution, layout, now))
     }
 
     /// The URL, or the stored name of the channel, if it can be called, as far as that is known without a call.
@@ -386,47 +373,31 @@ impl Runs {
         &self,
         revision: &Arc<Revision>,
         resolution: &Arc<Resolution>,
-        request: Layout,
+        layout: Layout,
         now: Time,
     ) -> (NewRun, Arc<RunContext>) {
-        let id = self.node.new_run_id(now);
-        let plan = &revision.plan;
-        let sourced = request.source.is_some();
-        let gated = revision.is_gated(request.trigger, sourced);
-        let follows = revision.follows(request.trigger);
-        let deadline_at = plan.deadline.map(|span| now + span.chrono());
+        let Layout { terms, dedupe, parent } = layout;
+        let gated = revision.is_gated(terms.trigger, terms.source.is_some());
+        let follows = revision.follows(terms.trigger);
         let mut run = NewRun {
-            id,
+            id: self.node.new_run_id(now),
             group_id: revision.group_id,
             revision_id: revision.id,
             resolution_id: Some(resolution.id),
             state: RunState::Waiting,
-            trigger: request.trigger,
-            priority: request.urgency.priority(plan.spec.priority),
-            logical_time: request.logical_time,
-            interval: request.interval,
-            params: request.params,
-            task_params: request.task_params,
-            labels: request.labels,
-            key: request.key,
-            dedupe: request.dedupe,
-            callback: request.callback,
+            instant: matches!(terms.trigger, Trigger::Schedule | Trigger::Upstream | Trigger::Backfill),
+            terms,
+            dedupe,
             created_at: now,
-            deadline_at,
-            parent: request.parent.map(|(run, at, _)| (run, at)),
-            parent_due: request.parent.and_then(|(_, _, due)| due),
-            source: request.source,
-            created_by: request.created_by,
+            deadline_at: revision.plan.deadline.map(|span| now + span.chrono()),
+            parent: parent.map(|(run, at, _)| (run, at)),
+            parent_due: parent.and_then(|(_, _, due)| due),
             waiting_for: gated.then(|| if follows { json!([]) } else { json!({"turn": true}) }),
             progress: revision.waiting.clone(),
             ready: Vec::new(),
             queued: Vec::new(),
             gated,
             follows,
-            instant: matches!(
-                request.trigger,
-                Trigger::Schedule | Trigger::Upstream | Trigger::Backfill
-            ),
             announces_start: false,
             audited: None,
         };
@@ -445,39 +416,30 @@ impl Runs {
 
 /// A run that has been checked.
 pub(crate) struct Layout {
-    pub(crate) trigger: Trigger,
-    pub(crate) urgency: Urgency,
-    pub(crate) logical_time: Time,
-    pub(crate) interval: (Time, Time),
-    pub(crate) params: String,
-    pub(crate) task_params: Option<String>,
-    pub(crate) labels: Option<Value>,
-    pub(crate) key: Option<String>,
-    pub(crate) dedupe: Option<(Vec<u8>, bool)>,
-    pub(crate) callback: Option<String>,
-    pub(crate) source: Option<Uuid>,
-    pub(crate) created_by: Option<String>,
-    pub(crate) parent: Option<(RunId, AttemptKey, Option<Time>)>,
+    pub(crate) terms: RunTerms,
+    /// See [`NewRun::dedupe`].
+    dedupe: Option<(Vec<u8>, bool)>,
+    /// See [`Submission::parent`].
+    parent: Option<(RunId, AttemptKey, Option<Time>)>,
 }
 
 impl Layout {
-    /// A run of a schedule, a backfill or an upstream: nothing is given but its time.
-    pub(crate) fn of_time(trigger: Trigger, revision: &Revision, logical_time: Time, interval: (Time, Time)) -> Self {
+    /// A run that is no sub-run, and may have the params of other runs.
+    pub(crate) fn of_terms(terms: RunTerms) -> Self {
         Self {
-            trigger,
-            urgency: Urgency::Usual,
-            logical_time,
-            interval,
-            params: "{}".to_owned(),
-            task_params: None,
-            labels: labels_of(revision, &Default::default()),
-            key: None,
+            terms,
             dedupe: None,
-            callback: None,
-            source: None,
-            created_by: None,
             parent: None,
         }
+    }
+
+    /// A run of a schedule, a backfill or an upstream: nothing is given but its time.
+    pub(crate) fn of_time(trigger: Trigger, revision: &Revision, logical_time: Time, interval: (Time, Time)) -> Self {
+        Self::of_terms(RunTerms {
+            priority: Urgency::Usual.priority(revision.plan.spec.priority),
+            labels: labels_of(revision, &Default::default()),
+            ..RunTerms::of_time(trigger, logical_time, interval)
+        })
     }
 }
 
