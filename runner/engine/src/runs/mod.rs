@@ -9,6 +9,7 @@ pub(crate) mod apply;
 pub(crate) mod aside;
 pub(crate) mod batch_run;
 pub(crate) mod bulk;
+pub(crate) mod check;
 pub(crate) mod claimer;
 pub(crate) mod contexts;
 pub(crate) mod control;
