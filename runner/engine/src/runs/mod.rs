@@ -40,6 +40,7 @@ pub(crate) mod scripts;
 pub(crate) mod single_task;
 pub(crate) mod starts;
 pub(crate) mod submit;
+pub(crate) mod task_control;
 pub mod trace;
 pub(crate) mod transition;
 pub(crate) mod unclaimed;
