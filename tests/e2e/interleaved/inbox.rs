@@ -5,7 +5,7 @@ use heddle_domain::Clock;
 use heddle_domain::run::TaskKey;
 use heddle_domain::state::{RunState, Trigger};
 use heddle_store::Store;
-use heddle_store::live::{Completion, NewRun, RunWrite, Take};
+use heddle_store::live::{Completion, RunWrite, Take};
 use heddle_store::upstream::{LinkEvent, Noted, Success};
 use heddle_tests::eventually;
 use tokio_postgres::Client;
@@ -271,13 +271,9 @@ async fn gates_that_are_vacant() {
     let mut completion = begin(&store, 7).await;
     completion.hold_gates(&all).await.unwrap();
     assert_eq!(completion.vacant_gates(&all).await.unwrap(), [5]);
-    completion
-        .create(&[NewRun {
-            trigger: Trigger::Upstream,
-            ..new_run(6, 5)
-        }])
-        .await
-        .unwrap();
+    let mut follower = new_run(6, 5);
+    follower.terms.trigger = Trigger::Upstream;
+    completion.create(&[follower]).await.unwrap();
     let mut next = begin(&store, 8).await;
     let asked = async {
         next.hold_gates(&[5]).await.unwrap();

@@ -164,15 +164,17 @@ async fn runs_that_may_be_there() {
     let (_world, store, sql, _) = set_up().await;
     let group = group(&sql, "g").await;
     let at = Wall.now();
-    let keyed = |number: u128| NewRun {
-        key: Some("k".into()),
-        ready: vec![ReadyRow::new(first(), 1, None)],
-        ..new_run(number, group)
+    let keyed = |number: u128| {
+        let mut run = new_run(number, group);
+        run.terms.key = Some("k".into());
+        run.ready = vec![ReadyRow::new(first(), 1, None)];
+        run
     };
-    let of_instant = |number: u128| NewRun {
-        instant: true,
-        logical_time: at,
-        ..new_run(number, group)
+    let of_instant = |number: u128| {
+        let mut run = new_run(number, group);
+        run.terms.logical_time = at;
+        run.instant = true;
+        run
     };
     let making = |run: NewRun| {
         let store = store.clone();

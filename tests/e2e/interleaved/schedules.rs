@@ -4,7 +4,6 @@ use chrono::TimeDelta;
 use heddle_domain::{Clock, Time};
 use heddle_store::Store;
 use heddle_store::backfill::{BackfillAction, BackfillChange, BackfillRow, Moved};
-use heddle_store::live::NewRun;
 use heddle_store::schedule::MovedSchedule;
 use tokio_postgres::Client;
 use uuid::Uuid;
@@ -202,11 +201,9 @@ async fn instants() {
 fn step(store: &Store, row: &BackfillRow, number: u128, day: i64) -> tokio::task::JoinHandle<Option<(bool, Time)>> {
     let (store, row) = (store.clone(), row.clone());
     tokio::spawn(async move {
-        let run = NewRun {
-            logical_time: instant(day),
-            source: Some(BACKFILL),
-            ..new_run(number, row.group_id)
-        };
+        let mut run = new_run(number, row.group_id);
+        run.terms.logical_time = instant(day);
+        run.terms.source = Some(BACKFILL);
         store.step_backfill(&row, &run, 7).await.expect("an answer")
     })
 }

@@ -26,7 +26,7 @@ use super::params::params_of;
 use super::{Messages, POLL_EVERY};
 use crate::node::signals::Signal;
 use crate::runs::batch_run::failed_of;
-use crate::runs::submit::PARAMS_BYTES_MAX;
+use crate::runs::check::PARAMS_BYTES_MAX;
 use crate::{EngineError, Submission, SubmitError};
 
 /// The maximum size of a batch for a queue: its messages as JSON, with the topic's name, must fit into the params of a

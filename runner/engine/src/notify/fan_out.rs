@@ -1,4 +1,4 @@
-//! From notices to notifications: who is told what, and whether alone or in a digest.
+//! From notices to notifications: what they say (`draft.rs`) is told alone or in a digest.
 //!
 //! The objects that notices are about are read first, outside of any transaction. Then one transaction, on one node at
 //! a time, deletes the notices and writes what follows from them. Another node may have deleted some in between: only
@@ -9,54 +9,30 @@ use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::sync::Arc;
 
 use heddle_domain::id::RunId;
+use heddle_domain::notify::Event;
 use heddle_domain::notify::channel::ChannelSpec;
-use heddle_domain::notify::message::{
-    ERROR_MAX_CHARS, Entry, Facts, LINE_MAX_CHARS, LOG_LINES_MAX, SUBJECT_MAX_CHARS, bounded, one_line,
-};
-use heddle_domain::notify::rules::{Reach, targets};
+use heddle_domain::notify::message::{Entry, Facts, LINE_MAX_CHARS, LOG_LINES_MAX, one_line};
 use heddle_domain::notify::storm::{Pace, Verdict, Window, judge};
-use heddle_domain::notify::{Event, message};
 use heddle_domain::run::AttemptKey;
-use heddle_domain::spec::{DeadlineAction, Misfire, NotifyEvent, OnFailure};
+use heddle_domain::spec::NotifyEvent;
 use heddle_domain::{Chain, Time, hex};
-use heddle_store::notice::{FailedAttempt, NoticeRow};
+use heddle_store::notice::NoticeRow;
 use heddle_store::notification::destination_of_url;
 use heddle_store::outbox::{FanOut, NewNotification, StormKey, gather};
-use heddle_store::run::{RunFilter, RunRow};
+use heddle_store::run::RunFilter;
 use sha2::{Digest, Sha256};
 use uuid::Uuid;
 
 use super::count::Way;
-use super::{Notifier, instant, send::is_url};
+use super::draft::{Draft, Known, task_name};
+use super::{Notifier, send::is_url};
 use crate::EngineError;
-use crate::node::catalog::Revision;
 use crate::node::group_commit::is_passing;
 
 /// How many notices one transaction takes.
 const BATCH_MAX: usize = 200;
 /// The maximum bytes of a run in a callback; from a larger one the outputs are left out.
 const PAYLOAD_MAX_BYTES: usize = 4 * 1024 * 1024;
-
-/// What is known of the subjects of notices.
-struct Known {
-    revisions: HashMap<i64, Arc<Revision>>,
-    runs: HashMap<Uuid, RunRow>,
-    failures: HashMap<i64, FailedAttempt>,
-    payloads: HashMap<i64, String>,
-    next: HashMap<i64, Time>,
-    channels: BTreeMap<String, ChannelSpec>,
-    reach: BTreeMap<String, Reach>,
-}
-
-/// One notice on its way to one channel.
-struct Draft<'a> {
-    notice: &'a NoticeRow,
-    channel: String,
-    recipients: Vec<String>,
-    facts: Facts,
-    /// Why it cannot be told, if it cannot.
-    failed: Option<String>,
-}
 
 /// A digest that grows.
 struct Growing {
@@ -253,94 +229,6 @@ impl Notifier {
         Ok(vain)
     }
 
-    /// Who is told of a notice, and what.
-    fn drafts<'a>(&self, known: &Known, notice: &'a NoticeRow) -> Vec<Draft<'a>> {
-        let facts = self.facts(known, notice);
-        let draft = |channel: String, recipients: Vec<String>| Draft {
-            failed: missing(known, &channel, &recipients, self.config.mail_dir.is_some()),
-            notice,
-            channel,
-            recipients,
-            facts: facts.clone(),
-        };
-        let of_channel = |channel: &str| match known.reach.get(channel) {
-            Some(Reach::Mail(addresses)) => draft(channel.to_owned(), addresses.clone()),
-            _ => draft(channel.to_owned(), Vec::new()),
-        };
-        match notice.event {
-            Event::Script => match &notice.said {
-                Some((channel, ..)) => vec![of_channel(channel)],
-                None => Vec::new(),
-            },
-            Event::Callback => {
-                let run = notice.run.and_then(|run| known.runs.get(&run.0));
-                match run.and_then(|run| run.callback.as_deref()) {
-                    Some(target) => vec![of_channel(target)],
-                    None => Vec::new(),
-                }
-            }
-            Event::Test => Vec::new(),
-            Event::Rule(_) => {
-                let Some(revision) = notice.revision_id.and_then(|id| known.revisions.get(&id)) else {
-                    return Vec::new();
-                };
-                targets(&revision.plan.spec, &notice.notice, &known.reach)
-                    .by_channel()
-                    .into_iter()
-                    .map(|(channel, recipients)| draft(channel, recipients))
-                    .collect()
-            }
-        }
-    }
-
-    /// The facts about an event.
-    fn facts(&self, known: &Known, notice: &NoticeRow) -> Facts {
-        let revision = notice.revision_id.and_then(|id| known.revisions.get(&id));
-        let run = notice.run.and_then(|run| known.runs.get(&run.0));
-        let group = match (revision, run) {
-            (Some(revision), _) => Some(revision.group_name.clone()),
-            (None, Some(run)) => Some(run.group_name.clone()),
-            (None, None) => None,
-        };
-        let mut facts = Facts {
-            event: notice.event.as_str().to_owned(),
-            at: instant(notice.at),
-            group,
-            run: notice.run.map(|run| run.to_string()),
-            task: task_name(known, notice),
-            item: notice.notice.item,
-            about: notice.about.clone(),
-            count: 1,
-            ..Facts::default()
-        };
-        if let Some(run) = run {
-            facts.state = Some(run.state.to_string());
-            facts.trigger = Some(run.trigger.to_string());
-            facts.logical_time = Some(instant(run.logical_time));
-            if notice.event == Event::Callback || notice.event == Event::Rule(NotifyEvent::Failed) {
-                facts.error = run.error.as_deref().map(short);
-            }
-            facts.link = Some(format!("{}/runs/{}", self.config.public_url, run.id));
-        } else if let Some(group) = &facts.group {
-            facts.link = Some(format!("{}/groups/{group}", self.config.public_url));
-        }
-        if let Some(failed) = known.failures.get(&notice.id) {
-            if notice.notice.task.is_some() || facts.error.is_none() {
-                facts.error = Some(short(&failed.message));
-            }
-            facts.error_kind = failed.kind.map(|kind| kind.to_string());
-            facts.attempt = Some(failed.at.attempt);
-        }
-        if let Some((_, subject, body)) = &notice.said {
-            facts.said = Some(one_line(subject, SUBJECT_MAX_CHARS));
-            facts.body = Some(bounded(body, message::TEXT_MAX_BYTES).to_owned());
-        }
-        if let (Event::Rule(event), Some(revision)) = (notice.event, revision) {
-            facts.next = next(event, notice, revision, run, known.next.get(&revision.group_id));
-        }
-        facts
-    }
-
     /// Decides what is told alone and what is gathered, and writes it.
     async fn write_drafts(
         &self,
@@ -478,22 +366,6 @@ fn has_failed(event: Event) -> bool {
     matches!(event, Event::Rule(NotifyEvent::Failed | NotifyEvent::Retrying))
 }
 
-fn short(text: &str) -> String {
-    match text.char_indices().nth(ERROR_MAX_CHARS) {
-        Some((end, _)) => format!("{}…", &text[..end]),
-        None => text.to_owned(),
-    }
-}
-
-fn task_name(known: &Known, notice: &NoticeRow) -> Option<String> {
-    let revision_id = match notice.revision_id {
-        Some(id) => id,
-        None => known.runs.get(&notice.run?.0)?.revision_id,
-    };
-    let task = known.revisions.get(&revision_id)?.plan.task(notice.notice.task?)?;
-    Some(task.name.as_str().to_owned())
-}
-
 /// What has recovered: a group's task by its name, or its runs by an empty one.
 fn recovered_from(known: &Known, notice: &NoticeRow) -> Result<(i64, String), EngineError> {
     let lacks = |what: &str| EngineError::unreadable(format!("the {what} of notice {} is not known", notice.id));
@@ -502,28 +374,6 @@ fn recovered_from(known: &Known, notice: &NoticeRow) -> Result<(i64, String), En
         None => String::new(),
     };
     Ok((notice.group_id.ok_or_else(|| lacks("group"))?, task))
-}
-
-/// Why a channel cannot be told anything.
-fn missing(known: &Known, channel: &str, recipients: &[String], writes_files: bool) -> Option<String> {
-    if is_url(channel) {
-        return None;
-    }
-    match known.channels.get(channel) {
-        None if recipients.is_empty() => Some(format!("there is no channel `{channel}`")),
-        None => Some("there is no email channel to send to these addresses".to_owned()),
-        Some(ChannelSpec { smtp: None, .. })
-            if matches!(known.reach.get(channel), Some(Reach::Mail(_))) && !writes_files =>
-        {
-            Some(format!(
-                "the channel `{channel}` has no `smtp`; only `heddle dev` writes mails into files"
-            ))
-        }
-        Some(_) if matches!(known.reach.get(channel), Some(Reach::Mail(_))) && recipients.is_empty() => {
-            Some(format!("there is no recipient: the channel `{channel}` has no `to`"))
-        }
-        Some(_) => None,
-    }
 }
 
 /// How a notification that cannot be told is counted.
@@ -576,56 +426,4 @@ fn entry_of(facts: &Facts) -> Entry {
             .or(facts.about.as_deref())
             .map(|error| one_line(error, LINE_MAX_CHARS / 2)),
     }
-}
-
-/// What will happen next, in a sentence.
-fn next(
-    event: NotifyEvent,
-    notice: &NoticeRow,
-    revision: &Revision,
-    run: Option<&RunRow>,
-    due: Option<&Time>,
-) -> Option<String> {
-    let plan = &revision.plan;
-    let next_run = match due {
-        Some(due) => format!("The group's next run is due at {}.", instant(*due)),
-        None => "The group has no scheduled next run.".to_owned(),
-    };
-    Some(match event {
-        NotifyEvent::Failed if notice.notice.task.is_none() => {
-            format!("This run stays failed until somebody restarts it or overrides its state. {next_run}")
-        }
-        NotifyEvent::Failed => {
-            let going = run.is_some_and(|run| !run.state.is_final());
-            match (going, plan.on_failure) {
-                (true, OnFailure::Stop) => "Tasks of this run that have not started are cancelled.".to_owned(),
-                (true, OnFailure::Continue) => {
-                    "The run continues with the tasks that do not depend on this task.".to_owned()
-                }
-                (false, _) => {
-                    format!("It is not retried until somebody retries it or overrides its state. {next_run}")
-                }
-            }
-        }
-        NotifyEvent::Retrying => {
-            let (attempt, due) = (notice.notice.attempt?, instant(notice.notice.due?));
-            format!("Attempt {attempt} begins at {due}.")
-        }
-        NotifyEvent::DeadlineMissed => match plan.deadline_action {
-            DeadlineAction::Cancel => "The run is cancelled.".to_owned(),
-            DeadlineAction::Alert => "The run continues.".to_owned(),
-        },
-        NotifyEvent::ScheduleMissed => {
-            let schedule = notice.about.as_ref().and_then(|name| revision.schedules.get(name));
-            let made = match schedule.map(|schedule| schedule.misfire()) {
-                Some(Misfire::All) => "One run is created for each missed instant.",
-                Some(Misfire::Skip) => "No runs are created for the missed instants.",
-                _ => "One run is created for the missed instants, with the latest of them as its logical time.",
-            };
-            format!("{made} {next_run}")
-        }
-        NotifyEvent::Skipped => format!("The skipped run is not made up. {next_run}"),
-        NotifyEvent::QueueStalled => "It waits until a worker claims it or its `queue_timeout` has passed.".to_owned(),
-        NotifyEvent::Started | NotifyEvent::Succeeded | NotifyEvent::Recovered => return None,
-    })
 }

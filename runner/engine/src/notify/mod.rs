@@ -3,9 +3,10 @@
 //! # The story
 //!
 //! A run's transaction writes notices ([`heddle_store::notice`]). This service ticks when it is signalled, when the
-//! next notification is due, and every second. First it turns notices into notifications (`fan_out.rs`), which one node
-//! at a time does in small transactions. Then it takes notifications that are due and sends each in its own async task
-//! (`send.rs`): by SMTP (`mail.rs`), as a webhook (`post.rs`, `sign.rs`), or to a chat's robot (`chat.rs`).
+//! next notification is due, and every second. First it turns notices into notifications (`draft.rs`, `fan_out.rs`),
+//! which one node at a time does in small transactions. Then it takes notifications that are due and sends each in its
+//! own async task (`send.rs`): by SMTP (`mail.rs`), as a webhook (`post.rs`, `sign.rs`), or to a chat's robot
+//! (`chat.rs`).
 //!
 //! None of this delays a run: the run's only cost is the insert of its notices, if somebody wants to be told.
 //!
@@ -24,6 +25,7 @@
 mod answers;
 mod chat;
 mod count;
+mod draft;
 mod failure;
 mod fan_out;
 mod in_hand;

@@ -1,18 +1,18 @@
-//! Controls of runs and task runs by operators. Each is one transaction over one run: lock, decide, write.
+//! Controls of runs by operators. Each is one transaction over one run: lock, decide, write. Controls of its task runs
+//! (`task_control.rs`) end as those of runs do.
 
 use std::collections::hash_map::Entry;
 use std::sync::Arc;
 
-use heddle_domain::backfill::Urgency;
 use heddle_domain::id::RunId;
 use heddle_domain::run::{Actions, Control, Event, Refused, TaskKey};
 use heddle_domain::spec::SubmissionSpec;
 use heddle_domain::state::{RunState, TaskState, Trigger};
-use heddle_domain::{Faults, Name, Time};
+use heddle_domain::{Faults, Time};
 use heddle_store::StoreError;
 use heddle_store::change::By;
 use heddle_store::live::{Audited, Completion, Grant, LiveRun, RunFacts, RunWrite};
-use heddle_store::run::RunRow;
+use heddle_store::run::{RunRow, RunTerms};
 use serde_json::{Value, json};
 
 use crate::node::signals::Signal;
@@ -20,7 +20,7 @@ use crate::runs::apply::After;
 use crate::runs::batch_run::check_again;
 use crate::runs::starts::complete;
 use crate::runs::submit::Layout;
-use crate::runs::transition::{NoTransition, Snapshot, Transition, progress_of};
+use crate::runs::transition::{NoTransition, Snapshot, Transition};
 use crate::{Engine, EngineError, RunContext, Runs, SubmitError, UseCase};
 
 /// Why a control did nothing.
@@ -60,33 +60,21 @@ pub enum BulkAction {
     Override(RunState, String),
 }
 
-/// A task run that is to run again within a run that has ended.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Clear {
-    pub task: Name,
-    /// An item of a mapped task; `None`: all of it.
-    pub item: Option<u32>,
-    /// Whether all tasks that depend on it run again too.
-    pub downstream: bool,
-    /// Why; may be empty.
-    pub reason: String,
-}
-
-/// The state that an operator sets, and why.
-struct TaskOverride<'a> {
-    state: TaskState,
-    output: Option<String>,
-    reason: &'a str,
-    actor: &'a str,
+/// The state of a task run that an operator sets, and why.
+pub(super) struct TaskOverride<'a> {
+    pub(super) state: TaskState,
+    pub(super) output: Option<String>,
+    pub(super) reason: &'a str,
+    pub(super) actor: &'a str,
 }
 
 /// The audit entry of a control.
-struct Noted<'a> {
-    actor: &'a str,
-    action: &'static str,
+pub(super) struct Noted<'a> {
+    pub(super) actor: &'a str,
+    pub(super) action: &'static str,
     /// If it is about a task run: its state before and after.
-    task: Option<(Value, Value)>,
-    reason: Option<&'a str>,
+    pub(super) task: Option<(Value, Value)>,
+    pub(super) reason: Option<&'a str>,
 }
 
 /// The state of a run, for the audit.
@@ -195,40 +183,6 @@ impl Engine {
         Box::pin(self.runs.control(run, action, actor))
     }
 
-    /// Sets the state of a task run, with a reason.
-    pub fn set_task_state<'a>(
-        &'a self,
-        run: RunId,
-        key: TaskKey,
-        state: TaskState,
-        output: Option<String>,
-        reason: &'a str,
-        actor: &'a str,
-    ) -> UseCase<'a, Result<(), ControlError>> {
-        let task_override = TaskOverride {
-            state,
-            output,
-            reason,
-            actor,
-        };
-        Box::pin(self.runs.control_task(run, key, Some(task_override), actor))
-    }
-
-    /// Retries a failed or retrying task run at once.
-    pub fn retry_task<'a>(&'a self, run: RunId, key: TaskKey, actor: &'a str) -> UseCase<'a, Result<(), ControlError>> {
-        Box::pin(self.runs.control_task(run, key, None, actor))
-    }
-
-    /// Runs a task run of an ended run again; with `downstream`, also all that depend on it.
-    pub fn clear_task<'a>(
-        &'a self,
-        run: RunId,
-        clear: &'a Clear,
-        actor: &'a str,
-    ) -> UseCase<'a, Result<(), ControlError>> {
-        Box::pin(self.runs.retried(move || self.runs.clear_once(run, clear, actor)))
-    }
-
     /// Whether runs of a group can be repeated: they carry no batches of messages, and the group has not been deleted,
     /// and is enabled unless `force` is given.
     pub async fn check_rerun(&self, group_id: i64, name: &str, force: bool) -> Result<(), SubmitError> {
@@ -251,21 +205,14 @@ impl Engine {
             Some(id) if !active_scripts => self.runs.node.catalog.resolution(id, &revision).await?,
             _ => self.runs.node.catalog.resolve(&revision).await?,
         };
-        let layout = Layout {
+        let terms = RunTerms {
             trigger: Trigger::Rerun,
-            urgency: Urgency::Given(row.priority),
-            logical_time: row.logical_time,
-            interval: (row.interval_start, row.interval_end),
-            params: row.params.clone(),
-            task_params: row.task_params.clone(),
-            labels: row.labels.clone(),
             key: None,
-            dedupe: None,
-            callback: row.callback.clone(),
             source: Some(row.id),
             created_by: Some(actor.to_owned()),
-            parent: None,
+            ..row.terms.clone()
         };
+        let layout = Layout::of_terms(terms);
         let now = self.runs.now();
         let (mut run, context) = self.runs.lay_out(&revision, &resolution, layout, now);
         let id = run.id;
@@ -301,17 +248,8 @@ impl Runs {
         self.retried(|| self.control_once(run, action, actor)).await
     }
 
-    async fn control_task(
-        self: &Arc<Self>,
-        run: RunId,
-        key: TaskKey,
-        set: Option<TaskOverride<'_>>,
-        actor: &str,
-    ) -> Result<(), ControlError> {
-        self.retried(|| self.task_event(run, key, set.as_ref(), actor)).await
-    }
-
-    async fn retried<F, Fut>(&self, once: F) -> Result<(), ControlError>
+    /// Tries a control again after conflicts with other transactions.
+    pub(super) async fn retried<F, Fut>(&self, once: F) -> Result<(), ControlError>
     where
         F: Fn() -> Fut,
         Fut: Future<Output = Result<(), ControlError>>,
@@ -328,7 +266,7 @@ impl Runs {
     }
 
     /// The context of a run that is locked for a control, which completes it if nobody has (`starts.rs`).
-    async fn context_of_live(
+    pub(super) async fn context_of_live(
         &self,
         completion: &mut Completion,
         run: RunId,
@@ -358,7 +296,7 @@ impl Runs {
             None => self.node.catalog.resolve(&revision).await?,
         };
         Ok(Arc::new(RunContext {
-            facts: facts_of(&row),
+            facts: RunFacts::of_row(&row),
             revision,
             resolution,
             maps: Default::default(),
@@ -412,7 +350,7 @@ impl Runs {
         clippy::too_many_arguments,
         reason = "what every control ends with, distinguished by name"
     )]
-    async fn finish_control(
+    pub(super) async fn finish_control(
         self: &Arc<Self>,
         mut completion: Completion,
         run: RunId,
@@ -492,100 +430,6 @@ impl Runs {
         self.contexts.remove(&run);
         self.acted(after);
         Ok(())
-    }
-
-    async fn task_event(
-        self: &Arc<Self>,
-        run: RunId,
-        key: TaskKey,
-        task_override: Option<&TaskOverride<'_>>,
-        actor: &str,
-    ) -> Result<(), ControlError> {
-        let mut completion = self.node.completion("control_task").await?;
-        let mut live = completion
-            .lock_one(run, true)
-            .await?
-            .ok_or(ControlError::NotFound("run"))?;
-        let context = self.context_of_live(&mut completion, run, &mut live).await?;
-        let progress = progress_of(run, &live.progress)?;
-        let Some(before) = progress.state(key) else {
-            return Err(ControlError::NotFound("task run"));
-        };
-        let event = match task_override {
-            None => {
-                check_again(&context.revision.group_name).map_err(ControlError::Refused)?;
-                Event::RetryNow(key)
-            }
-            Some(set) => Event::Override {
-                key,
-                state: set.state,
-                bytes_before: joined_bytes(&mut completion, run, key, before).await?,
-                bytes_after: set.output.as_deref().unwrap_or("null").len() as u64,
-            },
-        };
-        let named = |state: TaskState| {
-            let name = context.revision.plan.task(key.task).map(|task| task.name.as_str());
-            json!({"name": name, "item": key.item, "state": state})
-        };
-        let noted = Noted {
-            actor,
-            action: if task_override.is_some() { "override" } else { "retry" },
-            task: Some((
-                named(before),
-                named(task_override.map_or(TaskState::Ready, |set| set.state)),
-            )),
-            reason: task_override.map(|set| set.reason),
-        };
-        let set = task_override.map(|set| (key, set));
-        self.finish_control(completion, run, &live, &context, event, None, Some(noted), set)
-            .await
-    }
-
-    async fn clear_once(self: &Arc<Self>, run: RunId, clear: &Clear, actor: &str) -> Result<(), ControlError> {
-        let mut completion = self.node.completion("clear").await?;
-        let mut live = completion
-            .lock_one(run, true)
-            .await?
-            .ok_or(ControlError::NotFound("run"))?;
-        if !Control::Clear.is_allowed(live.state) {
-            return Err(ControlError::Refused(not_cleared(live.state)));
-        }
-        let context = self.context_of_live(&mut completion, run, &mut live).await?;
-        check_again(&context.revision.group_name).map_err(ControlError::Refused)?;
-        let plan = &context.revision.plan;
-        let task = plan.index(clear.task.as_str()).ok_or(ControlError::NotFound("task"))?;
-        let key = TaskKey { task, item: clear.item };
-        let progress = progress_of(run, &live.progress)?;
-        let Some(before) = progress.state(key) else {
-            return Err(ControlError::NotFound("task run"));
-        };
-        let output_bytes = joined_bytes(&mut completion, run, key, before).await?;
-        let cleared: Vec<TaskKey> = plan
-            .cleared(task, clear.downstream)
-            .into_iter()
-            .map(|next| if next == task { key } else { TaskKey::whole(next) })
-            .collect();
-        let now = completion.now();
-        completion
-            .insert_clears(run, &cleared, &clear.reason, actor, now)
-            .await?;
-        let named = |state: TaskState| json!({"name": clear.task, "item": clear.item, "state": state});
-        let mut after = named(TaskState::Pending);
-        after["downstream"] = json!(clear.downstream);
-        after["cleared"] = json!(cleared.len());
-        let noted = Noted {
-            actor,
-            action: "clear",
-            task: Some((named(before), after)),
-            reason: Some(clear.reason.as_str()).filter(|reason| !reason.is_empty()),
-        };
-        let event = Event::Clear {
-            key,
-            downstream: clear.downstream,
-            output_bytes,
-        };
-        self.finish_control(completion, run, &live, &context, event, None, Some(noted), None)
-            .await
     }
 
     /// Overrides a run's state: what is active is stopped first. An ended run ends again, in the state that is given: people
@@ -670,47 +514,5 @@ impl Runs {
         self.contexts.remove(&run);
         self.acted(after);
         Ok(())
-    }
-}
-
-/// The length of what a task run in this state gives to the joined output of its mapped task.
-async fn joined_bytes(
-    completion: &mut Completion,
-    run: RunId,
-    key: TaskKey,
-    state: TaskState,
-) -> Result<u64, StoreError> {
-    match (key.item, state) {
-        (Some(_), TaskState::Succeeded) => completion.output_bytes(run, key).await,
-        _ => Ok(0),
-    }
-}
-
-/// Why a run in this state cannot be cleared, and what to do instead.
-pub fn not_cleared(state: RunState) -> String {
-    format!(
-        "the run is {state}; a task run can be cleared only after its run has ended. Cancel the run first, or retry \
-        the task run or override its state"
-    )
-}
-
-pub(crate) fn facts_of(row: &RunRow) -> RunFacts {
-    RunFacts {
-        id: RunId(row.id),
-        group_id: row.group_id,
-        revision_id: row.revision_id,
-        resolution_id: row.resolution_id,
-        trigger: row.trigger,
-        priority: row.priority,
-        logical_time: row.logical_time,
-        interval: (row.interval_start, row.interval_end),
-        params: row.params.clone(),
-        task_params: row.task_params.clone(),
-        key: row.key.clone(),
-        created_at: row.created_at,
-        deadline_at: row.deadline_at,
-        has_parent: row.parent_run.is_some(),
-        source: row.source,
-        callback: row.callback.is_some(),
     }
 }

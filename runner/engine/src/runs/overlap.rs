@@ -351,8 +351,8 @@ impl Runs {
                 let spec = &context.revision.plan.spec;
                 let applicant = Applicant {
                     run: run.id,
-                    trigger: run.trigger,
-                    timed: is_timed(run.trigger, run.source.is_some()),
+                    trigger: run.terms.trigger,
+                    timed: is_timed(run.terms.trigger, run.terms.source.is_some()),
                     overlap: spec.overlap,
                     max_active: spec.max_active_runs,
                 };

@@ -10,18 +10,15 @@ use std::time::Duration;
 
 use heddle_domain::backfill::Urgency;
 use heddle_domain::bounded::or_trouble;
-use heddle_domain::executor::Executor;
-use heddle_domain::fault::pointer_token;
 use heddle_domain::id::RunId;
 use heddle_domain::notify::channel::check_http_url;
-use heddle_domain::params;
 use heddle_domain::run::AttemptKey;
 use heddle_domain::spec::NotifyEvent;
 use heddle_domain::spec::{Dedupe, SubmissionSpec};
 use heddle_domain::state::{RunState, Trigger};
 use heddle_domain::{Faults, Name, Time};
 use heddle_store::live::{Created, NewRun, QueueRow, ReadyRow, RunFacts};
-use heddle_store::run::RunRow;
+use heddle_store::run::{RunRow, RunTerms};
 use serde_json::{Map, Value, json};
 use sha2::{Digest, Sha256};
 use tokio::sync::Semaphore;
@@ -31,17 +28,8 @@ use crate::node::Node;
 use crate::node::catalog::{Group, Resolution, Revision};
 use crate::node::group_commit::{Answered, Commits, Committed, GroupCommit, Policy, answer};
 use crate::node::short_ways::ShortWay;
+use crate::runs::check::check;
 use crate::{Engine, EngineError, RunContext, Runs};
-
-/// The largest `params`, and the largest `task_params`, of a run, as JSON text.
-pub const PARAMS_BYTES_MAX: usize = 256 * 1024;
-
-/// The longest key of a run, in bytes.
-const KEY_BYTES_MAX: usize = 512;
-
-/// How many labels a run has at most, and how long they are.
-const LABELS_MAX: usize = 64;
-const LABEL_CHARS_MAX: usize = 256;
 
 /// Bounds for concurrent requests of people: new runs, and controls of many runs.
 pub(crate) struct Requests {
@@ -137,22 +125,11 @@ fn row_of(run: &NewRun, context: &RunContext) -> RunRow {
         revision_id: run.revision_id,
         resolution_id: run.resolution_id,
         state: run.state,
-        trigger: run.trigger,
-        priority: run.priority,
-        logical_time: run.logical_time,
-        interval_start: run.interval.0,
-        interval_end: run.interval.1,
-        params: run.params.clone(),
-        task_params: run.task_params.clone(),
-        labels: run.labels.clone(),
-        key: run.key.clone(),
-        callback: run.callback.clone(),
+        terms: run.terms.clone(),
         created_at: run.created_at,
         started_at: (run.state != RunState::Waiting).then_some(run.created_at),
         deadline_at: run.deadline_at,
         parent_run: run.parent.map(|parent| parent.0.0),
-        source: run.source,
-        created_by: run.created_by.clone(),
         reopened_at: None,
         waiting_for: run.waiting_for.clone(),
         skipped: None,
@@ -213,7 +190,7 @@ impl Commits for Submissions {
 
     /// Somebody's open transaction may hold the same key, or the same params.
     fn may_wait(request: &Request) -> bool {
-        request.run.key.is_some() || request.run.dedupe.is_some()
+        request.run.terms.key.is_some() || request.run.dedupe.is_some()
     }
 }
 
@@ -319,24 +296,22 @@ impl Runs {
             let hash = dedupe_hash(&spec.params, &spec.task_params_value());
             (hash, dedupe == Dedupe::ParamsKept)
         });
-        let task_params = (!spec.task_params.is_empty()).then(|| spec.task_params_value().to_string());
-        let labels = labels_of(&revision, &spec.labels);
-        let request = Layout {
+        let urgency = spec.priority.map_or(urgency, Urgency::Given);
+        let terms = RunTerms {
             trigger,
-            urgency: spec.priority.map_or(urgency, Urgency::Given),
+            priority: urgency.priority(revision.plan.spec.priority),
             logical_time,
             interval: revision.calendar.data_interval(logical_time),
+            task_params: (!spec.task_params.is_empty()).then(|| spec.task_params_value().to_string()),
             params: Value::Object(spec.params).to_string(),
-            task_params,
-            labels,
+            labels: labels_of(&revision, &spec.labels),
             key: spec.key,
-            dedupe,
             callback,
             source,
             created_by: by,
-            parent,
         };
-        Ok(self.lay_out(&revision, &group.resolution, request, now))
+        let layout = Layout { terms, dedupe, parent };
+        Ok(self.lay_out(&revision, &group.resolution, layout, now))
     }
 
     /// The URL, or the stored name of the channel, if it can be called, as far as that is known without a call.
@@ -386,47 +361,31 @@ impl Runs {
         &self,
         revision: &Arc<Revision>,
         resolution: &Arc<Resolution>,
-        request: Layout,
+        layout: Layout,
         now: Time,
     ) -> (NewRun, Arc<RunContext>) {
-        let id = self.node.new_run_id(now);
-        let plan = &revision.plan;
-        let sourced = request.source.is_some();
-        let gated = revision.is_gated(request.trigger, sourced);
-        let follows = revision.follows(request.trigger);
-        let deadline_at = plan.deadline.map(|span| now + span.chrono());
+        let Layout { terms, dedupe, parent } = layout;
+        let gated = revision.is_gated(terms.trigger, terms.source.is_some());
+        let follows = revision.follows(terms.trigger);
         let mut run = NewRun {
-            id,
+            id: self.node.new_run_id(now),
             group_id: revision.group_id,
             revision_id: revision.id,
             resolution_id: Some(resolution.id),
             state: RunState::Waiting,
-            trigger: request.trigger,
-            priority: request.urgency.priority(plan.spec.priority),
-            logical_time: request.logical_time,
-            interval: request.interval,
-            params: request.params,
-            task_params: request.task_params,
-            labels: request.labels,
-            key: request.key,
-            dedupe: request.dedupe,
-            callback: request.callback,
+            instant: matches!(terms.trigger, Trigger::Schedule | Trigger::Upstream | Trigger::Backfill),
+            terms,
+            dedupe,
             created_at: now,
-            deadline_at,
-            parent: request.parent.map(|(run, at, _)| (run, at)),
-            parent_due: request.parent.and_then(|(_, _, due)| due),
-            source: request.source,
-            created_by: request.created_by,
+            deadline_at: revision.plan.deadline.map(|span| now + span.chrono()),
+            parent: parent.map(|(run, at, _)| (run, at)),
+            parent_due: parent.and_then(|(_, _, due)| due),
             waiting_for: gated.then(|| if follows { json!([]) } else { json!({"turn": true}) }),
             progress: revision.waiting.clone(),
             ready: Vec::new(),
             queued: Vec::new(),
             gated,
             follows,
-            instant: matches!(
-                request.trigger,
-                Trigger::Schedule | Trigger::Upstream | Trigger::Backfill
-            ),
             announces_start: false,
             audited: None,
         };
@@ -445,39 +404,30 @@ impl Runs {
 
 /// A run that has been checked.
 pub(crate) struct Layout {
-    pub(crate) trigger: Trigger,
-    pub(crate) urgency: Urgency,
-    pub(crate) logical_time: Time,
-    pub(crate) interval: (Time, Time),
-    pub(crate) params: String,
-    pub(crate) task_params: Option<String>,
-    pub(crate) labels: Option<Value>,
-    pub(crate) key: Option<String>,
-    pub(crate) dedupe: Option<(Vec<u8>, bool)>,
-    pub(crate) callback: Option<String>,
-    pub(crate) source: Option<Uuid>,
-    pub(crate) created_by: Option<String>,
-    pub(crate) parent: Option<(RunId, AttemptKey, Option<Time>)>,
+    pub(crate) terms: RunTerms,
+    /// See [`NewRun::dedupe`].
+    dedupe: Option<(Vec<u8>, bool)>,
+    /// See [`Submission::parent`].
+    parent: Option<(RunId, AttemptKey, Option<Time>)>,
 }
 
 impl Layout {
-    /// A run of a schedule, a backfill or an upstream: nothing is given but its time.
-    pub(crate) fn of_time(trigger: Trigger, revision: &Revision, logical_time: Time, interval: (Time, Time)) -> Self {
+    /// A run that is no sub-run, and may have the params of other runs.
+    pub(crate) fn of_terms(terms: RunTerms) -> Self {
         Self {
-            trigger,
-            urgency: Urgency::Usual,
-            logical_time,
-            interval,
-            params: "{}".to_owned(),
-            task_params: None,
-            labels: labels_of(revision, &Default::default()),
-            key: None,
+            terms,
             dedupe: None,
-            callback: None,
-            source: None,
-            created_by: None,
             parent: None,
         }
+    }
+
+    /// A run of a schedule, a backfill or an upstream: nothing is given but its time.
+    pub(crate) fn of_time(trigger: Trigger, revision: &Revision, logical_time: Time, interval: (Time, Time)) -> Self {
+        Self::of_terms(RunTerms {
+            priority: Urgency::Usual.priority(revision.plan.spec.priority),
+            labels: labels_of(revision, &Default::default()),
+            ..RunTerms::of_time(trigger, logical_time, interval)
+        })
     }
 }
 
@@ -492,131 +442,6 @@ pub(crate) fn labels_of(revision: &Revision, own: &std::collections::BTreeMap<St
         .map(|(key, value)| (key.clone(), Value::from(value.clone())))
         .collect();
     (!labels.is_empty()).then_some(Value::Object(labels))
-}
-
-/// The bounds of a submission that do not depend on the group.
-fn check_bounds(spec: &SubmissionSpec, faults: &mut Faults) {
-    if let Some(key) = &spec.key
-        && (key.is_empty() || key.len() > KEY_BYTES_MAX || key.contains('\0'))
-    {
-        faults.add(
-            "/key",
-            format!("`key` must have 1 to {KEY_BYTES_MAX} bytes and no zero byte"),
-        );
-    }
-    if let Some(priority) = spec.priority
-        && !(-1000..=1000).contains(&priority)
-    {
-        faults.add("/priority", "`priority` must be a number from -1000 to 1000");
-    }
-    if spec.labels.len() > LABELS_MAX {
-        faults.add("/labels", format!("a run must have at most {LABELS_MAX} labels"));
-    }
-    for (key, value) in spec.labels.iter().take(LABELS_MAX) {
-        if key.is_empty() || key.chars().count() > LABEL_CHARS_MAX || value.chars().count() > LABEL_CHARS_MAX {
-            let pointer = format!("/labels/{}", pointer_token(key));
-            faults.add(
-                pointer,
-                format!(
-                    "the key of a label must have 1 to {LABEL_CHARS_MAX} characters, its value at most the same \
-                    number"
-                ),
-            );
-        }
-    }
-    if let Some(callback) = &spec.callback
-        && (callback.is_empty() || callback.len() > 2048)
-    {
-        faults.add(
-            "/callback",
-            "`callback` must be the name of a channel, or a URL of at most 2048 bytes",
-        );
-    }
-}
-
-/// The submission against the group: bounds, unknown tasks, params against schemas.
-fn check(group: &Group, spec: &SubmissionSpec) -> Result<(), Faults> {
-    let mut faults = Faults::default();
-    let plan = &group.revision.plan;
-    check_bounds(spec, &mut faults);
-    let size = |value: &Map<String, Value>| serde_json::to_string(value).map_or(0, |text| text.len());
-    if !spec.params.is_empty() && size(&spec.params) > PARAMS_BYTES_MAX {
-        faults.add(
-            "/params",
-            format!("`params` must have at most {PARAMS_BYTES_MAX} bytes as JSON"),
-        );
-        return Err(faults);
-    }
-    if !spec.task_params.is_empty() && spec.task_params.values().map(size).sum::<usize>() > PARAMS_BYTES_MAX {
-        faults.add(
-            "/task_params",
-            format!("`task_params` must have at most {PARAMS_BYTES_MAX} bytes as JSON"),
-        );
-        return Err(faults);
-    }
-    for task in spec.task_params.keys() {
-        if plan.index(task.as_str()).is_none() {
-            let pointer = format!("/task_params/{}", pointer_token(task.as_str()));
-            faults.add(pointer, format!("the group has no task `{task}`"));
-        }
-    }
-    if let Some(template) = &group.template {
-        for fault in template.check(&Value::Object(spec.params.clone())).0 {
-            faults.push(fault.below("/params"));
-        }
-    }
-    // The group's own params were checked when its spec was put; only params of the run need checks.
-    if spec.params.is_empty() && spec.task_params.is_empty() && group.complete {
-        return faults.or(());
-    }
-    check_schemas(group, spec, &mut faults);
-    faults.0.dedup();
-    faults.or(())
-}
-
-/// Checks whether each script is for tasks, and its params against its schema, as far as they are known before
-/// templates are rendered. A name may mean another version now than when the spec was put.
-fn check_schemas(group: &Group, spec: &SubmissionSpec, faults: &mut Faults) {
-    let plan = &group.revision.plan;
-    let none = Map::new();
-    for (task, script) in plan.tasks.iter().zip(&group.resolution.scripts) {
-        let (Executor::Script(_), Some(script)) = (&task.executor, script) else {
-            continue;
-        };
-        if !script.runs {
-            let detail = format!(
-                "the task `{}` cannot run `{}@{}`: it exports no `run`, only `handle`, which is for the messages of a topic",
-                task.name, script.name, script.version
-            );
-            faults.add("", detail);
-            continue;
-        }
-        let Some(schema) = &script.schema else { continue };
-        let own = spec.task_params.get(&task.name);
-        let layers = params::Layers {
-            defaults: &script.defaults,
-            group: &plan.spec.params,
-            task: &task.spec.params,
-            run: &spec.params,
-            task_run: own.unwrap_or(&none),
-        };
-        let (value, unknown) = layers.constant();
-        for fault in schema.check_except(&Value::Object(value), &unknown).0 {
-            let first = fault
-                .pointer
-                .trim_start_matches('/')
-                .split('/')
-                .next()
-                .unwrap_or_default();
-            let key = first.replace("~1", "/").replace("~0", "~");
-            let prefix = if own.is_some_and(|own| own.contains_key(&key)) {
-                format!("/task_params/{}", pointer_token(task.name.as_str()))
-            } else {
-                "/params".to_owned()
-            };
-            faults.push(fault.below(&prefix));
-        }
-    }
 }
 
 trait TaskParams {

@@ -33,7 +33,7 @@ pub(crate) async fn runs(
         let page = engine.store().runs(filter, PIECE as i64).await?;
         for row in page.items {
             filter.before = Some(RunId(row.id));
-            let Ok(params) = serde_json::from_str::<Value>(&row.params) else {
+            let Ok(params) = serde_json::from_str::<Value>(&row.terms.params) else {
                 continue;
             };
             if has(&params, &wanted) {

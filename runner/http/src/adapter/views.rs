@@ -25,7 +25,8 @@ pub(crate) fn run_of(
         .error
         .as_deref()
         .and_then(|error| failure_behind(&row, error, revision?));
-    let labels = match row.labels {
+    let terms = row.terms;
+    let labels = match terms.labels {
         Some(Value::Object(labels)) => labels
             .into_iter()
             .map(|(key, value)| (key, value.as_str().map_or_else(|| value.to_string(), str::to_owned)))
@@ -47,22 +48,22 @@ pub(crate) fn run_of(
         task: failure.and_then(|failure| Some(revision?.plan.task(failure.task)?.name.to_string())),
         item: failure.and_then(|failure| failure.item),
     });
-    let task_params = row.task_params.as_deref();
+    let task_params = terms.task_params.as_deref();
     Ok(Run {
         id: row.id,
         group: row.group_name,
         revision: row.revision,
-        logical_time: row.logical_time.into(),
+        logical_time: terms.logical_time.into(),
         data_interval: DataInterval {
-            start: row.interval_start.into(),
-            end: row.interval_end.into(),
+            start: terms.interval.0.into(),
+            end: terms.interval.1.into(),
         },
-        trigger: row.trigger,
+        trigger: terms.trigger,
         state: row.state,
-        params: StoreError::json_in(&row.params, ("runs", "params"), row.id)?,
+        params: StoreError::json_in(&terms.params, ("runs", "params"), row.id)?,
         task_params: StoreError::json_in(task_params.unwrap_or("{}"), ("runs", "task_params"), row.id)?,
-        key: row.key,
-        priority: row.priority,
+        key: terms.key,
+        priority: terms.priority,
         created_at: row.created_at.into(),
         started_at: row.started_at.map(Into::into),
         finished_at: row.finished_at.map(Into::into),
@@ -70,8 +71,8 @@ pub(crate) fn run_of(
         skipped: row.skipped,
         labels,
         waiting_for: reasons(row.waiting_for),
-        source: row.source.map(|source| source.to_string()),
-        created_by: row.created_by,
+        source: terms.source.map(|source| source.to_string()),
+        created_by: terms.created_by,
         reopened_at: row.reopened_at.map(Into::into),
         r#override: None,
         scripts,

@@ -8,6 +8,7 @@ mod outputs;
 mod outputs_asked;
 pub(crate) mod remove;
 mod row;
+mod terms;
 
 use heddle_domain::Time;
 use heddle_domain::id::RunId;
@@ -23,6 +24,7 @@ pub use list::RunFilter;
 pub use outputs_asked::Outputs;
 pub use row::RunRow;
 use row::{DONE, JOINS, LIVE, NAMES};
+pub use terms::RunTerms;
 
 /// What a waiting run waits for: the entries of `waiting_for`.
 pub fn reasons(waiting_for: Option<Value>) -> Vec<Value> {

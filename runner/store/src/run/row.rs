@@ -7,6 +7,7 @@ use sqlx::Row;
 use sqlx::postgres::PgRow;
 use uuid::Uuid;
 
+use super::RunTerms;
 use crate::StoreError;
 
 /// A run, live or ended.
@@ -21,25 +22,7 @@ pub struct RunRow {
     pub revision_id: i64,
     pub resolution_id: Option<i64>,
     pub state: RunState,
-    /// Why it was created.
-    pub trigger: Trigger,
-    /// Its priority; higher ones go first.
-    pub priority: i16,
-    pub logical_time: Time,
-    /// The begin of its data interval: the previous instant.
-    pub interval_start: Time,
-    /// The end of its data interval: its instant.
-    pub interval_end: Time,
-    /// A JSON object as text.
-    pub params: String,
-    /// JSON object of objects.
-    pub task_params: Option<String>,
-    /// Labels that the submitter chose, a JSON object.
-    pub labels: Option<Value>,
-    /// The key that the caller gave.
-    pub key: Option<String>,
-    /// The URL or channel that is called at the end.
-    pub callback: Option<String>,
+    pub terms: RunTerms,
     /// When it was created.
     pub created_at: Time,
     pub started_at: Option<Time>,
@@ -47,10 +30,6 @@ pub struct RunRow {
     pub deadline_at: Option<Time>,
     /// The run of which it is a sub-run.
     pub parent_run: Option<Uuid>,
-    /// The backfill or run that created it.
-    pub source: Option<Uuid>,
-    /// Who submitted or repeated it, as the audit names people.
-    pub created_by: Option<String>,
     /// When somebody last continued it after it had ended.
     pub reopened_at: Option<Time>,
     /// What it waits for.
@@ -80,22 +59,23 @@ impl RunRow {
             revision_id: row.try_get("revision_id")?,
             resolution_id: row.try_get("resolution_id")?,
             state: StoreError::known(RunState::from_number, state, ("runs", "state"), id)?,
-            trigger: StoreError::known(Trigger::from_number, trigger, ("runs", "trigger"), id)?,
-            priority: row.try_get("priority")?,
-            logical_time: row.try_get("logical_time")?,
-            interval_start: row.try_get("interval_start")?,
-            interval_end: row.try_get("interval_end")?,
-            params: row.try_get("params")?,
-            task_params: row.try_get("task_params")?,
-            labels: row.try_get("labels")?,
-            key: row.try_get("key")?,
-            callback: row.try_get("callback")?,
+            terms: RunTerms {
+                trigger: StoreError::known(Trigger::from_number, trigger, ("runs", "trigger"), id)?,
+                priority: row.try_get("priority")?,
+                logical_time: row.try_get("logical_time")?,
+                interval: (row.try_get("interval_start")?, row.try_get("interval_end")?),
+                params: row.try_get("params")?,
+                task_params: row.try_get("task_params")?,
+                labels: row.try_get("labels")?,
+                key: row.try_get("key")?,
+                callback: row.try_get("callback")?,
+                source: row.try_get("source")?,
+                created_by: row.try_get("created_by")?,
+            },
             created_at: row.try_get("created_at")?,
             started_at: row.try_get("started_at")?,
             deadline_at: row.try_get("deadline_at")?,
             parent_run: row.try_get("parent_run")?,
-            source: row.try_get("source")?,
-            created_by: row.try_get("created_by")?,
             reopened_at: row.try_get("reopened_at")?,
             waiting_for: row.try_get("waiting_for")?,
             progress: row.try_get("progress")?,

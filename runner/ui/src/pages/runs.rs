@@ -265,7 +265,7 @@ fn refused_row(ctx: &Ctx, one: &BulkRefusal, run: Option<&RunRow>) -> Markup {
     html! {
         tr {
             td { @if let Some(run) = run { (group_link(&run.group_name)) } }
-            td.tight.side { a href={ "/runs/" (one.id) } data-main { @match run { Some(run) => (time(ctx, run.logical_time)), None => code { (one.id) } } } }
+            td.tight.side { a href={ "/runs/" (one.id) } data-main { @match run { Some(run) => (time(ctx, run.terms.logical_time)), None => code { (one.id) } } } }
             td.tight { @if let Some(run) = run { (state(ctx, run.state)) } }
             td.wide { (one.detail) }
         }

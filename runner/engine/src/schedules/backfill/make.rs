@@ -5,7 +5,7 @@ use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
 use heddle_domain::Time;
-use heddle_domain::backfill::{Grid, Urgency};
+use heddle_domain::backfill::Grid;
 use heddle_domain::id::RunId;
 use heddle_domain::state::Trigger;
 use heddle_store::backfill::{BackfillRound, BackfillRow, Moved, Occupancy};
@@ -88,12 +88,10 @@ impl Schedules {
         (grid, at): (&Grid, Time),
         now: Time,
     ) -> (NewRun, Arc<RunContext>) {
-        let layout = Layout {
-            urgency: Urgency::Given(row.priority),
-            params: row.params.clone(),
-            source: Some(row.id),
-            ..Layout::of_time(Trigger::Backfill, revision, at, grid.data_interval(at))
-        };
+        let mut layout = Layout::of_time(Trigger::Backfill, revision, at, grid.data_interval(at));
+        layout.terms.priority = row.priority;
+        layout.terms.params.clone_from(&row.params);
+        layout.terms.source = Some(row.id);
         let (mut run, context) = self.runs.lay_out(revision, resolution, layout, now);
         run.instant = false;
         (run, context)

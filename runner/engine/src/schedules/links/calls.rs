@@ -215,11 +215,11 @@ impl Schedules {
             }
             (start, at)
         };
-        let layout = Layout {
-            source: source.map(|(source, _)| source),
-            urgency: source.map_or(Urgency::Usual, |(_, urgency)| urgency),
-            ..Layout::of_time(Trigger::Upstream, revision, at, interval)
-        };
+        let mut layout = Layout::of_time(Trigger::Upstream, revision, at, interval);
+        if let Some((source, urgency)) = source {
+            layout.terms.source = Some(source);
+            layout.terms.priority = urgency.priority(revision.plan.spec.priority);
+        }
         let now = self.node.now();
         Ok(Some(self.runs.lay_out(revision, &group.resolution, layout, now)))
     }

@@ -7,6 +7,7 @@ use heddle_domain::{Clock, Time};
 use uuid::Uuid;
 
 use super::{NewRun, Room};
+use crate::run::{RunRow, RunTerms};
 use crate::{Store, StoreError};
 
 /// A row that was moved from *ready* to *running*.
@@ -18,7 +19,8 @@ pub struct Claimed {
     pub position: i64,
 }
 
-/// The facts of a run, which never change.
+/// The facts of a run, which never change. A node keeps them for every run that it works on: only what attempts need of
+/// its terms, and whether it has a callback.
 #[derive(Clone, Debug)]
 pub struct RunFacts {
     pub id: RunId,
@@ -55,23 +57,42 @@ pub struct RunFacts {
 impl RunFacts {
     /// The facts about a run that is about to be created.
     pub fn of(run: &NewRun) -> Self {
+        let pinned = (run.group_id, run.revision_id, run.resolution_id);
+        let times = (run.created_at, run.deadline_at);
+        Self::of_terms(&run.terms, run.id, pinned, times, run.parent.is_some())
+    }
+
+    /// The facts about a run whose row has been read.
+    pub fn of_row(row: &RunRow) -> Self {
+        let pinned = (row.group_id, row.revision_id, row.resolution_id);
+        let times = (row.created_at, row.deadline_at);
+        Self::of_terms(&row.terms, RunId(row.id), pinned, times, row.parent_run.is_some())
+    }
+
+    fn of_terms(
+        terms: &RunTerms,
+        id: RunId,
+        (group_id, revision_id, resolution_id): (i64, i64, Option<i64>),
+        (created_at, deadline_at): (Time, Option<Time>),
+        has_parent: bool,
+    ) -> Self {
         Self {
-            id: run.id,
-            group_id: run.group_id,
-            revision_id: run.revision_id,
-            resolution_id: run.resolution_id,
-            trigger: run.trigger,
-            priority: run.priority,
-            logical_time: run.logical_time,
-            interval: run.interval,
-            params: run.params.clone(),
-            task_params: run.task_params.clone(),
-            key: run.key.clone(),
-            created_at: run.created_at,
-            deadline_at: run.deadline_at,
-            has_parent: run.parent.is_some(),
-            source: run.source,
-            callback: run.callback.is_some(),
+            id,
+            group_id,
+            revision_id,
+            resolution_id,
+            trigger: terms.trigger,
+            priority: terms.priority,
+            logical_time: terms.logical_time,
+            interval: terms.interval,
+            params: terms.params.clone(),
+            task_params: terms.task_params.clone(),
+            key: terms.key.clone(),
+            created_at,
+            deadline_at,
+            has_parent,
+            source: terms.source,
+            callback: terms.callback.is_some(),
         }
     }
 }

@@ -101,7 +101,7 @@ pub(crate) async fn create_in(
     for run in &accepted {
         let Some(audited) = &run.audited else { continue };
         let by = By {
-            actor: run.created_by.as_deref().unwrap_or_default(),
+            actor: run.terms.created_by.as_deref().unwrap_or_default(),
             at: now,
         };
         let (name, after) = (run.id.to_string(), Some(&audited.after));
@@ -170,17 +170,17 @@ async fn insert_runs(
         &column(runs, |run| run.revision_id),
         &column(runs, |run| run.resolution_id) as &[Option<i64>],
         &column(runs, |run| run.state.number()),
-        &column(runs, |run| run.trigger.number()),
-        &column(runs, |run| run.priority),
-        &column(runs, |run| run.logical_time),
-        &column(runs, |run| run.interval.0),
-        &column(runs, |run| run.interval.1),
-        &column(runs, |run| run.params.as_str()) as &[&str],
-        &column(runs, |run| run.task_params.as_deref()) as &[Option<&str>],
-        &column(runs, |run| run.labels.as_ref()) as &[Option<&Value>],
-        &column(runs, |run| run.key.as_deref()) as &[Option<&str>],
+        &column(runs, |run| run.terms.trigger.number()),
+        &column(runs, |run| run.terms.priority),
+        &column(runs, |run| run.terms.logical_time),
+        &column(runs, |run| run.terms.interval.0),
+        &column(runs, |run| run.terms.interval.1),
+        &column(runs, |run| run.terms.params.as_str()) as &[&str],
+        &column(runs, |run| run.terms.task_params.as_deref()) as &[Option<&str>],
+        &column(runs, |run| run.terms.labels.as_ref()) as &[Option<&Value>],
+        &column(runs, |run| run.terms.key.as_deref()) as &[Option<&str>],
         &column(runs, |run| run.dedupe.as_ref().map(|dedupe| dedupe.0.as_slice())) as &[Option<&[u8]>],
-        &column(runs, |run| run.callback.as_deref()) as &[Option<&str>],
+        &column(runs, |run| run.terms.callback.as_deref()) as &[Option<&str>],
         &column(runs, |run| run.created_at),
         &started as &[Option<Time>],
         &column(runs, |run| run.deadline_at) as &[Option<Time>],
@@ -188,25 +188,25 @@ async fn insert_runs(
         &column(runs, |run| run.parent.map(|parent| parent.1.key.task as i16)) as &[Option<i16>],
         &column(runs, |run| run.parent.map(|parent| parent.1.key.item_number())) as &[Option<i32>],
         &column(runs, |run| run.parent.map(|parent| parent.1.attempt as i32)) as &[Option<i32>],
-        &column(runs, |run| run.source) as &[Option<Uuid>],
+        &column(runs, |run| run.terms.source) as &[Option<Uuid>],
         &column(runs, |run| run.waiting_for.as_ref()) as &[Option<&Value>],
         &column(runs, |run| run.progress.as_slice()) as &[&[u8]],
         &column(&rows, |(run, _row)| run.id.0),
         &column(&rows, |(_run, row)| row.at.key.task as i16),
         &column(&rows, |(_run, row)| row.at.key.item_number()),
         &column(&rows, |(_run, row)| row.at.attempt as i32),
-        &column(&rows, |(run, _row)| run.priority),
+        &column(&rows, |(run, _row)| run.terms.priority),
         &column(&rows, |(_run, row)| row.position),
         &column(&rows, |(_run, row)| row.handed),
         lease,
         now,
-        &column(runs, |run| run.created_by.as_deref()) as &[Option<&str>]
+        &column(runs, |run| run.terms.created_by.as_deref()) as &[Option<&str>]
     )
     .fetch_one(&mut *connection)
     .await?;
     let queued: Vec<(RunId, i16, &QueueRow)> = runs
         .iter()
-        .flat_map(|run| run.queued.iter().map(|row| (run.id, run.priority, row)))
+        .flat_map(|run| run.queued.iter().map(|row| (run.id, run.terms.priority, row)))
         .collect();
     put_in(&mut *connection, &queued).await?;
     tell_started(connection, runs, now).await?;

@@ -5,10 +5,10 @@ use heddle_domain::id::RunId;
 use heddle_domain::run::AttemptKey;
 use heddle_domain::state::{RunState, Trigger};
 use serde_json::Value;
-use uuid::Uuid;
 
 use super::ReadyRow;
 use super::queue::QueueRow;
+use crate::run::RunTerms;
 
 /// A run to be created.
 #[derive(Clone, Debug)]
@@ -21,26 +21,10 @@ pub struct NewRun {
     pub resolution_id: Option<i64>,
     /// Either waiting or running.
     pub state: RunState,
-    /// Why it is created.
-    pub trigger: Trigger,
-    /// A higher number goes first.
-    pub priority: i16,
-    pub logical_time: Time,
-    /// From the previous instant to this one.
-    pub interval: (Time, Time),
-    /// A JSON object as text.
-    pub params: String,
-    /// JSON object of objects.
-    pub task_params: Option<String>,
-    /// Labels that the submitter chose, a JSON object.
-    pub labels: Option<Value>,
-    /// Unique among the runs of the group.
-    pub key: Option<String>,
+    pub terms: RunTerms,
     /// The hash of what must be unique, and whether it must be unique as long as the run is kept (otherwise as long as
     /// it is unfinished).
     pub dedupe: Option<(Vec<u8>, bool)>,
-    /// A channel's name or a URL.
-    pub callback: Option<String>,
     pub created_at: Time,
     /// When it must have ended.
     pub deadline_at: Option<Time>,
@@ -48,10 +32,6 @@ pub struct NewRun {
     pub parent: Option<(RunId, AttemptKey)>,
     /// When that attempt must have ended.
     pub parent_due: Option<Time>,
-    /// The backfill or run that creates it.
-    pub source: Option<Uuid>,
-    /// Who submitted or repeated it, as the audit names people.
-    pub created_by: Option<String>,
     /// Why it waits, as JSON; `None`: it does not wait.
     pub waiting_for: Option<Value>,
     pub progress: Vec<u8>,
@@ -88,22 +68,12 @@ impl NewRun {
             revision_id: 1,
             resolution_id: None,
             state: RunState::Running,
-            trigger: Trigger::Manual,
-            priority: 0,
-            logical_time: at,
-            interval: (at, at),
-            params: "{}".into(),
-            task_params: None,
-            labels: None,
-            key: None,
+            terms: RunTerms::of_time(Trigger::Manual, at, (at, at)),
             dedupe: None,
-            callback: None,
             created_at: at,
             deadline_at: None,
             parent: None,
             parent_due: None,
-            source: None,
-            created_by: None,
             waiting_for: None,
             progress: Vec::new(),
             ready: Vec::new(),
@@ -118,7 +88,7 @@ impl NewRun {
 
     /// Whether only its own row and its ready task runs have to be written, and nothing has to be checked.
     pub fn is_plain(&self) -> bool {
-        self.key.is_none()
+        self.terms.key.is_none()
             && self.dedupe.is_none()
             && self.parent.is_none()
             && !self.gated

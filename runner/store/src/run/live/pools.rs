@@ -85,7 +85,7 @@ async fn insert_pooled(connection: &mut PgSession, rows: &[(RunId, i16, &ReadyRo
 pub(crate) async fn insert_pooled_of_runs(connection: &mut PgSession, runs: &[&NewRun]) -> Result<(), StoreError> {
     let rows: Vec<(RunId, i16, &ReadyRow)> = runs
         .iter()
-        .flat_map(|run| run.ready.iter().map(move |row| (run.id, run.priority, row)))
+        .flat_map(|run| run.ready.iter().map(move |row| (run.id, run.terms.priority, row)))
         .collect();
     insert_pooled(connection, &rows).await
 }

@@ -20,7 +20,7 @@ pub(super) async fn settle_keys(
         .iter()
         .enumerate()
         .filter(|(index, _)| !refused.contains_key(index))
-        .filter_map(|(index, run)| Some((run.group_id, run.key.as_deref()?, index, run.id.0)))
+        .filter_map(|(index, run)| Some((run.group_id, run.terms.key.as_deref()?, index, run.id.0)))
         .collect();
     if keyed.is_empty() {
         return Ok(());
@@ -86,7 +86,7 @@ pub(super) async fn settle_instants(
         .iter()
         .enumerate()
         .filter(|(index, run)| run.instant && !refused.contains_key(index))
-        .map(|(index, run)| (run.group_id, run.logical_time, run.id.0, index))
+        .map(|(index, run)| (run.group_id, run.terms.logical_time, run.id.0, index))
         .collect();
     if instants.is_empty() {
         return Ok(());
@@ -262,8 +262,8 @@ async fn refuse_for_plain(
     let mut groups: Vec<i64> = asked.iter().map(|(_, run)| run.group_id).collect();
     groups.sort_unstable();
     groups.dedup();
-    let params: Vec<String> = asked.iter().map(|(_, run)| run.params.clone()).collect();
-    let task_params: Vec<Option<String>> = asked.iter().map(|(_, run)| run.task_params.clone()).collect();
+    let params: Vec<String> = asked.iter().map(|(_, run)| run.terms.params.clone()).collect();
+    let task_params: Vec<Option<String>> = asked.iter().map(|(_, run)| run.terms.task_params.clone()).collect();
     // Each in both forms, in the order of `asked`.
     let spelled = sqlx::query!(
         r#"SELECT s.ordinal AS "ordinal!", octet_length(s.params) AS "bytes!",
@@ -369,8 +369,8 @@ fn has_params_of(earlier: &NewRun, run: &NewRun) -> bool {
         && !earlier.instant
         && earlier.parent.is_none()
         && earlier.group_id == run.group_id
-        && earlier.params == run.params
-        && earlier.task_params == run.task_params
+        && earlier.terms.params == run.terms.params
+        && earlier.terms.task_params == run.terms.task_params
 }
 
 /// Reserves the params of those runs that were not refused so far; of two in one batch, the first gets them.
@@ -394,14 +394,14 @@ pub(super) async fn settle_dedupes(
             .find(|(earlier, other)| !refused.contains_key(earlier) && has_params_of(other, run));
         if let Some((_, holder)) = plain {
             refused.insert(index, Created::Exists(holder.id));
-            without_keys.extend(run.key.is_some().then_some(run.id.0));
+            without_keys.extend(run.terms.key.is_some().then_some(run.id.0));
             continue;
         }
         // Holders outside of this batch have been handled before.
         match holders.get(&dedupe_key) {
             Some((holder, _)) if winners.contains(holder) => {
                 refused.insert(index, Created::Exists(RunId(*holder)));
-                without_keys.extend(run.key.is_some().then_some(run.id.0));
+                without_keys.extend(run.terms.key.is_some().then_some(run.id.0));
             }
             _ => {
                 holders.insert(dedupe_key, (run.id.0, true));
