@@ -441,8 +441,12 @@ fn explain(error: &Error, source: &str, rewritten: Option<&rewrite::Rewritten>) 
     };
     let detail = error.detail().map_or_else(|| error.kind().to_string(), str::to_owned);
     let snippet = |otherwise: &str| shown(snippet.unwrap_or(otherwise));
+    // An operator names the types of its operands.
+    let operand = detail.starts_with("tried to use ") && detail.contains(" undefined");
     TemplateError(match error.kind() {
-        ErrorKind::UndefinedError => format!("`{}` is not defined{line}", snippet(source)),
+        kind if operand || kind == ErrorKind::UndefinedError => {
+            format!("`{}` is not defined{line}", snippet(source))
+        }
         ErrorKind::OutOfFuel => format!("the template needs more than the limit of {FUEL} steps"),
         ErrorKind::SyntaxError => format!("{detail}{line}, at `{}`", snippet(source)),
         _ => format!("{}{line}, at `{}`", shown(&detail), snippet(source)),
