@@ -130,7 +130,7 @@ fn what_is_not_defined_is_named() {
     check("x {{ params.nothing }}", Err("`params.nothing` is not defined"));
     check("{{ upstream.nobody.rows }}", Err("upstream.nobody"));
     check("{{ params.nothing + 1 }}", Err("` is not defined"));
-    check("{{ 2 - params.nothing }}", Err("params.nothing` is not defined"));
+    check("{{ 2 - params.nothing }}", Err("` is not defined"));
     check("{{ 'a' ~ params.nothing }}", Err("is not defined"));
     check("{{ params.n | nofilter }}", Err("nofilter"));
     check("{{ params. }}", Err("at `"));
