@@ -1,11 +1,11 @@
 //! Computes with input from strangers, where time and memory are bounded from outside.
 //!
-//! A JSON Schema is a program: a few lines of it can take gigabytes, and the library that runs it can neither be
-//! interrupted nor be limited. Earlier versions estimated the cost of such a program beforehand, and each estimate was
-//! defeated when somebody seriously tried. So the domain does not estimate: it says *what* to compute (as bytes), and a
-//! [`Bounds`] that the program installs computes it where it can be stopped. In a node, that is a child process whose
-//! memory the kernel limits and whose processor time its parent watches (`heddle-sandbox`, `bounded`). The child is the
-//! same program and calls [`answer`], so the result is the same as it would be here.
+//! A JSON Schema is a program, and so is a template: a few lines of either can take gigabytes, and the library that runs
+//! it can neither be interrupted nor be limited. Earlier versions estimated the cost of such a program beforehand, and
+//! each estimate was defeated when somebody seriously tried. So the domain does not estimate: it says *what* to compute
+//! (as bytes), and a [`Bounds`] that the program installs computes it where it can be stopped. In a node, that is a child
+//! process whose memory the kernel limits and whose processor time its parent watches (`heddle-sandbox`, `bounded`). The
+//! child is the same program and calls [`answer`], so the result is the same as it would be here.
 //!
 //! If nothing was installed (tests of this crate, small tools), the work is done in this process.
 //!

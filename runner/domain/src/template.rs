@@ -1,30 +1,25 @@
 //! Templates: strings in params, `when` and `for_each` that are filled in when a task starts.
 //!
-//! Wraps minijinja, bounded so that a template cannot take time or memory from others: fuel for its steps, a bound on
-//! its length and on its output, and a `budget` for the values that it makes and reads meanwhile, which `rewrite`
-//! writes into its source where minijinja has no other hook. There are expressions, `if`, `for` and plain `set`; no
-//! macros, includes or blocks. An undefined name is an error that says so.
+//! Wraps minijinja, with fuel for its steps, and bounds on a template's length and output. There are expressions, `if`,
+//! `for` and plain `set`; no macros, includes or blocks. An undefined name is an error that says so.
 //!
-//! Only short templates with a few harmless words (`light`) are rendered in this process; all others are rendered with
-//! bounds on time and memory from outside ([`crate::bounded`]).
+//! Nothing says beforehand what a template will take. Only short ones with a few harmless words and little to read
+//! (`light`) are rendered in this process; all others are rendered with bounds on time and memory from outside
+//! ([`crate::bounded`]).
 
 mod apart;
-mod budget;
-mod charged;
 mod check;
 mod compare;
 mod context;
 mod filters;
 mod guard;
 mod light;
-mod operators;
 mod rewrite;
 mod scan;
 pub(crate) mod seen;
 mod uses;
 mod value;
 
-pub use budget::{EXAMINED_MAX, MADE_MAX_BYTES};
 pub use check::{Tasks, any_task};
 
 use std::borrow::Cow;
@@ -145,11 +140,10 @@ impl Scope {
         }
     }
 
-    fn context(&self, budget: Arc<budget::Budget>) -> minijinja::Value {
+    fn context(&self) -> minijinja::Value {
         minijinja::Value::from_object(context::Context {
             fixed: self.fixed.clone(),
             params: self.params.clone(),
-            budget: minijinja::Value::from_dyn_object(budget),
         })
     }
 }
@@ -175,11 +169,9 @@ impl Templates {
         env.set_recursion_limit(DEPTH_MAX);
         env.set_debug(true);
         env.remove_global("debug");
-        // Its variables outlive the rounds of a `for`, so that a string could double in each.
+        // It could contain itself.
         env.remove_global("namespace");
-        charged::install(&mut env);
         filters::install(&mut env);
-        operators::install(&mut env);
         compare::install(&mut env);
         Self { env }
     }
@@ -191,44 +183,40 @@ impl Templates {
             return Ok(Value::String(template.to_owned()));
         }
         let codes = guard::check(template).map_err(TemplateError)?;
-        if light::is_light(template, &codes) {
-            let budget = Arc::new(budget::Budget::light());
-            let rendered = self.render_codes(template, &codes, scope, budget.clone());
-            if rendered.is_ok() || !budget.is_exceeded() {
-                return rendered;
-            }
+        match light::is_rendered_here(template, &codes, scope) {
+            true => self.render_codes(template, &codes, scope),
+            false => apart::render(template, false, scope),
         }
-        apart::render(template, false, scope)
     }
 
     /// Renders a template in this process.
-    fn render_here(&self, template: &str, scope: &Scope, budget: Arc<budget::Budget>) -> Result<Value, TemplateError> {
+    fn render_here(&self, template: &str, scope: &Scope) -> Result<Value, TemplateError> {
         let codes = guard::check(template).map_err(TemplateError)?;
-        self.render_codes(template, &codes, scope, budget)
+        self.render_codes(template, &codes, scope)
     }
 
-    fn render_codes(
-        &self,
-        template: &str,
-        codes: &[scan::Code<'_>],
-        scope: &Scope,
-        budget: Arc<budget::Budget>,
-    ) -> Result<Value, TemplateError> {
+    fn render_codes(&self, template: &str, codes: &[scan::Code<'_>], scope: &Scope) -> Result<Value, TemplateError> {
         if let Some(expression) = single_expression(template, codes) {
-            let result = self.evaluate(expression, scope, budget)?;
+            let result = self.evaluate(expression, scope)?;
             return value::to_json(&result, &mut { OUTPUT_MAX_BYTES }, DEPTH_MAX)
                 .map_err(|error| explain(&error, expression, None));
         }
         // Syntax errors are reported for the original source; then it is rewritten.
-        self.env
-            .template_from_str(&rewrite::defused(template, codes))
+        let plain = self
+            .env
+            .template_from_str(template)
             .map_err(|error| explain(&error, template, None))?;
         let rewritten = rewrite::rewrite(template, codes);
         let explain = |error: Error| explain(&error, template, rewritten.as_ref());
-        let text = rewritten.as_ref().map_or(template, |rewritten| &rewritten.text);
-        let compiled = self.env.template_from_str(text).map_err(explain)?;
+        let compiled = match &rewritten {
+            None => plain,
+            Some(rewritten) => {
+                drop(plain);
+                self.env.template_from_str(&rewritten.text).map_err(explain)?
+            }
+        };
         let mut out = Bounded::default();
-        match compiled.render_captured_to(scope.context(budget), &mut out) {
+        match compiled.render_captured_to(scope.context(), &mut out) {
             Ok(_) => String::from_utf8(out.text)
                 .map(Value::String)
                 .map_err(|error| TemplateError(error.to_string())),
@@ -237,22 +225,22 @@ impl Templates {
         }
     }
 
-    fn evaluate(
-        &self,
-        expression: &str,
-        scope: &Scope,
-        budget: Arc<budget::Budget>,
-    ) -> Result<minijinja::Value, TemplateError> {
+    fn evaluate(&self, expression: &str, scope: &Scope) -> Result<minijinja::Value, TemplateError> {
         let code = guard::check_expression(expression).map_err(TemplateError)?;
-        let codes = std::slice::from_ref(&code);
-        self.env
-            .compile_expression(&rewrite::defused(expression, codes))
+        let plain = self
+            .env
+            .compile_expression(expression)
             .map_err(|error| explain(&error, expression, None))?;
-        let rewritten = rewrite::rewrite(expression, codes);
+        let rewritten = rewrite::rewrite(expression, std::slice::from_ref(&code));
         let explain = |error: Error| explain(&error, expression, rewritten.as_ref());
-        let text = rewritten.as_ref().map_or(expression, |rewritten| &rewritten.text);
-        let compiled = self.env.compile_expression(text).map_err(explain)?;
-        let result = compiled.eval(scope.context(budget)).map_err(explain)?;
+        let compiled = match &rewritten {
+            None => plain,
+            Some(rewritten) => {
+                drop(plain);
+                self.env.compile_expression(&rewritten.text).map_err(explain)?
+            }
+        };
+        let result = compiled.eval(scope.context()).map_err(explain)?;
         if result.is_undefined() {
             return Err(TemplateError(format!("`{}` is not defined", shown(expression))));
         }
@@ -285,24 +273,15 @@ impl Templates {
     pub fn eval_condition(&self, condition: &str, scope: &Scope) -> Result<bool, TemplateError> {
         let expression = condition_expression(condition);
         let code = guard::check_expression(expression).map_err(TemplateError)?;
-        if light::is_light(expression, std::slice::from_ref(&code)) {
-            let budget = Arc::new(budget::Budget::light());
-            let met = self.condition_here(expression, scope, budget.clone());
-            if met.is_ok() || !budget.is_exceeded() {
-                return met;
-            }
+        match light::is_rendered_here(expression, std::slice::from_ref(&code), scope) {
+            true => self.condition_here(expression, scope),
+            false => Ok(apart::render(expression, true, scope)? == Value::Bool(true)),
         }
-        Ok(apart::render(expression, true, scope)? == Value::Bool(true))
     }
 
     /// Evaluates a condition in this process.
-    fn condition_here(
-        &self,
-        expression: &str,
-        scope: &Scope,
-        budget: Arc<budget::Budget>,
-    ) -> Result<bool, TemplateError> {
-        Ok(self.evaluate(expression, scope, budget)?.is_true())
+    fn condition_here(&self, expression: &str, scope: &Scope) -> Result<bool, TemplateError> {
+        Ok(self.evaluate(expression, scope)?.is_true())
     }
 }
 
@@ -462,8 +441,12 @@ fn explain(error: &Error, source: &str, rewritten: Option<&rewrite::Rewritten>) 
     };
     let detail = error.detail().map_or_else(|| error.kind().to_string(), str::to_owned);
     let snippet = |otherwise: &str| shown(snippet.unwrap_or(otherwise));
+    // An operator names the types of its operands.
+    let operand = detail.starts_with("tried to use ") && detail.contains(" undefined");
     TemplateError(match error.kind() {
-        ErrorKind::UndefinedError => format!("`{}` is not defined{line}", snippet(source)),
+        kind if operand || kind == ErrorKind::UndefinedError => {
+            format!("`{}` is not defined{line}", snippet(source))
+        }
         ErrorKind::OutOfFuel => format!("the template needs more than the limit of {FUEL} steps"),
         ErrorKind::SyntaxError => format!("{detail}{line}, at `{}`", snippet(source)),
         _ => format!("{}{line}, at `{}`", shown(&detail), snippet(source)),
@@ -499,7 +482,3 @@ mod tests;
 #[cfg(test)]
 #[path = "template/attack_tests.rs"]
 mod attack_tests;
-
-#[cfg(test)]
-#[path = "template/operator_tests.rs"]
-mod operator_tests;

@@ -437,6 +437,9 @@ fn readable(fd: RawFd, patience: Duration) -> std::io::Result<bool> {
 /// The main function of a child: call it first in a process that was started for [`bound_by_children`], and exit with
 /// its result.
 pub fn bounded_child_main() -> ExitCode {
+    // A library may panic when a size exceeds what can be addressed. That is the input's fault, not ours: the child dies by
+    // a signal, as it does when it gets no more memory.
+    std::panic::set_hook(Box::new(|_| std::process::abort()));
     match serve_works() {
         Ok(()) => ExitCode::SUCCESS,
         Err(_) => ExitCode::FAILURE,

@@ -72,6 +72,7 @@ const TESTS: &[Test] = tests![
     bounded::schemas_of_people_work_in_the_child,
     bounded::yaml_bombs_end,
     bounded::templates_that_take_long_end,
+    bounded::templates_that_grow_end,
     requests::policy,
     requests::built_guests,
     rehearsals::commands,

@@ -22,8 +22,9 @@ impl Templates {
         }
         let codes = guard::check(template)?;
         let compile = |text: &str| self.env.template_from_str(text).map(drop);
-        compile(&rewrite::defused(template, &codes)).map_err(|error| explain(&error, template, None).0)?;
-        if let Some(rewritten) = rewrite::rewrite(template, &codes) {
+        let defused = rewrite::defused(template, &codes);
+        compile(&defused).map_err(|error| explain(&error, template, None).0)?;
+        if let Some(rewritten) = rewrite::rewrite(&defused, &codes) {
             compile(&rewritten.text).map_err(|error| explain(&error, template, Some(&rewritten)).0)?;
         }
         self.check_names(template, &codes, tasks)
@@ -35,8 +36,9 @@ impl Templates {
         let code = guard::check_expression(expression)?;
         let codes = std::slice::from_ref(&code);
         let compile = |text: &str| self.env.compile_expression(text).map(drop);
-        compile(&rewrite::defused(expression, codes)).map_err(|error| explain(&error, expression, None).0)?;
-        if let Some(rewritten) = rewrite::rewrite(expression, codes) {
+        let defused = rewrite::defused(expression, codes);
+        compile(&defused).map_err(|error| explain(&error, expression, None).0)?;
+        if let Some(rewritten) = rewrite::rewrite(&defused, codes) {
             compile(&rewritten.text).map_err(|error| explain(&error, expression, Some(&rewritten)).0)?;
         }
         self.check_names(expression, codes, tasks)

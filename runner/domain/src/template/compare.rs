@@ -7,29 +7,25 @@
 use std::cmp::Ordering;
 
 use minijinja::value::{Rest, ValueKind};
-use minijinja::{Environment, Error, ErrorKind, State, Value};
+use minijinja::{Environment, Error, ErrorKind, Value};
 
-use super::budget::Budget;
 use super::value::{Instant, invalid, moment_of};
 
 /// The filter. Its name begins with `_`, and templates may use none that does.
 pub(super) const FILTER: &str = "_compare";
 
 pub(super) fn install(env: &mut Environment<'_>) {
-    env.add_filter(
-        FILTER,
-        |state: &State, first: Value, rest: Rest<Value>| -> Result<bool, Error> {
-            let mut left = first;
-            let mut pairs = rest.iter();
-            while let (Some(sign), Some(right)) = (pairs.next(), pairs.next()) {
-                if !compare(state, sign.as_str().unwrap_or_default(), &left, right)? {
-                    return Ok(false);
-                }
-                left = right.clone();
+    env.add_filter(FILTER, |first: Value, rest: Rest<Value>| -> Result<bool, Error> {
+        let mut left = first;
+        let mut pairs = rest.iter();
+        while let (Some(sign), Some(right)) = (pairs.next(), pairs.next()) {
+            if !compare(sign.as_str().unwrap_or_default(), &left, right)? {
+                return Ok(false);
             }
-            Ok(true)
-        },
-    );
+            left = right.clone();
+        }
+        Ok(true)
+    });
     for (sign, names) in [
         ("==", ["eq", "equalto", "=="].as_slice()),
         ("!=", &["ne", "!="]),
@@ -40,25 +36,20 @@ pub(super) fn install(env: &mut Environment<'_>) {
         ("in", &["in"]),
     ] {
         for name in names {
-            env.add_test(*name, move |state: &State, left: Value, right: Value| {
-                compare(state, sign, &left, &right)
-            });
+            env.add_test(*name, move |left: Value, right: Value| compare(sign, &left, &right));
         }
     }
 }
 
-fn compare(state: &State, sign: &str, left: &Value, right: &Value) -> Result<bool, Error> {
+fn compare(sign: &str, left: &Value, right: &Value) -> Result<bool, Error> {
     if left.is_undefined() || right.is_undefined() {
         return Err(Error::from(ErrorKind::UndefinedError));
     }
-    let budget = Budget::of(state);
-    budget.examine_value(left)?;
-    budget.examine_value(right)?;
     Ok(match sign {
         "==" => equal(left, right)?,
         "!=" => !equal(left, right)?,
-        "in" => contains(&budget, right, left)?,
-        "not in" => !contains(&budget, right, left)?,
+        "in" => contains(right, left)?,
+        "not in" => !contains(right, left)?,
         "<" => order(left, right)?.is_lt(),
         "<=" => order(left, right)?.is_le(),
         ">" => order(left, right)?.is_gt(),
@@ -86,16 +77,13 @@ fn order(left: &Value, right: &Value) -> Result<Ordering, Error> {
     })
 }
 
-fn contains(budget: &Budget, container: &Value, value: &Value) -> Result<bool, Error> {
+fn contains(container: &Value, value: &Value) -> Result<bool, Error> {
     match container.kind() {
         ValueKind::String => {
             let text = container.as_str().unwrap_or_default();
             Ok(match value.as_str() {
                 Some(part) => text.contains(part),
-                None => {
-                    budget.text(value, 1)?;
-                    text.contains(&value.to_string())
-                }
+                None => text.contains(&value.to_string()),
             })
         }
         ValueKind::Map => Ok(container.as_object().is_some_and(|map| map.get_value(value).is_some())),

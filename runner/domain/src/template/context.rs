@@ -7,22 +7,17 @@ use std::sync::Arc;
 use minijinja::Value;
 use minijinja::value::Object;
 
-use super::budget;
-
 /// The names that a template can use.
 #[derive(Debug)]
 pub(super) struct Context {
     pub(super) fixed: Arc<BTreeMap<Cow<'static, str>, Value>>,
     pub(super) params: Value,
-    /// The budget of this rendering.
-    pub(super) budget: Value,
 }
 
 impl Object for Context {
     fn get_value(self: &Arc<Self>, key: &Value) -> Option<Value> {
         match key.as_str()? {
             "params" => Some(self.params.clone()),
-            budget::NAME => Some(self.budget.clone()),
             name => self.fixed.get(name).cloned(),
         }
     }

@@ -1,6 +1,4 @@
-//! Filters of ours, and bounded forms of those built-in ones that can make much out of little.
-
-use std::fmt::{self, Write};
+//! Filters of ours, and forms of built-in ones that say when a result is too large, or do more than minijinja's.
 
 use chrono_tz::Tz;
 use minijinja::formatting::{FormatStyle, format};
@@ -8,7 +6,6 @@ use minijinja::value::{Kwargs, Rest, ValueOrKwargs};
 use minijinja::{Environment, Error, State, Value};
 
 use super::OUTPUT_MAX_BYTES;
-use super::budget::Budget;
 use super::value::{Instant, format_local, instant_of, invalid, to_json, too_large};
 use crate::Span;
 use crate::schedule::local::parse_zone;
@@ -32,12 +29,14 @@ pub(super) fn install(env: &mut Environment<'_>) {
     env.add_filter("minus", |state: &State, value: Value, span: String| {
         move_time(state, &value, &span, false)
     });
-    env.add_filter("pprint", pprint);
     env.add_filter("tojson", tojson);
     env.add_filter("replace", replace);
-    env.add_filter("join", join);
     env.add_filter("indent", indent);
     env.add_filter("format", printf);
+    // minijinja's own panics for 0.
+    env.add_test("divisibleby", |value: Value, by: Value| -> bool {
+        by.as_i64() != Some(0) && minijinja::tests::is_divisibleby(&value, &by)
+    });
     env.remove_filter("slice");
     env.remove_filter("batch");
 }
@@ -84,39 +83,12 @@ fn move_time(state: &State, value: &Value, span: &str, forward: bool) -> Result<
     Ok(Value::from_object(Instant { at, zone }))
 }
 
-/// Charges text whose bounds are checked elsewhere.
-fn made(budget: &Budget, text: String) -> Result<String, Error> {
-    budget.make(text.len()).map(|()| text)
-}
-
-fn tojson(state: &State, value: Value) -> Result<String, Error> {
-    let budget = Budget::of(state);
-    budget.examine_value(&value)?;
+fn tojson(value: Value) -> Result<String, Error> {
     let json = to_json(&value, &mut { OUTPUT_MAX_BYTES }, super::DEPTH_MAX)?;
-    made(&budget, json.to_string())
+    Ok(json.to_string())
 }
 
-fn pprint(state: &State, value: Value) -> Result<String, Error> {
-    struct Page(String);
-    impl Write for Page {
-        fn write_str(&mut self, text: &str) -> fmt::Result {
-            if self.0.len() + text.len() > OUTPUT_MAX_BYTES {
-                return Err(fmt::Error);
-            }
-            self.0.push_str(text);
-            Ok(())
-        }
-    }
-    let budget = Budget::of(state);
-    budget.examine_value(&value)?;
-    let mut page = Page(String::new());
-    write!(page, "{value:#?}").map_err(|_| too_large())?;
-    made(&budget, page.0)
-}
-
-fn replace(state: &State, value: String, from: String, to: String) -> Result<String, Error> {
-    let budget = Budget::of(state);
-    budget.read(&value)?;
+fn replace(value: String, from: String, to: String) -> Result<String, Error> {
     let grown = value
         .matches(from.as_str())
         .count()
@@ -125,37 +97,10 @@ fn replace(state: &State, value: String, from: String, to: String) -> Result<Str
     if grown > OUTPUT_MAX_BYTES {
         return Err(too_large());
     }
-    made(&budget, value.replace(&from, &to))
+    Ok(value.replace(&from, &to))
 }
 
-fn join(state: &State, value: Value, joiner: Option<String>, attribute: Option<String>) -> Result<String, Error> {
-    let budget = Budget::of(state);
-    let joiner = joiner.unwrap_or_default();
-    let mut out = String::new();
-    for (index, item) in value.try_iter()?.enumerate() {
-        budget.examine(1)?;
-        if index > 0 {
-            out.push_str(&joiner);
-        }
-        let item = match &attribute {
-            Some(attribute) => item.get_attr(attribute)?,
-            None => item,
-        };
-        match item.as_str() {
-            Some(text) => out.push_str(text),
-            None => {
-                budget.text(&item, 1)?;
-                out.push_str(&item.to_string());
-            }
-        }
-        if out.len() > OUTPUT_MAX_BYTES {
-            return Err(too_large());
-        }
-    }
-    made(&budget, out)
-}
-
-fn indent(state: &State, value: String, width: Option<usize>, first: Option<bool>) -> Result<String, Error> {
+fn indent(value: String, width: Option<usize>, first: Option<bool>) -> Result<String, Error> {
     const WIDTH_MAX: usize = 100;
     let width = width.unwrap_or(4);
     if width > WIDTH_MAX {
@@ -175,31 +120,17 @@ fn indent(state: &State, value: String, width: Option<usize>, first: Option<bool
             return Err(too_large());
         }
     }
-    made(&Budget::of(state), out)
+    Ok(out)
 }
 
-fn printf(state: &State, pattern: String, args: Rest<ValueOrKwargs>) -> Result<String, Error> {
-    /// The maximum of a width or a precision, which is written in digits.
-    const WIDTH_MAX: usize = 1000;
-    let budget = Budget::of(state);
-    let args = args.into_values();
+fn printf(pattern: String, args: Rest<ValueOrKwargs>) -> Result<String, Error> {
     // A width is written in digits, or taken from an argument by `*`.
     let mut digits = pattern.split(|c: char| !c.is_ascii_digit());
     let wide = pattern.contains('*') || digits.any(|digits| digits.trim_start_matches('0').len() > 3);
-    let conversions = pattern.matches('%').count();
-    if wide && conversions > 0 {
+    if wide && pattern.contains('%') {
         return Err(invalid("a width in `format` must be below 1000"));
     }
-    // Each positional argument once; a named one as often as it is named.
-    let named = pattern.matches("%(").count().max(1);
-    let mut bytes = pattern.len();
-    for value in args.iter() {
-        bytes = bytes.saturating_add(budget.walk(value, OUTPUT_MAX_BYTES)?.saturating_mul(named));
-    }
-    if pattern.contains(|c: char| c.is_ascii_digit()) {
-        bytes = bytes.saturating_add(conversions.saturating_mul(WIDTH_MAX));
-    }
-    budget.make(bytes)?;
+    let args = args.into_values();
     let out = format(FormatStyle::Printf, &pattern, &args)?;
     if out.len() > OUTPUT_MAX_BYTES {
         return Err(too_large());

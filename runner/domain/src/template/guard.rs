@@ -1,17 +1,11 @@
-//! Refuses templates by their text, before they are compiled: bounds that fuel does not give, since one step may double
-//! a string, and minijinja's parser, compiler and values recurse as deep as the code is nested. A stack that overflows
-//! ends the whole node.
+//! Refuses templates by their text, before they are compiled: minijinja's parser, compiler and values recurse as deep as
+//! the code is nested, every template is checked in the node, and a stack that overflows ends the whole node.
 
 use super::TEMPLATE_MAX_BYTES;
 use super::scan::{self, Code, Kind, Token, wrong};
 
-/// Statements that there are. `macro`, `call`, `include` and blocks of captured output are not: they bind grown
-/// strings to names.
+/// Statements that there are: no `macro`, `call`, `include`, no blocks of captured output.
 const TAGS: [&str; 7] = ["if", "elif", "else", "endif", "for", "endfor", "set"];
-/// How often `~` and `+` may occur in a template that binds no names.
-const JOINS_MAX: usize = 64;
-/// How often they may occur in one that does (`for`, `set`), and `*` in any.
-const GROWTHS_MAX: usize = 8;
 // A debug build of minijinja takes, for each level, some 22 KB of stack for brackets (and as much again for a comparison
 // in them), 11 KB for an `if` or `for`, 3 KB for an `elif`, 2 KB for an operator, 4 KB for values in one another. All
 // of these together stay well below the 2 MiB that a thread has.
@@ -32,18 +26,14 @@ pub(super) fn check(template: &str) -> Result<Vec<Code<'_>>, String> {
         return Err(format!("a template must have at most {TEMPLATE_MAX_BYTES} bytes"));
     }
     let codes = scan::template(template)?;
-    let mut binds = false;
-    let mut counts = Counts::default();
     let mut bound_nesting = 0;
     let mut statements = Vec::new();
     for code in &codes {
         let nesting = nesting(template, code)?;
         check_words(template, code)?;
-        counts.add(code);
         if code.statement {
             check_tag(template, code)?;
             if matches!(code.tag(), "for" | "set") {
-                binds = true;
                 // A bound value may be bound again inside something else, and so on.
                 bound_nesting += nesting;
             }
@@ -66,7 +56,6 @@ pub(super) fn check(template: &str) -> Result<Vec<Code<'_>>, String> {
             return Err(wrong(template, offset, &detail));
         }
     }
-    counts.check(binds)?;
     Ok(codes)
 }
 
@@ -81,9 +70,6 @@ pub(super) fn check_expression(expression: &str) -> Result<Code<'_>, String> {
     let code = scan::expression(expression)?;
     nesting(expression, &code)?;
     check_words(expression, &code)?;
-    let mut counts = Counts::default();
-    counts.add(&code);
-    counts.check(false)?;
     Ok(code)
 }
 
@@ -144,7 +130,7 @@ fn check_tag(template: &str, code: &Code<'_>) -> Result<(), String> {
     if tag == "set" && !code.tokens.iter().any(|token| token.is("=")) {
         return Err("`set` needs a value, `{% set name = value %}`; blocks are not supported".into());
     }
-    // An attribute that is set outlives its block, and so could grow with each round of a `for`.
+    // An attribute that is set outlives its block, and a value could contain itself.
     if tag == "set"
         && code
             .tokens
@@ -233,33 +219,4 @@ fn nesting(source: &str, code: &Code<'_>) -> Result<usize, String> {
         }
     }
     Ok(deepest)
-}
-
-#[derive(Default)]
-struct Counts {
-    joins: usize,
-    products: usize,
-}
-
-impl Counts {
-    fn add(&mut self, code: &Code<'_>) {
-        for token in code.tokens.iter().filter(|token| token.kind == Kind::Sign) {
-            match token.text {
-                "~" | "+" => self.joins += 1,
-                "*" | "**" => self.products += token.text.len(),
-                _ => {}
-            }
-        }
-    }
-
-    fn check(&self, binds: bool) -> Result<(), String> {
-        let joins_max = if binds { GROWTHS_MAX } else { JOINS_MAX };
-        if self.joins > joins_max {
-            return Err(format!("the template has more than {joins_max} of `~` and `+`"));
-        }
-        if self.products > GROWTHS_MAX {
-            return Err(format!("the template has more than {GROWTHS_MAX} of `*`"));
-        }
-        Ok(())
-    }
 }

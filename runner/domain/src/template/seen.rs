@@ -113,10 +113,9 @@ impl Seen {
 /// Bounded work: renders, however much it takes.
 pub(crate) fn rendered(template: &str, condition: bool, seen: Seen) -> Result<Plain, String> {
     let (templates, scope) = (Templates::new(), seen.scope());
-    let budget = Arc::default();
     let rendered = match condition {
-        true => templates.condition_here(template, &scope, budget).map(Value::Bool),
-        false => templates.render_here(template, &scope, budget),
+        true => templates.condition_here(template, &scope).map(Value::Bool),
+        false => templates.render_here(template, &scope),
     };
     rendered.map(|value| Plain::from(&value)).map_err(|error| error.0)
 }

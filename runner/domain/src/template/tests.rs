@@ -129,6 +129,9 @@ fn what_is_not_defined_is_named() {
     check("{{ params.nothing.more }}", Err("params.nothing"));
     check("x {{ params.nothing }}", Err("`params.nothing` is not defined"));
     check("{{ upstream.nobody.rows }}", Err("upstream.nobody"));
+    check("{{ params.nothing + 1 }}", Err("` is not defined"));
+    check("{{ 2 - params.nothing }}", Err("` is not defined"));
+    check("{{ 'a' ~ params.nothing }}", Err("is not defined"));
     check("{{ params.n | nofilter }}", Err("nofilter"));
     check("{{ params. }}", Err("at `"));
 }
@@ -143,14 +146,12 @@ fn bounded() {
         Err("larger than"),
     );
     check("{{ '%999999999d' | format(1) }}", Err("must be below 1000"));
+    check("{{ 5 is divisibleby 0 }}", Ok(json!(false)));
+    check("{{ 15 is divisibleby 5 }}", Ok(json!(true)));
     check("{% macro m() %}{% endmacro %}", Err("`{% macro %}` is not available"));
     check("{% include 'x' %}", Err("`{% include %}` is not available"));
     check("{% set x %}a{% endset %}", Err("`set` needs a value"));
-    check(
-        &format!("{{% set x = 'x' %}}{}", "{% set x = x ~ x %}".repeat(40)),
-        Err("more than 8"),
-    );
-    check(&format!("{{{{ {} }}}}", vec!["1"; 100].join("+")), Err("more than 64"));
+    check(&format!("{{{{ {} }}}}", vec!["1"; 100].join("+")), Ok(json!(100)));
     check(
         &format!("{{{{ {} 1 {} }}}}", "(".repeat(1000), ")".repeat(1000)),
         Err("at `"),
@@ -348,8 +349,8 @@ fn other_comparisons_stay() {
             .env
             .compile_expression(expression)
             .unwrap()
-            .eval(scope().context(Arc::default()));
-        match (plain, templates.evaluate(expression, &scope(), Arc::default())) {
+            .eval(scope().context());
+        match (plain, templates.evaluate(expression, &scope())) {
             (Ok(plain), Ok(ours)) => assert_eq!(plain, ours, "{expression}"),
             (Err(_), Err(_)) => {}
             (plain, ours) => panic!("{expression}: {ours:?}, not {plain:?}"),
@@ -374,7 +375,7 @@ proptest::proptest! {
             && let Some(rewritten) = rewrite::rewrite(&expression, std::slice::from_ref(&code))
         {
             let ours = templates.env.compile_expression(&rewritten.text).expect(&expression);
-            match (plain.eval(scope().context(Arc::default())), ours.eval(scope().context(Arc::default()))) {
+            match (plain.eval(scope().context()), ours.eval(scope().context())) {
                 (Ok(plain), Ok(ours)) => assert_eq!(plain, ours, "{expression}: {}", rewritten.text),
                 // All parts of a chain are evaluated.
                 (Ok(_), Err(_)) if rewritten.text.contains(",'") => {}
