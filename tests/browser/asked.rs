@@ -309,7 +309,7 @@ async fn what_was_typed_is_not_lost() {
         ),
         (
             "/system/tokens",
-            vec![("name", "w"), ("queues", " , ")],
+            vec![("name", "w"), ("role", "worker"), ("queues", " , ")],
             vec!["value=\" , \""],
             "role=\"alert\"",
         ),
