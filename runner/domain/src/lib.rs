@@ -30,6 +30,7 @@ pub mod schedule;
 pub mod schema;
 pub mod spec;
 pub mod state;
+mod storable;
 pub mod template;
 pub mod topic;
 
@@ -40,3 +41,4 @@ pub use duration::Span;
 pub use fault::{Fault, Faults};
 pub use hex::hex;
 pub use name::Name;
+pub use storable::has_nul;
