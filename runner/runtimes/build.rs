@@ -12,12 +12,13 @@
 use flate2::Compression;
 use flate2::write::ZlibEncoder;
 use sha2::{Digest, Sha256};
-use std::env;
 use std::fmt::Write as _;
 use std::fs;
 use std::io::Write as _;
 use std::path::{Path, PathBuf};
-use std::process::Command;
+
+mod nested_cargo;
+use nested_cargo::{nested, outer_target_dir, variable};
 
 /// A package that carries an interpreter.
 struct Package {
@@ -145,21 +146,13 @@ const CPYTHON_STUBS: &[(&str, &str, &[&str])] = &[
     ),
 ];
 
-/// Of the environment that Cargo gives build scripts, what a nested Cargo needs.
-const KEPT: &[&str] = &[
-    "CARGO_HOME",
-    "CARGO_NET_",
-    "CARGO_HTTP_",
-    "CARGO_REGISTRIES_",
-    "CARGO_REGISTRY_",
-];
-
 const CHECKER: &str = "heddle-source-checker";
 const TARGET: &str = "wasm32-wasip1";
 
 fn main() {
     for path in [
         "build.rs",
+        "nested_cargo.rs",
         "fetch/quickjs.lock",
         "fetch/python.lock",
         "typescript/src",
@@ -260,7 +253,7 @@ fn write_project(package: &Package, project: &Path) {
 /// Where Cargo keeps the package's files, after it has fetched them if need be.
 fn package_directory(package: &Package, project: &Path) -> PathBuf {
     let (name, version) = (package.name, package.version);
-    let mut cargo = nested(&variable("CARGO"), project);
+    let mut cargo = nested("cargo", project);
     cargo.args(["metadata", "--format-version", "1", "--locked"]);
     let output = cargo.output().expect("Cargo can be started");
     assert!(
@@ -284,7 +277,7 @@ fn build_checker(out: &Path) -> PathBuf {
     let directory = PathBuf::from(variable("CARGO_MANIFEST_DIR")).join("typescript");
     let target_dir = outer_target_dir(out).join("checker");
     let build = || {
-        let mut cargo = nested(&variable("CARGO"), &directory);
+        let mut cargo = nested("cargo", &directory);
         cargo
             .args(["build", "--locked", "--release", "--target", TARGET, "--target-dir"])
             .arg(&target_dir);
@@ -305,45 +298,4 @@ fn build_checker(out: &Path) -> PathBuf {
     let built = target_dir.join(TARGET).join("release").join(format!("{CHECKER}.wasm"));
     fs::copy(&built, &copy).unwrap_or_else(|error| panic!("cannot copy {}: {error}", built.display()));
     copy
-}
-
-/// `OUT_DIR` is `<target directory>[/<target>]/<profile>/build/<package>/out`; Cargo marks the first with a tag.
-fn outer_target_dir(out: &Path) -> &Path {
-    let tagged = out
-        .ancestors()
-        .filter(|directory| directory.join("CACHEDIR.TAG").is_file())
-        .last();
-    tagged.unwrap_or(out)
-}
-
-/// A command whose environment knows nothing of the outer Cargo.
-fn nested(program: &str, directory: &Path) -> Command {
-    let mut command = Command::new(program);
-    command.current_dir(directory);
-    for (name, _) in env::vars_os() {
-        let leaks = name.to_str().is_some_and(|name| {
-            let is_outer = [
-                "CARGO",
-                "RUSTC",
-                "RUSTDOC",
-                "RUSTFLAGS",
-                "CLIPPY_",
-                "MAKEFLAGS",
-                "MFLAGS",
-            ]
-            .iter()
-            .any(|prefix| name.starts_with(prefix));
-            let is_build_script_input =
-                ["TARGET", "HOST", "OPT_LEVEL", "PROFILE", "DEBUG", "NUM_JOBS", "OUT_DIR"].contains(&name);
-            (is_outer || is_build_script_input) && !KEPT.iter().any(|kept| name.starts_with(kept))
-        });
-        if leaks {
-            command.env_remove(name);
-        }
-    }
-    command
-}
-
-fn variable(name: &str) -> String {
-    env::var(name).unwrap_or_else(|_| panic!("Cargo sets {name}"))
 }

@@ -13,6 +13,10 @@ use std::io::Write as _;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
+#[path = "../../runner/runtimes/nested_cargo.rs"]
+mod nested_cargo;
+use nested_cargo::{nested, outer_target_dir, variable};
+
 /// A component by `heddle-sdk`.
 const SDK: &str = "wasm32-wasip2";
 
@@ -76,16 +80,6 @@ const GUESTS: &[Guest] = &[
     demo("yearly-summary"),
 ];
 
-/// Of the environment that Cargo gives build scripts, what a nested Cargo needs; the rest (flags, wrappers, the outer
-/// package's name and features) would change what it builds, or how often.
-const KEPT: &[&str] = &[
-    "CARGO_HOME",
-    "CARGO_NET_",
-    "CARGO_HTTP_",
-    "CARGO_REGISTRIES_",
-    "CARGO_REGISTRY_",
-];
-
 fn main() {
     let bundle = PathBuf::from(variable("CARGO_MANIFEST_DIR"));
     let out = PathBuf::from(variable("OUT_DIR"));
@@ -120,23 +114,12 @@ fn watch(root: &Path) {
         "guest-sdk/README.md",
         "Cargo.toml",
         "Cargo.lock",
+        "scripts/bundle/build.rs",
+        "runner/runtimes/nested_cargo.rs",
     ];
-    for path in others
-        .map(|path| root.join(path))
-        .into_iter()
-        .chain([root.join("scripts/bundle/build.rs")])
-    {
-        println!("cargo::rerun-if-changed={}", path.display());
+    for path in others {
+        println!("cargo::rerun-if-changed={}", root.join(path).display());
     }
-}
-
-/// `OUT_DIR` is `<target directory>[/<target>]/<profile>/build/<package>/out`; Cargo marks the first with a tag.
-fn outer_target_dir(out: &Path) -> &Path {
-    let tagged = out
-        .ancestors()
-        .filter(|directory| directory.join("CACHEDIR.TAG").is_file())
-        .last();
-    tagged.unwrap_or(out)
 }
 
 /// The scripts that are asked for: those of the program, and with the feature `all` those of tests, too.
@@ -195,39 +178,6 @@ fn add_target(root: &Path, target: &str) {
     }
     let mut add = nested("rustup", root);
     run(add.args(["target", "add", "wasm32-wasip2", "wasm32-wasip1"]));
-}
-
-/// A command in the workspace's root whose environment knows nothing of the outer Cargo.
-fn nested(program: &str, root: &Path) -> Command {
-    let program = if program == "cargo" {
-        variable("CARGO")
-    } else {
-        program.to_owned()
-    };
-    let mut command = Command::new(program);
-    command.current_dir(root);
-    for (name, _) in env::vars_os() {
-        let leaks = name.to_str().is_some_and(|name| {
-            let is_outer = [
-                "CARGO",
-                "RUSTC",
-                "RUSTDOC",
-                "RUSTFLAGS",
-                "CLIPPY_",
-                "MAKEFLAGS",
-                "MFLAGS",
-            ]
-            .iter()
-            .any(|prefix| name.starts_with(prefix));
-            let is_build_script_input =
-                ["TARGET", "HOST", "OPT_LEVEL", "PROFILE", "DEBUG", "NUM_JOBS", "OUT_DIR"].contains(&name);
-            (is_outer || is_build_script_input) && !KEPT.iter().any(|kept| name.starts_with(kept))
-        });
-        if leaks {
-            command.env_remove(name);
-        }
-    }
-    command
 }
 
 fn run(command: &mut Command) -> bool {
@@ -356,8 +306,4 @@ fn files(directory: &Path) -> Vec<PathBuf> {
     paths
         .flat_map(|path| if path.is_dir() { files(&path) } else { vec![path] })
         .collect()
-}
-
-fn variable(name: &str) -> String {
-    env::var(name).unwrap_or_else(|_| panic!("Cargo sets {name}"))
 }

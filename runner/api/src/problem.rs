@@ -2,6 +2,7 @@
 
 use std::fmt;
 
+use heddle_domain::Fault;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
@@ -45,11 +46,7 @@ pub struct ProblemFault {
 
 impl fmt::Display for ProblemFault {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        if self.pointer.is_empty() {
-            f.write_str(&self.detail)
-        } else {
-            write!(f, "{}: {}", self.pointer, self.detail)
-        }
+        fmt::Display::fmt(&Fault::at(&self.pointer, &self.detail), f)
     }
 }
 

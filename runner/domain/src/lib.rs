@@ -35,6 +35,7 @@ pub mod schedule;
 pub mod schema;
 pub mod spec;
 pub mod state;
+mod storable;
 pub mod template;
 pub mod topic;
 
@@ -45,3 +46,4 @@ pub use duration::Span;
 pub use fault::{Fault, Faults};
 pub use hex::hex;
 pub use name::Name;
+pub use storable::has_nul;

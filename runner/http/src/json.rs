@@ -1,10 +1,10 @@
 //! Reads JSON strictly: refuses an object that contains a key twice, with its position, and the character U+0000, which
 //! Postgres cannot store.
 
-use heddle_domain::Fault;
 use heddle_domain::bounded::Stopped;
 use heddle_domain::fault::pointer_token;
 use heddle_domain::spec::{StrictError, YamlError, parse_json_strict, parse_yaml_strict};
+use heddle_domain::{Fault, has_nul};
 use serde_json::Value;
 
 use crate::problem::Problem;
@@ -39,14 +39,6 @@ pub fn parse_yaml(text: &str) -> Result<Value, Problem> {
 
 /// Refuses the character U+0000, which Postgres cannot store.
 pub fn check(value: &Value) -> Result<(), Problem> {
-    fn has_nul(value: &Value) -> bool {
-        match value {
-            Value::String(text) => text.contains('\0'),
-            Value::Array(items) => items.iter().any(has_nul),
-            Value::Object(entries) => entries.iter().any(|(key, value)| key.contains('\0') || has_nul(value)),
-            _ => false,
-        }
-    }
     // The position is searched for only if there is an error: documents of megabytes are read here.
     fn find(value: &Value, pointer: &str) -> Option<String> {
         match value {

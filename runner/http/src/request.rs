@@ -508,6 +508,14 @@ pub fn ok(body: &impl Serialize) -> Outcome {
     answer(StatusCode::OK, body)
 }
 
+/// 200 with a named object as the API shows it, or 404.
+pub fn found<R, T: Serialize>(row: Option<R>, what: &str, name: &str, shown: impl FnOnce(R) -> T) -> Outcome {
+    match row {
+        Some(row) => ok(&shown(row)),
+        None => Err(Problem::not_found(what, name)),
+    }
+}
+
 /// 200 with a page of a list, each item as the API shows it.
 pub fn list_of<R, T: Serialize>(page: Page<R>, shown: impl FnMut(R) -> T) -> Outcome {
     ok(&List {

@@ -3,9 +3,9 @@
 use crate::attempt::{AttemptRequest, Grants, Limits};
 use crate::context::{Context, Interval};
 use crate::services::HostServices;
-use heddle_domain::Time;
 use heddle_domain::schema::Schema;
 use heddle_domain::state::Trigger;
+use heddle_domain::{Time, has_nul};
 use serde::Deserialize;
 use serde_json::{Map, Value};
 use std::sync::Arc;
@@ -50,15 +50,6 @@ impl Description {
             }
             _ => Err("`describe` must return a JSON object".into()),
         }
-    }
-}
-
-fn has_nul(value: &Value) -> bool {
-    match value {
-        Value::String(text) => text.contains('\0'),
-        Value::Array(all) => all.iter().any(has_nul),
-        Value::Object(all) => all.iter().any(|(key, value)| key.contains('\0') || has_nul(value)),
-        _ => false,
     }
 }
 

@@ -1,6 +1,7 @@
 //! What an attempt wants to be written to Heddle if it succeeds.
 
 use crate::texts::check_json;
+use heddle_domain::has_nul;
 use std::collections::HashMap;
 
 /// The maximum number of effects of an attempt.
@@ -240,16 +241,6 @@ fn name_of(what: &str, name: &str) -> Result<String, String> {
     heddle_domain::Name::new(name)
         .map(String::from)
         .map_err(|error| format!("{what} `{name}`: {error}"))
-}
-
-fn has_nul(value: &serde_json::Value) -> bool {
-    use serde_json::Value;
-    match value {
-        Value::String(text) => text.contains('\0'),
-        Value::Array(items) => items.iter().any(has_nul),
-        Value::Object(fields) => fields.iter().any(|(key, value)| key.contains('\0') || has_nul(value)),
-        _ => false,
-    }
 }
 
 pub(crate) fn is_json_object(text: &str) -> bool {

@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use crate::Sandbox;
+use crate::rehearsal::{SqlAnswer, SqlStatement};
 use crate::services::ConnectionTarget;
 use crate::sql::Bounds;
 pub use crate::sql::{Class as QueryClass, Failure as QueryFailure};
@@ -45,15 +46,15 @@ impl Sandbox {
             timeout: Some(timeout.map_or(Duration::ZERO, |timeout| timeout + SERVER_GRACE)),
             max_bytes: output_bytes_max,
         };
-        let databases = self.databases();
-        if rows {
-            return databases
-                .query_within(&connection, &target, &sql, &params, bounds)
-                .await;
+        let asked = SqlStatement {
+            connection,
+            statement: sql,
+            params,
+            rows,
+        };
+        match self.databases().carry_out_within(&target, &asked, bounds).await? {
+            SqlAnswer::Rows(rows) => Ok(rows),
+            SqlAnswer::Count(changed) => Ok(format!("{{\"rows_affected\":{changed}}}")),
         }
-        let changed = databases
-            .execute_within(&connection, &target, &sql, &params, bounds)
-            .await?;
-        Ok(format!("{{\"rows_affected\":{changed}}}"))
     }
 }

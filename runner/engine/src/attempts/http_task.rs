@@ -14,7 +14,7 @@ use reqwest::header::{HeaderMap, HeaderName, HeaderValue};
 use serde_json::{Value, json};
 
 use super::Attempts;
-use super::outside::Outside;
+use super::outside::{Outside, within};
 use crate::RunContext;
 use crate::runs::ending::Ending;
 use crate::runs::retry_after::retry_after;
@@ -108,17 +108,8 @@ impl Attempts {
     /// Makes a request. 2xx succeeds; 4xx is fatal, except 408 and 429; everything else may be retried.
     async fn call(&self, request: HttpRequest, context: Value) -> Ending {
         let timeout = request.timeout;
-        let call = self.call_untimed(request, context);
-        match timeout {
-            Some(timeout) => match tokio::time::timeout(timeout, call).await {
-                Ok(ending) => ending,
-                Err(_) => Ending::failed(
-                    ErrorKind::Timeout,
-                    format!("no answer within {} ms", timeout.as_millis()),
-                ),
-            },
-            None => call.await,
-        }
+        let late = |millis: u128| format!("no answer within {millis} ms");
+        within(timeout, self.call_untimed(request, context), late).await
     }
 
     async fn call_untimed(&self, request: HttpRequest, context: Value) -> Ending {

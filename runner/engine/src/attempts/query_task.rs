@@ -20,7 +20,7 @@ use tokio::time::Instant;
 
 use super::Attempts;
 use super::http_task::OUTPUT_BYTES_DEFAULT;
-use super::outside::Outside;
+use super::outside::{Outside, within};
 use crate::RunContext;
 use crate::runs::ending::Ending;
 use crate::runs::patience::until;
@@ -73,20 +73,8 @@ impl Outside for Query {
 impl Attempts {
     async fn carry_out(&self, context: &RunContext, query: Query) -> Ending {
         let timeout = query.timeout;
-        let carried_out = self.carry_out_untimed(context, query);
-        match timeout {
-            Some(timeout) => match tokio::time::timeout(timeout, carried_out).await {
-                Ok(ending) => ending,
-                Err(_) => Ending::failed(
-                    ErrorKind::Timeout,
-                    format!(
-                        "the statement took longer than {} ms and was cancelled",
-                        timeout.as_millis()
-                    ),
-                ),
-            },
-            None => carried_out.await,
-        }
+        let late = |millis: u128| format!("the statement took longer than {millis} ms and was cancelled");
+        within(timeout, self.carry_out_untimed(context, query), late).await
     }
 
     async fn carry_out_untimed(&self, context: &RunContext, query: Query) -> Ending {

@@ -315,9 +315,7 @@ async fn settle<C: Commits>(commits: &C, gathered: Vec<Asked<C>>, over: impl Fn(
                 }
             }
         } else {
-            let second = batch.split_off(batch.len() / 2);
-            batches.push(fresh(second));
-            batches.push(fresh(batch));
+            batches.extend(halved(batch).map(fresh));
         }
     }
 }
@@ -350,6 +348,43 @@ impl Met {
 /// Whether another try may succeed.
 pub(crate) fn is_passing(error: &EngineError) -> bool {
     Met::of(error) != Met::Itself
+}
+
+/// Divides a batch; the first half is the last of the two, because `pop` takes the last one.
+fn halved<T>(mut batch: Vec<T>) -> [Vec<T>; 2] {
+    let second = batch.split_off(batch.len() / 2);
+    [second, batch]
+}
+
+/// Batches without answers: one that cannot be committed is halved, until what is wrong with it is alone.
+pub(crate) struct Halves<T>(Vec<Vec<T>>);
+
+impl<T> Halves<T> {
+    pub(crate) fn of(batch: Vec<T>) -> Self {
+        Self(vec![batch])
+    }
+
+    /// The next batch to commit.
+    pub(crate) fn take(&mut self) -> Option<Vec<T>> {
+        self.0.pop()
+    }
+
+    /// Takes the result of a batch. Returns what cannot be committed even alone, and why. An error is one that may pass.
+    pub(crate) fn done(
+        &mut self,
+        mut batch: Vec<T>,
+        result: Result<(), EngineError>,
+    ) -> Result<Option<(T, EngineError)>, EngineError> {
+        match result {
+            Ok(()) => Ok(None),
+            Err(error) if is_passing(&error) => Err(error),
+            Err(error) if batch.len() == 1 => Ok(batch.pop().map(|one| (one, error))),
+            Err(_) => {
+                self.0.extend(halved(batch));
+                Ok(None)
+            }
+        }
+    }
 }
 
 fn tell(what: &'static str, error: &EngineError, requests: usize) {

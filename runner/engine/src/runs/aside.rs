@@ -25,7 +25,7 @@ use heddle_domain::Chain;
 use heddle_domain::id::RunId;
 use heddle_store::live::{PassedOver, Take};
 
-use crate::node::group_commit::is_passing;
+use crate::node::group_commit::{Halves, is_passing};
 use crate::node::signals::Signal;
 use crate::runs::later::Later;
 use crate::{EngineError, Runs};
@@ -110,27 +110,22 @@ impl Runs {
             Err(error) if !is_passing(&error) && !taken.is_empty() => error,
             other => return other,
         };
-        let whole = error.clone();
+        let mut whole = Some(error.clone());
         let mut found = false;
-        let mut failed = vec![(Vec::from_iter(taken), error)];
-        while let Some((mut runs, error)) = failed.pop() {
-            if let [run] = runs[..] {
+        let mut halves = Halves::of(Vec::from_iter(taken));
+        while let Some(runs) = halves.take() {
+            let result = match whole.take() {
+                Some(error) => Err(error),
+                None => self.handle(kind, Take::Only(&runs), &mut BTreeSet::new()).await,
+            };
+            if let Some((run, error)) = halves.done(runs, result)? {
                 found |= self.set_aside(kind, run, &error);
-                continue;
-            }
-            let second = runs.split_off(runs.len() / 2);
-            for half in [second, runs] {
-                match self.handle(kind, Take::Only(&half), &mut BTreeSet::new()).await {
-                    Ok(()) => {}
-                    Err(error) if is_passing(&error) => return Err(error),
-                    Err(error) => failed.push((half, error)),
-                }
             }
         }
         match (kind, found) {
             // The test was rolled back; the inbox decides about the others.
             (Kind::Gates, true) => self.node.signals.raise(Signal::Inbox),
-            (Kind::Gates, false) => return Err(whole),
+            (Kind::Gates, false) => return Err(error),
             (Kind::Timers | Kind::Settlements | Kind::Starts, _) => {}
         }
         Ok(())

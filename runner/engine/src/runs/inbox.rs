@@ -22,7 +22,7 @@ use parking_lot::Mutex;
 use serde_json::json;
 
 use crate::node::Node;
-use crate::node::group_commit::is_passing;
+use crate::node::group_commit::Halves;
 use crate::node::service::{Every, Needs, Service};
 use crate::node::signals::Signal;
 use crate::runs::apply::After;
@@ -368,17 +368,11 @@ impl Runs {
 
     /// Ends attempts as lost. If one end is refused, the others are still ended.
     async fn take_over(self: &Arc<Self>, lost: Vec<LostAttempt>) -> Result<(), EngineError> {
-        let mut batches = vec![lost];
-        while let Some(mut batch) = batches.pop() {
-            match self.end_lost(&batch).await {
-                Ok(()) => {}
-                Err(error) if is_passing(&error) => return Err(error),
-                Err(error) if batch.len() == 1 => self.give_up(batch[0].ended, &error),
-                Err(_) => {
-                    let second = batch.split_off(batch.len() / 2);
-                    batches.push(batch);
-                    batches.push(second);
-                }
+        let mut halves = Halves::of(lost);
+        while let Some(batch) = halves.take() {
+            let result = self.end_lost(&batch).await;
+            if let Some((lost, error)) = halves.done(batch, result)? {
+                self.give_up(lost.ended, &error);
             }
         }
         Ok(())

@@ -1,13 +1,13 @@
 //! Categories.
 
 use heddle_api::{Category, CategorySpec, List};
-use heddle_store::category::{CategoryDelete, CategoryRow};
+use heddle_store::category::CategoryRow;
 
 use super::grants;
 use crate::access::Access;
 use crate::describe::of;
 use crate::problem::Problem;
-use crate::request::{Outcome, Request, list_of, no_content, ok, put, typed};
+use crate::request::{Outcome, Request, found, list_of, put, typed};
 use crate::table::{Method, Route};
 
 fn shown(row: CategoryRow) -> Category {
@@ -82,23 +82,11 @@ async fn save(mut request: Request) -> Outcome {
 
 async fn get(request: Request) -> Outcome {
     let name = request.name("name", "category")?;
-    let row = request
-        .app
-        .store
-        .category(&name)
-        .await?
-        .ok_or_else(|| Problem::not_found("category", &name))?;
-    ok(&shown(row))
+    found(request.app.store.category(&name).await?, "category", &name, shown)
 }
 
 async fn delete(request: Request) -> Outcome {
     let name = request.name("name", "category")?;
-    match request.app.store.delete_category(request.by(), &name).await? {
-        CategoryDelete::Deleted => no_content(),
-        CategoryDelete::Missing => Err(Problem::not_found("category", &name)),
-        CategoryDelete::UsedBy(groups) => Err(Problem::conflict(format!(
-            "the category `{name}` is used by {}",
-            super::grants::quoted("group", &groups)
-        ))),
-    }
+    let removal = request.app.store.delete_category(request.by(), &name).await?;
+    grants::removed(removal, "category", &name)
 }

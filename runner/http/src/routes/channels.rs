@@ -8,7 +8,7 @@ use super::notifications::whole;
 use crate::access::Access;
 use crate::describe::of;
 use crate::problem::Problem;
-use crate::request::{Outcome, Request, list_of, ok, put, typed};
+use crate::request::{Outcome, Request, found, list_of, ok, put, typed};
 use crate::table::{Method, Pace, Route};
 
 fn shown(row: ChannelRow) -> Channel {
@@ -113,8 +113,7 @@ async fn save(mut request: Request) -> Outcome {
 
 async fn get(request: Request) -> Outcome {
     let name = request.name("name", "channel")?;
-    let row = request.app.store.channel(&name).await?;
-    ok(&shown(row.ok_or_else(|| Problem::not_found("channel", &name))?))
+    found(request.app.store.channel(&name).await?, "channel", &name, shown)
 }
 
 async fn delete(request: Request) -> Outcome {

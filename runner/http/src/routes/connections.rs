@@ -8,7 +8,7 @@ use super::grants;
 use crate::access::Access;
 use crate::describe::of;
 use crate::problem::Problem;
-use crate::request::{Outcome, Request, list_of, ok, put, typed};
+use crate::request::{Outcome, Request, found, list_of, put, typed};
 use crate::table::{Method, Route};
 
 fn shown(row: ConnectionRow) -> Connection {
@@ -122,13 +122,7 @@ async fn save(mut request: Request) -> Outcome {
 
 async fn get(request: Request) -> Outcome {
     let name = request.name("name", "connection")?;
-    let row = request
-        .app
-        .store
-        .connection(&name)
-        .await?
-        .ok_or_else(|| Problem::not_found("connection", &name))?;
-    ok(&shown(row))
+    found(request.app.store.connection(&name).await?, "connection", &name, shown)
 }
 
 async fn delete(request: Request) -> Outcome {

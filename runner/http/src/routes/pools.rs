@@ -7,7 +7,7 @@ use super::grants;
 use crate::access::Access;
 use crate::describe::of;
 use crate::problem::Problem;
-use crate::request::{Outcome, Request, list_of, ok, put, typed};
+use crate::request::{Outcome, Request, found, list_of, put, typed};
 use crate::table::{Method, Route};
 
 fn shown(row: PoolRow) -> Pool {
@@ -68,13 +68,7 @@ async fn save(mut request: Request) -> Outcome {
 
 async fn get(request: Request) -> Outcome {
     let name = request.name("name", "pool")?;
-    let row = request
-        .app
-        .store
-        .pool_by_name(&name)
-        .await?
-        .ok_or_else(|| Problem::not_found("pool", &name))?;
-    ok(&shown(row))
+    found(request.app.store.pool_by_name(&name).await?, "pool", &name, shown)
 }
 
 async fn delete(request: Request) -> Outcome {

@@ -7,7 +7,7 @@ use super::grants;
 use crate::access::Access;
 use crate::describe::of;
 use crate::problem::Problem;
-use crate::request::{Outcome, Request, list_of, ok, put, typed};
+use crate::request::{Outcome, Request, found, list_of, ok, put, typed};
 use crate::table::{Method, Route};
 
 fn shown(row: SecretRow) -> Secret {
@@ -114,13 +114,7 @@ async fn save(mut request: Request) -> Outcome {
 
 async fn get(request: Request) -> Outcome {
     let name = request.name("name", "secret")?;
-    let row = request
-        .app
-        .store
-        .secret(&name)
-        .await?
-        .ok_or_else(|| Problem::not_found("secret", &name))?;
-    ok(&shown(row))
+    found(request.app.store.secret(&name).await?, "secret", &name, shown)
 }
 
 async fn delete(request: Request) -> Outcome {

@@ -9,7 +9,7 @@ use super::grants;
 use crate::access::Access;
 use crate::describe::of;
 use crate::problem::Problem;
-use crate::request::{Outcome, Request, list_of, ok, put};
+use crate::request::{Outcome, Request, found, list_of, put};
 use crate::table::{Method, Route};
 
 fn shown(row: TemplateRow) -> Template {
@@ -66,13 +66,7 @@ async fn save(mut request: Request) -> Outcome {
 
 async fn get(request: Request) -> Outcome {
     let name = request.name("name", "template")?;
-    let row = request
-        .app
-        .store
-        .template(&name)
-        .await?
-        .ok_or_else(|| Problem::not_found("template", &name))?;
-    ok(&shown(row))
+    found(request.app.store.template(&name).await?, "template", &name, shown)
 }
 
 async fn delete(request: Request) -> Outcome {

@@ -89,77 +89,35 @@ struct Database {
 impl Databases {
     /// The result of a script's statement; its error is for the script's author.
     pub async fn carry_out(&self, target: &ConnectionTarget, asked: &SqlStatement) -> Result<SqlAnswer, String> {
+        let answer = self.carry_out_within(target, asked, Bounds::default()).await;
+        answer.map_err(|failure| failure.message)
+    }
+
+    /// The same, with separate bounds.
+    pub async fn carry_out_within(
+        &self,
+        target: &ConnectionTarget,
+        asked: &SqlStatement,
+        bounds: Bounds,
+    ) -> Result<SqlAnswer, Failure> {
         let SqlStatement {
             connection,
             statement,
             params,
             rows,
         } = asked;
-        let answer = match rows {
-            true => self
-                .query(connection, target, statement, params)
+        let mut session = self.session(connection, target, statement, bounds.timeout).await?;
+        let (max_rows, max_bytes) = (
+            target.max_rows.clamp(1, MAX_ROWS),
+            bounds.max_bytes.min(MAX_RESULT_BYTES),
+        );
+        let result = match rows {
+            true => session
+                .query(statement, params, max_rows, max_bytes)
                 .await
                 .map(SqlAnswer::Rows),
-            false => self
-                .execute(connection, target, statement, params)
-                .await
-                .map(SqlAnswer::Count),
+            false => session.execute(statement, params).await.map(SqlAnswer::Count),
         };
-        answer.map_err(|failure| failure.message)
-    }
-
-    /// A query's rows as a JSON array of objects.
-    pub async fn query(
-        &self,
-        name: &str,
-        target: &ConnectionTarget,
-        statement: &str,
-        params: &str,
-    ) -> Result<String, Failure> {
-        let bounds = Bounds::default();
-        self.query_within(name, target, statement, params, bounds).await
-    }
-
-    /// The same, with separate bounds.
-    pub async fn query_within(
-        &self,
-        name: &str,
-        target: &ConnectionTarget,
-        statement: &str,
-        params: &str,
-        bounds: Bounds,
-    ) -> Result<String, Failure> {
-        let mut session = self.session(name, target, statement, bounds.timeout).await?;
-        let max_rows = target.max_rows.clamp(1, MAX_ROWS);
-        let result = session
-            .query(statement, params, max_rows, bounds.max_bytes.min(MAX_RESULT_BYTES))
-            .await;
-        session.end(result).await
-    }
-
-    /// How many rows a statement changed.
-    pub async fn execute(
-        &self,
-        name: &str,
-        target: &ConnectionTarget,
-        statement: &str,
-        params: &str,
-    ) -> Result<u64, Failure> {
-        let bounds = Bounds::default();
-        self.execute_within(name, target, statement, params, bounds).await
-    }
-
-    /// The same, with separate bounds.
-    pub async fn execute_within(
-        &self,
-        name: &str,
-        target: &ConnectionTarget,
-        statement: &str,
-        params: &str,
-        bounds: Bounds,
-    ) -> Result<u64, Failure> {
-        let mut session = self.session(name, target, statement, bounds.timeout).await?;
-        let result = session.execute(statement, params).await;
         session.end(result).await
     }
 

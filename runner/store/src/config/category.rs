@@ -5,6 +5,7 @@ use serde_json::json;
 use crate::change::{By, Noun};
 use crate::config::one_value::one_value;
 use crate::transaction::transaction;
+use crate::usage::{Removal, USERS_NAMED_MAX, Users};
 use crate::{Store, StoreError, audit};
 
 one_value! {
@@ -21,24 +22,12 @@ one_value! {
     list: categories,
 }
 
-/// The result of deleting a category.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum CategoryDelete {
-    Missing,
-    /// These groups (the first few) are in it.
-    UsedBy(Vec<String>),
-    Deleted,
-}
-
-/// How many users of an object are named when it may not be deleted.
-const USERS_NAMED_MAX: i64 = 20;
-
 impl Store {
     /// Deletes a category that no group is in.
     ///
     /// Locking: the category, then deleted groups that were in it. A concurrent PUT of a group that names the category
     /// waits.
-    pub async fn delete_category(&self, by: By<'_>, name: &str) -> Result<CategoryDelete, StoreError> {
+    pub async fn delete_category(&self, by: By<'_>, name: &str) -> Result<Removal, StoreError> {
         transaction!(self, control, "delete_category", |tx| {
             let found = sqlx::query_scalar!(
                 "SELECT description FROM heddle.categories WHERE name = $1 FOR UPDATE",
@@ -47,17 +36,20 @@ impl Store {
             .fetch_optional(&mut *tx)
             .await?;
             let Some(description) = found else {
-                return Ok(CategoryDelete::Missing);
+                return Ok(Removal::Missing);
             };
-            let users = sqlx::query_scalar!(
+            let groups = sqlx::query_scalar!(
                 "SELECT name FROM heddle.groups WHERE category = $1 AND deleted_at IS NULL ORDER BY name LIMIT $2",
                 name,
                 USERS_NAMED_MAX,
             )
             .fetch_all(&mut *tx)
             .await?;
-            if !users.is_empty() {
-                return Ok(CategoryDelete::UsedBy(users));
+            if !groups.is_empty() {
+                return Ok(Removal::UsedBy(Users {
+                    groups,
+                    ..Users::default()
+                }));
             }
             sqlx::query!("UPDATE heddle.groups SET category = NULL WHERE category = $1", name)
                 .execute(&mut *tx)
@@ -68,7 +60,7 @@ impl Store {
             let before = json!({"description": description});
             audit::record(&mut tx, by, "delete", Noun::Category, name, Some(&before), None).await?;
             tx.commit().await?;
-            Ok(CategoryDelete::Deleted)
+            Ok(Removal::Done)
         })
     }
 }

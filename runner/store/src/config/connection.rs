@@ -1,14 +1,12 @@
 //! Named SQL connections that scripts may query. Their URLs are sealed like secrets.
 
-use std::borrow::Borrow;
-
 use heddle_domain::{Chance, Time};
 use serde_json::{Value, json};
 
 use crate::change::{self, By, Noun, Page, Put};
 use crate::config::named::{Named, Stop};
 use crate::database::PgSession;
-use crate::secret::{Grant, Sealed, SecretKeys};
+use crate::secret::{Grant, KeptSealed, SecretKeys, grant_of, sealed_of};
 use crate::transaction::transaction;
 use crate::usage::{self, Removal};
 use crate::{Store, StoreError};
@@ -21,6 +19,17 @@ pub struct ConnectionOptions {
     pub max_connections: i32,
     /// Whether `execute` is refused and transactions are read-only.
     pub read_only: bool,
+}
+
+/// The options in a row that a statement has returned.
+macro_rules! options_of {
+    ($row:ident) => {
+        ConnectionOptions {
+            grant: grant_of!($row),
+            max_connections: $row.max_connections,
+            read_only: $row.read_only,
+        }
+    };
 }
 
 /// The most connections that a node may open for one named connection.
@@ -66,31 +75,10 @@ struct ConnectionWrite<'a> {
     options: &'a ConnectionOptions,
 }
 
-/// A stored connection, compared with the new one.
-struct KeptConnection {
-    row: ConnectionRow,
-    url: Sealed,
-    /// It is sealed with the current key.
-    current: bool,
-    same_url: bool,
-}
-
-impl Borrow<ConnectionRow> for KeptConnection {
-    fn borrow(&self) -> &ConnectionRow {
-        &self.row
-    }
-}
-
-impl From<KeptConnection> for ConnectionRow {
-    fn from(kept: KeptConnection) -> Self {
-        kept.row
-    }
-}
-
 impl Named for ConnectionWrite<'_> {
     const PUT: &'static str = "put_connection";
     const NOUN: Noun = Noun::Connection;
-    type Kept = KeptConnection;
+    type Kept = KeptSealed<ConnectionRow>;
     type Row = ConnectionRow;
     type Answer = ConnectionPut;
 
@@ -99,7 +87,7 @@ impl Named for ConnectionWrite<'_> {
     }
 
     /// Locking: as [`Named::locked`].
-    async fn locked(&self, tx: &mut PgSession) -> Result<Option<KeptConnection>, StoreError> {
+    async fn locked(&self, tx: &mut PgSession) -> Result<Option<Self::Kept>, StoreError> {
         let kept = sqlx::query!(
             "SELECT ciphertext, nonce, key_id, groups, categories, max_connections, read_only, created_at, updated_at
              FROM heddle.connections WHERE name = $1 FOR UPDATE",
@@ -108,50 +96,36 @@ impl Named for ConnectionWrite<'_> {
         .fetch_optional(tx)
         .await?;
         Ok(kept.map(|kept| {
-            let sealed = Sealed {
-                ciphertext: kept.ciphertext,
-                nonce: kept.nonce,
-                key_id: kept.key_id,
+            let row = ConnectionRow {
+                name: self.name.into(),
+                options: options_of!(kept),
+                created_at: kept.created_at,
+                updated_at: kept.updated_at,
             };
-            let opened = |url| {
-                let kept = self.keys.open(Noun::Connection, self.name, &sealed);
-                kept.is_ok_and(|kept| kept == url)
-            };
-            KeptConnection {
-                same_url: self.url.is_none_or(opened),
-                current: sealed.key_id == self.keys.current_id(),
-                url: sealed,
-                row: ConnectionRow {
-                    name: self.name.into(),
-                    options: ConnectionOptions {
-                        grant: Grant {
-                            groups: kept.groups,
-                            categories: kept.categories,
-                        },
-                        max_connections: kept.max_connections,
-                        read_only: kept.read_only,
-                    },
-                    created_at: kept.created_at,
-                    updated_at: kept.updated_at,
-                },
-            }
+            KeptSealed::new(
+                self.keys,
+                (Noun::Connection, self.name),
+                row,
+                sealed_of!(kept),
+                self.url,
+            )
         }))
     }
 
     /// Putting the same URL again seals it with the current key; without a URL, the seal does not change.
-    fn is_same(&self, kept: &KeptConnection) -> bool {
-        kept.row.options == *self.options && kept.same_url && (kept.current || self.url.is_none())
+    fn is_same(&self, kept: &Self::Kept) -> bool {
+        kept.row.options == *self.options && kept.same_value && (kept.current || self.url.is_none())
     }
 
     async fn write(
         &self,
         tx: &mut PgSession,
         at: Time,
-        kept: Option<&KeptConnection>,
+        kept: Option<&Self::Kept>,
     ) -> Result<ConnectionRow, Stop<ConnectionPut>> {
         let sealed = match (self.url, kept) {
             (Some(url), _) => &self.keys.seal(self.chance, Noun::Connection, self.name, url)?,
-            (None, Some(kept)) => &kept.url,
+            (None, Some(kept)) => &kept.sealed,
             (None, None) => return Err(Stop::Refused(ConnectionPut::UrlMissing)),
         };
         sqlx::query!(
@@ -187,10 +161,10 @@ impl Named for ConnectionWrite<'_> {
         Ok(shown(&row.options))
     }
 
-    fn after(&self, row: &ConnectionRow, kept: Option<&KeptConnection>) -> Result<Value, StoreError> {
+    fn after(&self, row: &ConnectionRow, kept: Option<&Self::Kept>) -> Result<Value, StoreError> {
         let mut after = Self::shown(row)?;
         if let Some(kept) = kept {
-            after["url_changed"] = json!(!kept.same_url);
+            after["url_changed"] = json!(!kept.same_value);
         }
         Ok(after)
     }
@@ -237,20 +211,8 @@ impl Store {
         .fetch_optional(&self.control)
         .await?;
         let Some(row) = row else { return Ok(None) };
-        let sealed = Sealed {
-            ciphertext: row.ciphertext,
-            nonce: row.nonce,
-            key_id: row.key_id,
-        };
-        let options = ConnectionOptions {
-            grant: Grant {
-                groups: row.groups,
-                categories: row.categories,
-            },
-            max_connections: row.max_connections,
-            read_only: row.read_only,
-        };
-        Ok(Some((keys.open(Noun::Connection, name, &sealed)?, options)))
+        let url = keys.open(Noun::Connection, name, &sealed_of!(row))?;
+        Ok(Some((url, options_of!(row))))
     }
 
     /// Connections by name, after `cursor`, without their URLs.
@@ -278,14 +240,7 @@ impl Store {
         .into_iter()
         .map(|row| ConnectionRow {
             name: row.name,
-            options: ConnectionOptions {
-                grant: Grant {
-                    groups: row.groups,
-                    categories: row.categories,
-                },
-                max_connections: row.max_connections,
-                read_only: row.read_only,
-            },
+            options: options_of!(row),
             created_at: row.created_at,
             updated_at: row.updated_at,
         })
@@ -302,16 +257,7 @@ impl Store {
         )
         .fetch_optional(&mut *tx)
         .await?;
-            let gone = gone.map(|gone| {
-                shown(&ConnectionOptions {
-                    grant: Grant {
-                        groups: gone.groups,
-                        categories: gone.categories,
-                    },
-                    max_connections: gone.max_connections,
-                    read_only: gone.read_only,
-                })
-            });
+            let gone = gone.map(|gone| shown(&options_of!(gone)));
             usage::removed(tx, by, usage::CONNECTIONS, name, gone).await
         })
     }

@@ -28,9 +28,9 @@ pub(crate) trait Named {
     const PUT: &'static str;
     const NOUN: Noun;
     /// The stored object, as it is read.
-    type Kept: Borrow<Self::Row> + Into<Self::Row>;
+    type Kept: Borrow<Self::Row>;
     /// The object, as it is returned.
-    type Row;
+    type Row: Clone;
     /// The result: the PUT was done, or why it was refused.
     type Answer: From<Put<Self::Row>>;
 
@@ -135,7 +135,7 @@ pub(crate) async fn put_in<N: Named>(
     let kept = match kept {
         Some(kept) if named.is_same(&kept) => {
             return Ok(Put {
-                row: kept.into(),
+                row: <N::Kept as Borrow<N::Row>>::borrow(&kept).clone(),
                 created: false,
                 changed: false,
             });

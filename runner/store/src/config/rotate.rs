@@ -10,7 +10,7 @@ use serde_json::json;
 
 use crate::change::{By, Noun};
 use crate::database::PgSession;
-use crate::secret::{Sealed, SecretKeys};
+use crate::secret::{Sealed, SecretKeys, sealed_of};
 use crate::transaction::transaction;
 use crate::{Store, StoreError, audit};
 
@@ -144,14 +144,7 @@ impl SealedTable {
                     .fetch_all(connection)
                     .await?
                     .into_iter()
-                    .map(|row| {
-                        let sealed = Sealed {
-                            ciphertext: row.ciphertext,
-                            nonce: row.nonce,
-                            key_id: row.key_id,
-                        };
-                        (row.name, sealed)
-                    })
+                    .map(|row| (row.name, sealed_of!(row)))
                     .collect()
             };
         }

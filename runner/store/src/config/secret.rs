@@ -66,6 +66,18 @@ pub(crate) struct Sealed {
     pub key_id: String,
 }
 
+/// The sealed part of a row that a statement has returned.
+macro_rules! sealed_of {
+    ($row:ident) => {
+        $crate::secret::Sealed {
+            ciphertext: $row.ciphertext,
+            nonce: $row.nonce,
+            key_id: $row.key_id,
+        }
+    };
+}
+pub(crate) use sealed_of;
+
 impl SecretKeys {
     /// Seals with `current`; opens with `previous` as well.
     pub fn new(current: SecretKey, previous: Vec<SecretKey>) -> Self {
@@ -166,6 +178,17 @@ impl Grant {
     }
 }
 
+/// The grant in a row that a statement has returned.
+macro_rules! grant_of {
+    ($row:ident) => {
+        $crate::secret::Grant {
+            groups: $row.groups,
+            categories: $row.categories,
+        }
+    };
+}
+pub(crate) use grant_of;
+
 /// A secret without its value.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SecretRow {
@@ -184,30 +207,44 @@ struct SecretWrite<'a> {
     grant: &'a Grant,
 }
 
-/// A stored secret, compared with the new one.
-struct KeptSecret {
-    row: SecretRow,
+/// A stored row with a sealed value, compared with what is put.
+pub(crate) struct KeptSealed<R> {
+    pub row: R,
+    pub sealed: Sealed,
     /// It is sealed with the current key.
-    current: bool,
-    same_value: bool,
+    pub current: bool,
+    pub same_value: bool,
 }
 
-impl Borrow<SecretRow> for KeptSecret {
-    fn borrow(&self) -> &SecretRow {
-        &self.row
+impl<R> KeptSealed<R> {
+    /// `given`: the value that is put; `None`: the stored one stays.
+    pub(crate) fn new(
+        keys: &SecretKeys,
+        (noun, name): (Noun, &str),
+        row: R,
+        sealed: Sealed,
+        given: Option<&str>,
+    ) -> Self {
+        let is_kept = |given| keys.open(noun, name, &sealed).is_ok_and(|plain| plain == given);
+        Self {
+            same_value: given.is_none_or(is_kept),
+            current: sealed.key_id == keys.current_id(),
+            row,
+            sealed,
+        }
     }
 }
 
-impl From<KeptSecret> for SecretRow {
-    fn from(kept: KeptSecret) -> Self {
-        kept.row
+impl<R> Borrow<R> for KeptSealed<R> {
+    fn borrow(&self) -> &R {
+        &self.row
     }
 }
 
 impl Named for SecretWrite<'_> {
     const PUT: &'static str = "put_secret";
     const NOUN: Noun = Noun::Secret;
-    type Kept = KeptSecret;
+    type Kept = KeptSealed<SecretRow>;
     type Row = SecretRow;
     type Answer = Put<SecretRow>;
 
@@ -216,7 +253,7 @@ impl Named for SecretWrite<'_> {
     }
 
     /// Locking: as [`Named::locked`].
-    async fn locked(&self, tx: &mut PgSession) -> Result<Option<KeptSecret>, StoreError> {
+    async fn locked(&self, tx: &mut PgSession) -> Result<Option<Self::Kept>, StoreError> {
         let kept = sqlx::query!(
             "SELECT ciphertext, nonce, key_id, groups, categories, created_at, updated_at
              FROM heddle.secrets WHERE name = $1 FOR UPDATE",
@@ -225,29 +262,23 @@ impl Named for SecretWrite<'_> {
         .fetch_optional(tx)
         .await?;
         Ok(kept.map(|kept| {
-            let sealed = Sealed {
-                ciphertext: kept.ciphertext,
-                nonce: kept.nonce,
-                key_id: kept.key_id,
+            let row = SecretRow {
+                name: self.name.into(),
+                grant: grant_of!(kept),
+                created_at: kept.created_at,
+                updated_at: kept.updated_at,
             };
-            let opened = self.keys.open(Noun::Secret, self.name, &sealed);
-            KeptSecret {
-                row: SecretRow {
-                    name: self.name.into(),
-                    grant: Grant {
-                        groups: kept.groups,
-                        categories: kept.categories,
-                    },
-                    created_at: kept.created_at,
-                    updated_at: kept.updated_at,
-                },
-                current: sealed.key_id == self.keys.current_id(),
-                same_value: opened.is_ok_and(|plain| plain == self.value),
-            }
+            KeptSealed::new(
+                self.keys,
+                (Noun::Secret, self.name),
+                row,
+                sealed_of!(kept),
+                Some(self.value),
+            )
         }))
     }
 
-    fn is_same(&self, kept: &KeptSecret) -> bool {
+    fn is_same(&self, kept: &Self::Kept) -> bool {
         kept.row.grant == *self.grant && kept.current && kept.same_value
     }
 
@@ -255,7 +286,7 @@ impl Named for SecretWrite<'_> {
         &self,
         tx: &mut PgSession,
         at: Time,
-        kept: Option<&KeptSecret>,
+        kept: Option<&Self::Kept>,
     ) -> Result<SecretRow, Stop<Self::Answer>> {
         let sealed = self.keys.seal(self.chance, Noun::Secret, self.name, self.value)?;
         sqlx::query!(
@@ -286,7 +317,7 @@ impl Named for SecretWrite<'_> {
         Ok(row.grant.to_json())
     }
 
-    fn after(&self, row: &SecretRow, kept: Option<&KeptSecret>) -> Result<Value, StoreError> {
+    fn after(&self, row: &SecretRow, kept: Option<&Self::Kept>) -> Result<Value, StoreError> {
         let mut after = Self::shown(row)?;
         if let Some(kept) = kept {
             after["value_changed"] = json!(!kept.same_value);
@@ -326,10 +357,7 @@ impl Store {
         .await?
         .map(|row| SecretRow {
             name: row.name,
-            grant: Grant {
-                groups: row.groups,
-                categories: row.categories,
-            },
+            grant: grant_of!(row),
             created_at: row.created_at,
             updated_at: row.updated_at,
         }))
@@ -344,19 +372,8 @@ impl Store {
         .fetch_optional(&self.control)
         .await?;
         let Some(row) = row else { return Ok(None) };
-        let sealed = Sealed {
-            ciphertext: row.ciphertext,
-            nonce: row.nonce,
-            key_id: row.key_id,
-        };
-        let plain = keys.open(Noun::Secret, name, &sealed)?;
-        Ok(Some((
-            plain,
-            Grant {
-                groups: row.groups,
-                categories: row.categories,
-            },
-        )))
+        let plain = keys.open(Noun::Secret, name, &sealed_of!(row))?;
+        Ok(Some((plain, grant_of!(row))))
     }
 
     /// Secrets by name, after `cursor`, without their values.
@@ -372,10 +389,7 @@ impl Store {
         .into_iter()
         .map(|row| SecretRow {
             name: row.name,
-            grant: Grant {
-                groups: row.groups,
-                categories: row.categories,
-            },
+            grant: grant_of!(row),
             created_at: row.created_at,
             updated_at: row.updated_at,
         })

@@ -35,7 +35,7 @@ impl Users {
 }
 
 /// How many users of an object are named when it may not be deleted.
-const USERS_NAMED_MAX: i64 = 20;
+pub(crate) const USERS_NAMED_MAX: i64 = 20;
 
 /// Objects of a kind, and where specs name them: JSON paths with the variable `$name`.
 #[derive(Clone, Copy, Debug)]

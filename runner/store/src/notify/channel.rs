@@ -10,7 +10,7 @@ use serde_json::Value;
 use crate::change::{By, Noun, Page, Put};
 use crate::config::named::{Named, Stop};
 use crate::database::PgSession;
-use crate::secret::{Sealed, SecretKeys};
+use crate::secret::{Sealed, SecretKeys, sealed_of};
 use crate::transaction::transaction;
 use crate::usage::{self, Removal};
 use crate::{Store, StoreError};
@@ -95,12 +95,6 @@ impl Borrow<ChannelRow> for OpenChannel {
     }
 }
 
-impl From<OpenChannel> for ChannelRow {
-    fn from(kept: OpenChannel) -> Self {
-        kept.row
-    }
-}
-
 impl ChannelWrite<'_> {
     /// The new spec; secret parts that were left out are taken from the stored one.
     fn completed(&self, kept: Option<&OpenChannel>) -> ChannelSpec {
@@ -132,11 +126,7 @@ impl Named for ChannelWrite<'_> {
         let Some(row) = row else { return Ok(None) };
         let kept = Kept {
             shown: spec_of(self.name, row.options)?,
-            sealed: Sealed {
-                ciphertext: row.ciphertext,
-                nonce: row.nonce,
-                key_id: row.key_id,
-            },
+            sealed: sealed_of!(row),
         };
         Ok(Some(OpenChannel {
             row: ChannelRow {
@@ -294,11 +284,7 @@ impl Store {
         let Some(row) = row else { return Ok(None) };
         let kept = Kept {
             shown: spec_of(name, row.options)?,
-            sealed: Sealed {
-                ciphertext: row.ciphertext,
-                nonce: row.nonce,
-                key_id: row.key_id,
-            },
+            sealed: sealed_of!(row),
         };
         kept.open(keys, name).map(Some)
     }

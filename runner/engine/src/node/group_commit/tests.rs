@@ -239,3 +239,23 @@ fn chunks_hold_everything_in_order() {
         assert_eq!(made.concat(), given);
     }
 }
+
+#[test]
+fn halves_leave_only_what_is_wrong() {
+    let mut halves = Halves::<u32>::of((0..200).collect());
+    let (mut alone, mut written) = (Vec::new(), Vec::new());
+    while let Some(batch) = halves.take() {
+        let refused = batch.iter().any(|number| POISON.contains(number));
+        let result = if refused {
+            Err(EngineError::unreadable("poison"))
+        } else {
+            written.extend_from_slice(&batch);
+            Ok(())
+        };
+        let found = halves.done(batch, result).expect("no error may pass");
+        alone.extend(found.map(|(number, _)| number));
+    }
+    assert_eq!((alone, written.len()), (POISON.to_vec(), 198));
+    let passing = Halves::of(vec![1, 2]).done(vec![1, 2], Err(EngineError::Contended));
+    assert!(matches!(passing, Err(EngineError::Contended)));
+}

@@ -33,6 +33,17 @@ fn key_of(run: Uuid, task: i16, item: i32, attempt: i32) -> (RunId, AttemptKey) 
     (RunId(run), AttemptKey::from_numbers(task, item, attempt))
 }
 
+/// Executes a statement with the columns of these keys; gives the keys of the rows that it returns.
+macro_rules! taken {
+    ($completion:expr, $by:ident, $statement:tt) => {
+        sqlx::query!($statement, &$by.runs, &$by.tasks, &$by.items, &$by.attempts)
+            .fetch_all($completion.connection())
+            .await?
+            .into_iter()
+            .map(|row| key_of(row.run, row.task, row.item, row.attempt))
+    };
+}
+
 impl Completion {
     /// Locks the runs of these attempts, and takes those that still wait.
     ///
@@ -46,22 +57,18 @@ impl Completion {
             ..Locked::default()
         };
         let by = Keys::of(late, |one| (one.run, one.at));
-        let mut gone: Vec<(RunId, AttemptKey)> = sqlx::query!(
+        let mut gone: Vec<(RunId, AttemptKey)> = taken!(
+            self,
+            by,
             "DELETE FROM heddle.ready_pooled r
               USING UNNEST($1::uuid[], $2::smallint[], $3::integer[], $4::integer[]) AS l (run, task, item, attempt)
               WHERE r.run = ANY (ARRAY[l.run]) AND r.task = l.task AND r.item = l.item AND r.attempt = l.attempt
-             RETURNING r.run, r.task, r.item, r.attempt",
-            &by.runs,
-            &by.tasks,
-            &by.items,
-            &by.attempts
+             RETURNING r.run, r.task, r.item, r.attempt"
         )
-        .fetch_all(self.connection())
-        .await?
-        .into_iter()
-        .map(|row| key_of(row.run, row.task, row.item, row.attempt))
         .collect();
-        let rows = sqlx::query!(
+        gone.extend(taken!(
+            self,
+            by,
             r#"WITH late AS (
                    SELECT * FROM UNNEST($1::uuid[], $2::smallint[], $3::integer[], $4::integer[])
                        AS l (run, task, item, attempt)
@@ -77,18 +84,8 @@ impl Completion {
                    RETURNING r.run, r.task, r.item, r.attempt
                )
                SELECT run AS "run!", task AS "task!", item AS "item!", attempt AS "attempt!" FROM unclaimed
-               UNION ALL SELECT run, task, item, attempt FROM queued"#,
-            &by.runs,
-            &by.tasks,
-            &by.items,
-            &by.attempts
-        )
-        .fetch_all(self.connection())
-        .await?;
-        gone.extend(
-            rows.into_iter()
-                .map(|row| key_of(row.run, row.task, row.item, row.attempt)),
-        );
+               UNION ALL SELECT run, task, item, attempt FROM queued"#
+        ));
         gone.extend(self.take_handed_on(late).await?);
         let since: HashMap<(RunId, AttemptKey), Time> = late.iter().map(|one| ((one.run, one.at), one.since)).collect();
         locked.owned = gone
@@ -106,21 +103,15 @@ impl Completion {
             return Ok(Vec::new());
         }
         let by = Keys::of(&late, |one| (one.run, one.at));
-        Ok(sqlx::query!(
+        Ok(taken!(
+            self,
+            by,
             "DELETE FROM heddle.running r
               USING UNNEST($1::uuid[], $2::smallint[], $3::integer[], $4::integer[]) AS l (run, task, item, attempt)
               WHERE r.run = ANY (ARRAY[l.run]) AND r.task = l.task AND r.item = l.item AND r.attempt = l.attempt
                 AND r.lease > 0
-             RETURNING r.run, r.task, r.item, r.attempt",
-            &by.runs,
-            &by.tasks,
-            &by.items,
-            &by.attempts
+             RETURNING r.run, r.task, r.item, r.attempt"
         )
-        .fetch_all(self.connection())
-        .await?
-        .into_iter()
-        .map(|row| key_of(row.run, row.task, row.item, row.attempt))
         .collect())
     }
 
