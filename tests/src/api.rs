@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use futures::StreamExt;
+use heddle_client::choose_cryptography;
 use reqwest::header::{CONTENT_TYPE, HeaderMap};
 use reqwest::{Method, RequestBuilder};
 use serde_json::{Value, json};
@@ -79,14 +80,6 @@ pub fn path_part(name: &str) -> String {
         }
     }
     out
-}
-
-/// reqwest asks the process for its cryptography: rustls with ring, unless the program has chosen something else.
-pub fn choose_cryptography() {
-    if rustls::crypto::CryptoProvider::get_default().is_none() {
-        // If two threads do this at once, one gets an error, which is harmless.
-        let _ = rustls::crypto::ring::default_provider().install_default();
-    }
 }
 
 impl Api {

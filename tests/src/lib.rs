@@ -24,8 +24,9 @@ mod specs;
 mod wire;
 mod world;
 
-pub use api::{Api, Reply, Sse, choose_cryptography, path_part};
+pub use api::{Api, Reply, Sse, path_part};
 pub use dev::Dev;
+pub use heddle_client::choose_cryptography;
 pub use node::{Node, NodeOptions, Starting};
 pub use process::{
     Process, Spoken, allow_open_files, create_token, heddle, heddle_succeeds, program, run_program, run_unheard,

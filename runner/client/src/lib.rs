@@ -34,7 +34,7 @@ mod worker;
 pub use error::{Error, Result};
 pub use notifications::NotificationFilter;
 pub use queues::Report;
-pub use request::{Client, Request};
+pub use request::{Client, Request, choose_cryptography};
 pub use stream::{Lines, ServerEvent, ServerEvents};
 pub use worker::{Outcome, Worker, WorkerReport};
 

@@ -35,7 +35,7 @@ pub struct Client {
 }
 
 /// reqwest asks the process for its cryptography: rustls with ring, unless the program has chosen something else.
-fn choose_cryptography() {
+pub fn choose_cryptography() {
     if rustls::crypto::CryptoProvider::get_default().is_none() {
         // If two threads do this at once, one gets an error, which is harmless.
         let _ = rustls::crypto::ring::default_provider().install_default();
