@@ -143,7 +143,11 @@ const WORKS: [Work; 11] = [
     work("plain_messages", "messages that are due, to a script", 200_000),
     work("quiet_poll", "polls of users with nothing to do", 10_000),
     work("lines_with_outcome", "runs that log a line, submitted to ended", 20_000),
-    work("follower_at_once", "runs of a group and of its follower, one after another", 300),
+    work(
+        "follower_at_once",
+        "runs of a group and of its follower, one after another",
+        300,
+    ),
 ];
 
 const fn work(way: &'static str, what: &'static str, amount: usize) -> Work {
@@ -161,7 +165,10 @@ async fn prepare(node: &Node, work: &Work) {
     node.put("queued", json!({"queue": "q"})).await;
     if work.way == "follower_at_once" {
         let follower = json!({"depends_on": ["silent"], "tasks": {"t": {"script": "silent"}}});
-        node.client.put_group("follower", &follower, None).await.expect("a group");
+        node.client
+            .put_group("follower", &follower, None)
+            .await
+            .expect("a group");
     }
     if work.way == "quiet_poll" {
         let members = (0..1_000).map(|number| format!("u{number}")).collect();

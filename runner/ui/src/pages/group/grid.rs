@@ -372,7 +372,7 @@ async fn detail(ctx: &Ctx, here: &Here, run: &str, task: &str) -> Result<Markup,
                 h2.grow { bdi { (task) } }
                 a.button.plain.small href=(here.address("")) data-close title={ (t!(ctx, "close")) " (Esc)" } aria-label=(t!(ctx, "close")) { (glyph("close")) }
             }
-            p { (t!(ctx, "run")) " " a href={ "/runs/" (run) } title=(t!(ctx, "open-run")) { @if let Some(whole) = &whole { (time(ctx, whole.logical_time)) } @else { (t!(ctx, "open-run")) } } }
+            p { (t!(ctx, "run")) " " a href={ "/runs/" (run) } title=(t!(ctx, "open-run")) { @if let Some(whole) = &whole { (time(ctx, whole.terms.logical_time)) } @else { (t!(ctx, "open-run")) } } }
             (summary(ctx, &one))
             @if let Some(failed) = failed_items.filter(|failed| *failed > 0) {
                 p { a href={ "/runs/" (run) "#items-" (segment(task)) } { (t!(ctx, "items-failed", n = number(failed as i64), all = number(items as i64))) } }
