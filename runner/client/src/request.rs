@@ -260,15 +260,27 @@ impl Request {
 
     /// Sends it and reads the answer about one object: it has a name or an id.
     pub async fn send_for_object(self) -> Result<Value> {
+        let is_one = |answer: &Value| ["name", "id"].iter().any(|field| answer[*field].is_string());
+        self.send_for_shape(is_one, "the answer has neither a name nor an id")
+            .await
+    }
+
+    /// Sends it and reads the answer about many objects, a page of a list.
+    pub async fn send_for_list(self) -> Result<Value> {
+        let is_list = |answer: &Value| answer["items"].is_array();
+        self.send_for_shape(is_list, "the answer is not a list").await
+    }
+
+    async fn send_for_shape(self, fits: impl Fn(&Value) -> bool, detail: &str) -> Result<Value> {
         let url = self.url.to_string();
         let answer: Value = self.send().await?;
-        if ["name", "id"].iter().any(|field| answer[*field].is_string()) {
-            return Ok(answer);
+        match fits(&answer) {
+            true => Ok(answer),
+            false => Err(Error::Unexpected {
+                url,
+                detail: detail.into(),
+            }),
         }
-        Err(Error::Unexpected {
-            url,
-            detail: "the answer has neither a name nor an id".into(),
-        })
     }
 
     /// Sends it and reads a JSON answer; `None` if the server has nothing to say (204).

@@ -414,7 +414,7 @@ async fn list(
         .query_if("history", history.then_some("true"))
         .query("limit", limit.min(PAGE));
     let page: Value = if limit <= PAGE {
-        request.query_if("cursor", cursor).send().await?
+        request.query_if("cursor", cursor).send_for_list().await?
     } else {
         let runs: Vec<Value> = request.send_for_all(&session.client, limit.min(MAX_LISTED)).await?;
         json!({ "items": runs, "next_cursor": null })

@@ -105,7 +105,11 @@ pub(super) async fn logs(
     let several = task.is_none();
     let mut seen = None;
     if let Some(last) = last {
-        let page: Value = request().query("last", true).query("limit", last).send().await?;
+        let page: Value = request()
+            .query("last", true)
+            .query("limit", last)
+            .send_for_list()
+            .await?;
         if !follow {
             print_log(session, several, &page)?;
             return done();

@@ -428,7 +428,7 @@ async fn show(session: &Session, name: &str) -> Result<ExitCode> {
 async fn logs(session: &Session, name: &str, count: u16) -> Result<ExitCode> {
     let (script, version) = split_version(name)?;
     let request = session.client.get(&["v1", "runs"]).query("script", name);
-    let page: Value = request.query("limit", count).send().await?;
+    let page: Value = request.query("limit", count).send_for_list().await?;
     let runs: Vec<&Value> = items(&page).collect();
     if runs.is_empty() {
         // A script that does not exist is distinguished from a script without runs.

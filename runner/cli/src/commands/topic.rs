@@ -287,7 +287,7 @@ async fn messages(
         .query_if("receiver", filter.receiver)
         .query("limit", limit)
         .query_if("cursor", cursor);
-    let page: Value = request.send().await?;
+    let page: Value = request.send_for_list().await?;
     let columns = [
         ("ID", "/id"),
         ("DUE", "/due"),

@@ -259,7 +259,7 @@ async fn is_under_way(session: &Session, script: &str) -> Result<bool> {
     for state in ["waiting", "running", "paused"] {
         request = request.query("state", state);
     }
-    let found: Value = request.query("limit", 1).send().await?;
+    let found: Value = request.query("limit", 1).send_for_list().await?;
     Ok(items(&found).next().is_some())
 }
 

@@ -205,8 +205,9 @@ impl Store {
                                  FROM (SELECT group_id FROM heddle.schedules WHERE next_fire_at < $2
                                         ORDER BY next_fire_at LIMIT 500) AS due) AS found
                         GROUP BY found.group_id) AS n
-                 JOIN heddle.groups g ON g.id = n.group_id
-                WHERE g.deleted_at IS NULL ORDER BY n.place, g.name LIMIT $3"#,
+                CROSS JOIN LATERAL (SELECT id, name FROM heddle.groups
+                                     WHERE id = n.group_id AND deleted_at IS NULL OFFSET 0) AS g
+                ORDER BY n.place, g.name LIMIT $3"#,
             since,
             until,
             limit

@@ -307,15 +307,16 @@ impl Completion {
 
     /// Of these groups, whose gates this transaction holds: those behind whose gates nothing waits for its turn (paused
     /// runs count here) and nothing is active. The statement comes after the gates' locks, as those of [`Self::gates`].
+    /// Each group is looked up by itself (`OFFSET 0`): a join would read all that wait and all that live.
     pub async fn vacant_gates(&mut self, groups: &[i64]) -> Result<Vec<i64>, StoreError> {
         if groups.is_empty() {
             return Ok(Vec::new());
         }
         Ok(sqlx::query_scalar!(
             r#"SELECT g.id AS "id!" FROM UNNEST($1::bigint[]) AS g (id)
-                WHERE NOT EXISTS (SELECT FROM heddle.waits w WHERE w.group_id = g.id AND NOT w.upstreams)
+                WHERE NOT EXISTS (SELECT FROM heddle.waits w WHERE w.group_id = g.id AND NOT w.upstreams OFFSET 0)
                   AND NOT EXISTS (SELECT FROM heddle.runs_live l
-                                   WHERE l.group_id = g.id AND l.state <> 0 AND l.waiting_for IS NULL)"#,
+                                   WHERE l.group_id = g.id AND l.state <> 0 AND l.waiting_for IS NULL OFFSET 0)"#,
             groups
         )
         .fetch_all(self.connection())
