@@ -229,8 +229,6 @@ fn too_much() -> Vec<String> {
         "{{ ([params.text] * 10000) | sum(start='') | length }}",
         "{{ range(100000) | join('a' * 10000) | length }}",
         "{{ range(100000) | map('replace', '1', 'b' * 100000) | list | length }}",
-        "{% for i in range(5000) %}{{ params.text | upper | length }}{% endfor %}",
-        "{% for i in range(5000) %}{{ params.rows | sort | length }}{% endfor %}",
     ]
     .map(str::to_owned)
     .into();
@@ -276,6 +274,8 @@ pub async fn templates_that_grow_end(_: Bench) {
         "{{ (params.text * 40) | indent(100) }}",
         "{{ [*range(100000), *range(100000)] | length }}",
         "{{ range(9223372036854775807, -9223372036854775807, -1) }}",
+        "{% for i in range(5000) %}{{ params.text | upper | length }}{% endfor %}",
+        "{% for i in range(5000) %}{{ params.rows | sort | length }}{% endfor %}",
         "{% for i in range(1000) %}{{ range(100000) | list | length }}{% endfor %}",
         "{% for i in range(30000) %}{{ params.rows == [] }}{% endfor %}",
     ] {
