@@ -1,5 +1,5 @@
-//! Controls of runs by operators. Each is one transaction over one run: lock, decide, write. Controls of its task runs
-//! (`task_control.rs`) end as those of runs do.
+//! Controls of runs by operators. Each is one transaction over one run: [`Runs::lock`] begins it, the control decides,
+//! and [`Runs::finish_control`] writes and commits. Controls of task runs (`task_control.rs`) use the same two functions.
 
 use std::collections::hash_map::Entry;
 use std::sync::Arc;
@@ -11,7 +11,7 @@ use heddle_domain::state::{RunState, TaskState, Trigger};
 use heddle_domain::{Faults, Time};
 use heddle_store::StoreError;
 use heddle_store::change::By;
-use heddle_store::live::{Audited, Completion, Grant, LiveRun, RunFacts, RunWrite};
+use heddle_store::live::{Audited, Completion, Grant, LiveRun, NewOverride, RunFacts, RunWrite};
 use heddle_store::run::{RunRow, RunTerms};
 use serde_json::{Value, json};
 
@@ -60,12 +60,23 @@ pub enum BulkAction {
     Override(RunState, String),
 }
 
-/// The state of a task run that an operator sets, and why.
-pub(super) struct TaskOverride<'a> {
-    pub(super) state: TaskState,
-    pub(super) output: Option<String>,
-    pub(super) reason: &'a str,
-    pub(super) actor: &'a str,
+/// A run that is locked for a control, and the transaction that locks it.
+pub(super) struct ControlledRun {
+    pub(super) completion: Completion,
+    pub(super) run: RunId,
+    pub(super) live: LiveRun,
+    pub(super) context: Arc<RunContext>,
+}
+
+/// What a control does to the run that it has locked.
+pub(super) struct Decided<'a> {
+    pub(super) event: Event,
+    /// The error of the run, instead of the error of its tasks.
+    pub(super) why: Option<String>,
+    /// `None`: the audit gets no entry.
+    pub(super) noted: Option<Noted<'a>>,
+    /// The state of a task run that the operator sets.
+    pub(super) set: Option<&'a NewOverride<'a>>,
 }
 
 /// The audit entry of a control.
@@ -265,24 +276,36 @@ impl Runs {
         }
     }
 
-    /// The context of a run that is locked for a control, which completes it if nobody has (`starts.rs`).
-    pub(super) async fn context_of_live(
+    /// Opens a transaction of this name and locks a run in it, for a control. A run that was submitted in SQL is completed,
+    /// if no node has done that yet (`starts.rs`). `reopen`: a run that has ended becomes live again.
+    pub(super) async fn lock(
         &self,
-        completion: &mut Completion,
+        transaction: &'static str,
         run: RunId,
-        live: &mut LiveRun,
-    ) -> Result<Arc<RunContext>, EngineError> {
+        reopen: bool,
+    ) -> Result<ControlledRun, ControlError> {
+        let mut completion = self.node.completion(transaction).await?;
+        let mut live = completion
+            .lock_one(run, reopen)
+            .await?
+            .ok_or(ControlError::NotFound("run"))?;
         let mut contexts = self.contexts_of(&[run]).await?;
         if let Entry::Vacant(missing) = contexts.entry(run) {
-            missing.insert(self.context_of_ended(run, live).await?);
+            missing.insert(self.context_of_ended(run, &live).await?);
         }
-        let at_gate = complete(completion, &mut contexts, |_| live.state).await?;
+        let at_gate = complete(&mut completion, &mut contexts, |_| live.state).await?;
         live.waits |= at_gate.contains(&run);
-        self.known(&contexts, run).await
+        let context = self.known(&contexts, run).await?;
+        Ok(ControlledRun {
+            completion,
+            run,
+            live,
+            context,
+        })
     }
 
-    /// The context of a run that had ended, and is live again only within the caller's transaction: its facts are read
-    /// from where it was.
+    /// The context of a run that had ended, and is live again only within the caller's transaction. Other connections
+    /// still see it as ended, so its facts are read from there.
     async fn context_of_ended(&self, run: RunId, live: &LiveRun) -> Result<Arc<RunContext>, EngineError> {
         let row = self
             .node
@@ -305,36 +328,31 @@ impl Runs {
 
     async fn control_once(self: &Arc<Self>, run: RunId, action: &BulkAction, actor: &str) -> Result<(), ControlError> {
         let reopen = matches!(action, BulkAction::Restart(_) | BulkAction::Override(..));
-        let mut completion = self.node.completion("control").await?;
-        let mut live = completion
-            .lock_one(run, reopen)
-            .await?
-            .ok_or(ControlError::NotFound("run"))?;
-        let context = self.context_of_live(&mut completion, run, &mut live).await?;
-        action.check(live.state)?;
+        let mut locked = self.lock("control", run, reopen).await?;
+        action.check(locked.live.state)?;
         if reopen {
-            check_again(&context.revision.group_name).map_err(ControlError::Refused)?;
+            check_again(&locked.context.revision.group_name).map_err(ControlError::Refused)?;
         }
         match action {
             BulkAction::Restart(true) => {
-                let resolution = self.node.catalog.resolve(&context.revision).await?;
-                completion.set_resolution(run, resolution.id).await?;
+                let resolution = self.node.catalog.resolve(&locked.context.revision).await?;
+                locked.completion.set_resolution(run, resolution.id).await?;
                 self.contexts.remove(&run);
             }
             BulkAction::Override(state, reason) => {
-                return self
-                    .override_run(completion, run, &live, context, *state, reason, actor)
-                    .await;
+                return self.override_run(locked, *state, reason, actor).await;
             }
             _ => {}
         }
         let event = match action.withdrawing() {
             Some(event) => {
-                let withdrawn = completion.withdraw(&[run]).await?;
+                let withdrawn = locked.completion.withdraw(&[run]).await?;
                 event(withdrawn.into_iter().map(|(_, key)| key).collect())
             }
             None if reopen => Event::Restart,
-            None => Event::Resume { waits: live.waits },
+            None => Event::Resume {
+                waits: locked.live.waits,
+            },
         };
         let noted = action.word().map(|action| Noted {
             actor,
@@ -342,34 +360,38 @@ impl Runs {
             task: None,
             reason: None,
         });
-        self.finish_control(completion, run, &live, &context, event, action.why(), noted, None)
-            .await
+        let decided = Decided {
+            event,
+            why: action.why(),
+            noted,
+            set: None,
+        };
+        self.finish_control(locked, decided).await
     }
 
-    #[allow(
-        clippy::too_many_arguments,
-        reason = "what every control ends with, distinguished by name"
-    )]
+    /// Writes what a control has decided, commits it, and does what follows from it.
     pub(super) async fn finish_control(
         self: &Arc<Self>,
-        mut completion: Completion,
-        run: RunId,
-        live: &LiveRun,
-        context: &RunContext,
-        event: Event,
-        why: Option<String>,
-        noted: Option<Noted<'_>>,
-        set: Option<(TaskKey, &TaskOverride<'_>)>,
+        locked: ControlledRun,
+        decided: Decided<'_>,
     ) -> Result<(), ControlError> {
-        // By the run's own revision, as when it was created: the gate is woken by runs whose revision has a bound.
+        let ControlledRun {
+            mut completion,
+            run,
+            live,
+            context,
+        } = locked;
+        let Decided { event, why, noted, set } = decided;
+        // The run's own revision says whether it has to wait, as when it was created: runs whose revision has a bound
+        // wake the gate when they end.
         let awaits_turn = live.state.is_final() && context.revision.is_bounded(context.facts.trigger);
         let wait = awaits_turn.then_some(Event::AwaitTurn);
         let events: Vec<Event> = wait.into_iter().chain([event]).collect();
         let now = completion.now();
-        let snapshot = Snapshot::of_live(run, live)?;
+        let snapshot = Snapshot::of_live(run, &live)?;
         let failure = snapshot.progress.error().map(str::to_owned);
         let transition = self
-            .transition(context, snapshot, &events, &mut completion, now)
+            .transition(&context, snapshot, &events, &mut completion, now)
             .await?;
         let state = transition.state;
         let has_same_error = transition.progress.error() == failure.as_deref();
@@ -387,10 +409,10 @@ impl Runs {
             noted.write(&mut completion, run, now, live.state, state).await?;
         }
         let mut after = After::default();
-        let mut write = self.write_of(context, transition, &mut self.grant(), &mut after)?;
+        let mut write = self.write_of(&context, transition, &mut self.grant(), &mut after)?;
         write.error = why.or(write.error);
         if write.told {
-            // It remains as it ended: the reasons for that do not come from its tasks alone.
+            // The run remains as it ended. Its tasks alone do not say why it ended so, so the stored reasons are kept.
             write.skipped = live.skipped;
             if has_same_error {
                 write.error.clone_from(&live.error);
@@ -398,13 +420,11 @@ impl Runs {
         }
         self.write(&mut completion, std::slice::from_ref(&write), &mut after)
             .await?;
-        if let Some((key, set)) = set {
+        if let Some(set) = set {
             // Dated after the end of the attempt that it stops: an override that is older than an end has no effect any
             // more.
             let at = completion.now();
-            completion
-                .insert_override(run, key, set.state, set.output.as_deref(), set.reason, set.actor, at)
-                .await?;
+            completion.insert_override(run, set, at).await?;
         }
         if awaits_turn && state == RunState::Waiting {
             completion
@@ -432,35 +452,40 @@ impl Runs {
         Ok(())
     }
 
-    /// Overrides a run's state: what is active is stopped first. An ended run ends again, in the state that is given: people
-    /// and programs are told of it as of any end, if it is another one.
-    #[allow(
-        clippy::too_many_arguments,
-        reason = "one control, distinguished by name at its only call"
-    )]
+    /// Sets the state of a run. A live run is cancelled first. An ended run ends again, in the given state; if that is
+    /// another state, people and programs are notified as after any end.
     async fn override_run(
         self: &Arc<Self>,
-        mut completion: Completion,
-        run: RunId,
-        live: &LiveRun,
-        context: Arc<RunContext>,
+        locked: ControlledRun,
         state: RunState,
         reason: &str,
         actor: &str,
     ) -> Result<(), ControlError> {
+        let ControlledRun {
+            mut completion,
+            run,
+            live,
+            context,
+        } = locked;
         if !state.is_final() {
             return Err(ControlError::Refused(format!(
                 "the state of a run cannot be set to {state}"
             )));
         }
-        let mark = TaskKey {
-            task: u16::MAX,
-            item: None,
-        };
-        let task_state = match state {
-            RunState::Succeeded => TaskState::Succeeded,
-            RunState::Failed => TaskState::Failed,
-            _ => TaskState::Cancelled,
+        let set = NewOverride {
+            // This key means the run itself.
+            key: TaskKey {
+                task: u16::MAX,
+                item: None,
+            },
+            state: match state {
+                RunState::Succeeded => TaskState::Succeeded,
+                RunState::Failed => TaskState::Failed,
+                _ => TaskState::Cancelled,
+            },
+            output: None,
+            reason,
+            actor,
         };
         let noted = Noted {
             actor,
@@ -469,9 +494,9 @@ impl Runs {
             reason: Some(reason),
         };
         let error = (state == RunState::Failed).then(|| format!("set to failed by {actor}: {reason}"));
-        let snapshot = Snapshot::of_live(run, live)?;
+        let snapshot = Snapshot::of_live(run, &live)?;
         let transition = if live.state.is_final() {
-            // Nothing of it runs: it ends again, without any work.
+            // The run has no active attempts: it ends again, without any work.
             completion.goes_on(run).await?;
             Transition {
                 actions: Actions::default(),
@@ -494,7 +519,7 @@ impl Runs {
         let mut after = After::default();
         let write = self.write_of(&context, transition, &mut Grant::none(), &mut after)?;
         let (error, skipped) = match write.told {
-            // It remains as it ended, with the reasons for that.
+            // The run remains as it ended, with its error and its reason for being skipped.
             true => (live.error.clone(), live.skipped),
             false => (error, None),
         };
@@ -506,9 +531,7 @@ impl Runs {
         self.write(&mut completion, &[write], &mut after).await?;
         // Dated after the ends that it causes: an override that is older than an end has no effect any more.
         let now = completion.now();
-        completion
-            .insert_override(run, mark, task_state, None, reason, actor, now)
-            .await?;
+        completion.insert_override(run, &set, now).await?;
         noted.write(&mut completion, run, now, live.state, state).await?;
         completion.commit().await?;
         self.contexts.remove(&run);

@@ -7,11 +7,11 @@ use heddle_domain::id::RunId;
 use heddle_domain::run::{Control, Event, TaskKey};
 use heddle_domain::state::{RunState, TaskState};
 use heddle_store::StoreError;
-use heddle_store::live::Completion;
+use heddle_store::live::{Completion, NewOverride};
 use serde_json::json;
 
 use crate::runs::batch_run::check_again;
-use crate::runs::control::{ControlError, Noted, TaskOverride};
+use crate::runs::control::{ControlError, Decided, Noted};
 use crate::runs::transition::progress_of;
 use crate::{Engine, Runs, UseCase};
 
@@ -38,13 +38,14 @@ impl Engine {
         reason: &'a str,
         actor: &'a str,
     ) -> UseCase<'a, Result<(), ControlError>> {
-        let task_override = TaskOverride {
+        let set = NewOverride {
+            key,
             state,
             output,
             reason,
             actor,
         };
-        Box::pin(self.runs.control_task(run, key, Some(task_override), actor))
+        Box::pin(self.runs.control_task(run, key, Some(set), actor))
     }
 
     /// Retries a failed or retrying task run at once.
@@ -68,7 +69,7 @@ impl Runs {
         self: &Arc<Self>,
         run: RunId,
         key: TaskKey,
-        set: Option<TaskOverride<'_>>,
+        set: Option<NewOverride<'_>>,
         actor: &str,
     ) -> Result<(), ControlError> {
         self.retried(|| self.task_event(run, key, set.as_ref(), actor)).await
@@ -78,75 +79,68 @@ impl Runs {
         self: &Arc<Self>,
         run: RunId,
         key: TaskKey,
-        task_override: Option<&TaskOverride<'_>>,
+        set: Option<&NewOverride<'_>>,
         actor: &str,
     ) -> Result<(), ControlError> {
-        let mut completion = self.node.completion("control_task").await?;
-        let mut live = completion
-            .lock_one(run, true)
-            .await?
-            .ok_or(ControlError::NotFound("run"))?;
-        let context = self.context_of_live(&mut completion, run, &mut live).await?;
-        let progress = progress_of(run, &live.progress)?;
+        let mut locked = self.lock("control_task", run, true).await?;
+        let progress = progress_of(run, &locked.live.progress)?;
         let Some(before) = progress.state(key) else {
             return Err(ControlError::NotFound("task run"));
         };
-        let event = match task_override {
+        let event = match set {
             None => {
-                check_again(&context.revision.group_name).map_err(ControlError::Refused)?;
+                check_again(&locked.context.revision.group_name).map_err(ControlError::Refused)?;
                 Event::RetryNow(key)
             }
             Some(set) => Event::Override {
                 key,
                 state: set.state,
-                bytes_before: joined_bytes(&mut completion, run, key, before).await?,
+                bytes_before: joined_bytes(&mut locked.completion, run, key, before).await?,
                 bytes_after: set.output.as_deref().unwrap_or("null").len() as u64,
             },
         };
+        let plan = &locked.context.revision.plan;
         let named = |state: TaskState| {
-            let name = context.revision.plan.task(key.task).map(|task| task.name.as_str());
+            let name = plan.task(key.task).map(|task| task.name.as_str());
             json!({"name": name, "item": key.item, "state": state})
         };
         let noted = Noted {
             actor,
-            action: if task_override.is_some() { "override" } else { "retry" },
-            task: Some((
-                named(before),
-                named(task_override.map_or(TaskState::Ready, |set| set.state)),
-            )),
-            reason: task_override.map(|set| set.reason),
+            action: if set.is_some() { "override" } else { "retry" },
+            task: Some((named(before), named(set.map_or(TaskState::Ready, |set| set.state)))),
+            reason: set.map(|set| set.reason),
         };
-        let set = task_override.map(|set| (key, set));
-        self.finish_control(completion, run, &live, &context, event, None, Some(noted), set)
-            .await
+        let decided = Decided {
+            event,
+            why: None,
+            noted: Some(noted),
+            set,
+        };
+        self.finish_control(locked, decided).await
     }
 
     async fn clear_once(self: &Arc<Self>, run: RunId, clear: &Clear, actor: &str) -> Result<(), ControlError> {
-        let mut completion = self.node.completion("clear").await?;
-        let mut live = completion
-            .lock_one(run, true)
-            .await?
-            .ok_or(ControlError::NotFound("run"))?;
-        if !Control::Clear.is_allowed(live.state) {
-            return Err(ControlError::Refused(not_cleared(live.state)));
+        let mut locked = self.lock("clear", run, true).await?;
+        if !Control::Clear.is_allowed(locked.live.state) {
+            return Err(ControlError::Refused(not_cleared(locked.live.state)));
         }
-        let context = self.context_of_live(&mut completion, run, &mut live).await?;
-        check_again(&context.revision.group_name).map_err(ControlError::Refused)?;
-        let plan = &context.revision.plan;
+        check_again(&locked.context.revision.group_name).map_err(ControlError::Refused)?;
+        let plan = &locked.context.revision.plan;
         let task = plan.index(clear.task.as_str()).ok_or(ControlError::NotFound("task"))?;
         let key = TaskKey { task, item: clear.item };
-        let progress = progress_of(run, &live.progress)?;
+        let progress = progress_of(run, &locked.live.progress)?;
         let Some(before) = progress.state(key) else {
             return Err(ControlError::NotFound("task run"));
         };
-        let output_bytes = joined_bytes(&mut completion, run, key, before).await?;
+        let output_bytes = joined_bytes(&mut locked.completion, run, key, before).await?;
         let cleared: Vec<TaskKey> = plan
             .cleared(task, clear.downstream)
             .into_iter()
             .map(|next| if next == task { key } else { TaskKey::whole(next) })
             .collect();
-        let now = completion.now();
-        completion
+        let now = locked.completion.now();
+        locked
+            .completion
             .insert_clears(run, &cleared, &clear.reason, actor, now)
             .await?;
         let named = |state: TaskState| json!({"name": clear.task, "item": clear.item, "state": state});
@@ -164,12 +158,17 @@ impl Runs {
             downstream: clear.downstream,
             output_bytes,
         };
-        self.finish_control(completion, run, &live, &context, event, None, Some(noted), None)
-            .await
+        let decided = Decided {
+            event,
+            why: None,
+            noted: Some(noted),
+            set: None,
+        };
+        self.finish_control(locked, decided).await
     }
 }
 
-/// The length of what a task run in this state gives to the joined output of its mapped task.
+/// The length in bytes of the output of a task run, if it is part of the joined output of a mapped task; otherwise 0.
 async fn joined_bytes(
     completion: &mut Completion,
     run: RunId,

@@ -47,15 +47,26 @@ pub struct LiveRun {
     pub skipped: Option<Skip>,
 }
 
+/// The state of a task run that an operator sets, and why.
+#[derive(Clone, Debug)]
+pub struct NewOverride<'a> {
+    pub key: TaskKey,
+    pub state: TaskState,
+    /// The output of the task run from now on, as JSON text.
+    pub output: Option<String>,
+    pub reason: &'a str,
+    pub actor: &'a str,
+}
+
 /// How often a run is searched for in both tables before the call fails with a conflict.
 const TRIES_MAX: usize = 3;
 
 impl Completion {
-    /// Locks one run, wherever it is: an ended one is brought back among the living first if `reopen` says so.
+    /// Locks one run, whether it is live or has ended. `reopen`: a run that has ended becomes live again.
     /// `None`: there is no such run. [`StoreError::Conflict`]: others end and reopen it faster than it can be locked.
     ///
-    /// Locking: the run's row, and nothing before it. Whoever moves the run to the other table has locked the row that is
-    /// waited for here; once it is gone from where it was looked for, it is looked for again.
+    /// Locking: the run's row, and nothing before it. A transaction that moves the run to the other table holds the lock
+    /// of the row for which this one waits. When it has moved the run, the row is gone, and the run is searched for again.
     pub async fn lock_one(&mut self, run: RunId, reopen: bool) -> Result<Option<LiveRun>, StoreError> {
         for _ in 0..TRIES_MAX {
             let row = sqlx::query!(
@@ -68,17 +79,19 @@ impl Completion {
             .await?;
             self.dated([]);
             if let Some(row) = row {
-                let (begun, waits) = (row.begun, row.waits);
-                let found = live(
-                    run,
-                    row.group_id,
-                    row.revision_id,
-                    row.state,
-                    row.priority,
-                    row.trigger,
-                    row.progress,
-                )?;
-                return Ok(Some(LiveRun { begun, waits, ..found }));
+                return Ok(Some(LiveRun {
+                    group_id: row.group_id,
+                    revision_id: row.revision_id,
+                    state: state_of(run, row.state)?,
+                    priority: row.priority,
+                    trigger: trigger_of(run, row.trigger)?,
+                    progress: row.progress,
+                    begun: row.begun,
+                    waits: row.waits,
+                    dedupe: None,
+                    error: None,
+                    skipped: None,
+                }));
             }
             let row = sqlx::query!(
                 r#"SELECT group_id, revision_id, state, priority, trigger, progress,
@@ -93,24 +106,21 @@ impl Completion {
                 if reopen {
                     self.reopen(run).await?;
                 }
-                let found = live(
-                    run,
-                    row.group_id,
-                    row.revision_id,
-                    row.state,
-                    row.priority,
-                    row.trigger,
-                    row.progress,
-                )?;
                 let skipped = row
                     .skipped
                     .map(|skipped| StoreError::known(Skip::from_number, skipped, ("runs_done", "skipped"), run));
                 return Ok(Some(LiveRun {
+                    group_id: row.group_id,
+                    revision_id: row.revision_id,
+                    state: state_of(run, row.state)?,
+                    priority: row.priority,
+                    trigger: trigger_of(run, row.trigger)?,
+                    progress: row.progress,
                     begun: row.begun,
+                    waits: false,
                     dedupe: row.dedupe,
                     error: row.error,
                     skipped: skipped.transpose()?,
-                    ..found
                 }));
             }
             // It may have moved between the two statements, or during the wait for its lock: try again.
@@ -129,11 +139,11 @@ impl Completion {
         }
     }
 
-    /// Makes it live again. A deadline that has not passed is still valid, so its timer, which was deleted at the end,
-    /// is set again. A deadline that has passed has had its effect, and whoever reopens the run knows that. A run that never
-    /// began waits until the caller writes what becomes of it.
+    /// Makes an ended run live again. A deadline that has not passed is still valid, so its timer, which was deleted at
+    /// the end, is set again. A deadline that has passed has had its effect. A run that never began is waiting, until the
+    /// caller writes its next state.
     ///
-    /// A success of it is not noted any more: it may end otherwise now. If it succeeds again, that is noted again.
+    /// The row in *successes* is deleted, because the run may fail now. If it succeeds again, it gets a new one.
     async fn reopen(&mut self, run: RunId) -> Result<(), StoreError> {
         sqlx::query!(
             "WITH gone AS (DELETE FROM heddle.runs_done WHERE id = $1 RETURNING *),
@@ -158,7 +168,7 @@ impl Completion {
         Ok(())
     }
 
-    /// Notes that a reopened run goes on, and since when. One that ends again at once has that of its end: it did no work.
+    /// Notes that a reopened run continues, and since when.
     pub async fn goes_on(&mut self, run: RunId) -> Result<(), StoreError> {
         let now = self.now();
         sqlx::query!("UPDATE heddle.runs_live SET reopened_at = $2 WHERE id = $1", run.0, now)
@@ -290,31 +300,18 @@ impl Completion {
     }
 
     /// Records the state that an operator has set.
-    #[allow(
-        clippy::too_many_arguments,
-        reason = "a row, distinguished by name at its only callers"
-    )]
-    pub async fn insert_override(
-        &mut self,
-        run: RunId,
-        key: TaskKey,
-        state: TaskState,
-        output: Option<&str>,
-        reason: &str,
-        actor: &str,
-        at: Time,
-    ) -> Result<(), StoreError> {
+    pub async fn insert_override(&mut self, run: RunId, set: &NewOverride<'_>, at: Time) -> Result<(), StoreError> {
         sqlx::query!(
             "INSERT INTO heddle.overrides (run, task, item, at, state, reason, actor, output)
              VALUES ($1, $2, $3, $4, $5, $6, $7, $8)",
             run.0,
-            key.task as i16,
-            key.item_number(),
+            set.key.task as i16,
+            set.key.item_number(),
             at,
-            state.number(),
-            reason,
-            actor,
-            output
+            set.state.number(),
+            set.reason,
+            set.actor,
+            set.output.as_deref()
         )
         .execute(self.connection())
         .await?;
@@ -322,28 +319,12 @@ impl Completion {
     }
 }
 
-fn live(
-    run: RunId,
-    group_id: i64,
-    revision_id: i64,
-    state: i16,
-    priority: i16,
-    trigger: i16,
-    progress: Vec<u8>,
-) -> Result<LiveRun, StoreError> {
-    Ok(LiveRun {
-        group_id,
-        revision_id,
-        state: StoreError::known(RunState::from_number, state, ("runs_live", "state"), run)?,
-        priority,
-        trigger: StoreError::known(Trigger::from_number, trigger, ("runs_live", "trigger"), run)?,
-        progress,
-        begun: false,
-        waits: false,
-        dedupe: None,
-        error: None,
-        skipped: None,
-    })
+fn state_of(run: RunId, state: i16) -> Result<RunState, StoreError> {
+    StoreError::known(RunState::from_number, state, ("runs_live", "state"), run)
+}
+
+fn trigger_of(run: RunId, trigger: i16) -> Result<Trigger, StoreError> {
+    StoreError::known(Trigger::from_number, trigger, ("runs_live", "trigger"), run)
 }
 
 impl Store {

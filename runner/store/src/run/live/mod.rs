@@ -67,7 +67,7 @@ mod write;
 
 pub use claim::{Claimed, RunFacts};
 pub use complete::{Completion, EndedAttempt, Locked, LockedRun, SingleTaskEnd};
-pub use control::{Interrupted, LiveRun};
+pub use control::{Interrupted, LiveRun, NewOverride};
 pub(crate) use create::create_in;
 pub use effects::Effect;
 pub use grant::{Grant, Room};
