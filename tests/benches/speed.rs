@@ -16,6 +16,7 @@ use heddle_domain::run::{AttemptKey, Event, Outcome, Progress, TaskKey, decide};
 use heddle_domain::state::{AttemptState, RunState};
 use heddle_store::Store;
 use heddle_store::live::{AttemptRow, NewRun, ReadyRow, Room, SingleTaskEnd};
+use heddle_store::node::NewNode;
 use heddle_tests::TOKEN;
 use heddle_tests::bench::{Fixture, Program, now, once, percentile, program, until_python_is_ready};
 use serde_json::{Value, json};
@@ -320,9 +321,16 @@ impl Bare {
         let store = Store::connect(url, 4).await.expect("a connection");
         store.migrate().await.expect("the schema");
         let node = uuid::Uuid::from_u128(bits());
-        let lease_for = chrono::TimeDelta::hours(1);
+        let registered = NewNode {
+            id: node,
+            name: "bare",
+            address: "",
+            version: "",
+            slots: 1,
+            lease_for: chrono::TimeDelta::hours(1),
+        };
         let (lease, _) = store
-            .register_node(node, "bare", "", "", 1, lease_for, None)
+            .register_node(registered, None)
             .await
             .expect("an answer")
             .expect("a lease");

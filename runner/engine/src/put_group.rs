@@ -90,17 +90,26 @@ impl From<Stopped> for GroupRefused {
 /// How often a spec is checked again when an object that it names is deleted and created again after the check.
 pub const TRIES_MAX: u32 = 3;
 
-/// Checks and writes a group's spec. If `enabled` is left out, it does not change. If the group belongs to a tree of timer
-/// tasks, the same transaction writes the tree.
-pub async fn put_group(
-    store: &Store,
-    by: By<'_>,
-    name: &Name,
-    spec: GroupSpec,
-    enabled: Option<bool>,
-    if_match: Option<IfMatch>,
-    tree: Option<TimerTree<'_>>,
-) -> Result<(Put<GroupRow>, Checked), GroupRefused> {
+/// A group's spec that somebody wants to write.
+pub struct PutGroup<'a> {
+    pub name: &'a Name,
+    pub spec: GroupSpec,
+    /// `None`: it remains as it is.
+    pub enabled: Option<bool>,
+    pub if_match: Option<IfMatch>,
+    /// The tree of timer tasks to which the group belongs; the same transaction writes it.
+    pub tree: Option<TimerTree<'a>>,
+}
+
+/// Checks and writes a group's spec.
+pub async fn put_group(store: &Store, by: By<'_>, put: PutGroup<'_>) -> Result<(Put<GroupRow>, Checked), GroupRefused> {
+    let PutGroup {
+        name,
+        spec,
+        enabled,
+        if_match,
+        tree,
+    } = put;
     let mut tries = 0;
     let (checked, put) = loop {
         let checked = check_group(store, name, spec.clone(), by.at).await?;

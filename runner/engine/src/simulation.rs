@@ -40,7 +40,7 @@ use crate::node::service::Service;
 use crate::node::short_ways::ShortWays;
 use crate::node::{Identity, Node};
 use crate::notify::{Notifier, NotifyConfig};
-use crate::put_group::put_group;
+use crate::put_group::{PutGroup, put_group};
 use crate::queues::{ClaimRequest, QueueClaim, Queues};
 use crate::runs::ending::{Applied, End, Ending};
 use crate::runs::held::{HeldAttempt, Report};
@@ -225,8 +225,14 @@ impl World {
         let spec = json!({"tasks": {"t": {"http": {"url": "http://example.com/"}}}, "overlap": "allow"});
         let spec = gather_group(&with(spec, more)).rest.expect("a spec");
         let name: Name = name.parse().expect("a name");
-        let put = put_group(&self.store, self.by(), &name, spec, None, None, None).await;
-        put.expect("a group");
+        let put = PutGroup {
+            name: &name,
+            spec,
+            enabled: None,
+            if_match: None,
+            tree: None,
+        };
+        put_group(&self.store, self.by(), put).await.expect("a group");
     }
 
     /// The logical times of all runs in this state, in their order.

@@ -39,6 +39,18 @@ pub struct NodeRow {
     pub in_hand: i32,
 }
 
+/// A node that registers, with the values of its row.
+#[derive(Clone, Copy, Debug)]
+pub struct NewNode<'a> {
+    pub id: Uuid,
+    pub name: &'a str,
+    pub address: &'a str,
+    pub version: &'a str,
+    pub slots: i32,
+    /// How long its lease is valid.
+    pub lease_for: TimeDelta,
+}
+
 /// The answer to a heartbeat.
 #[derive(Clone, Copy, Debug)]
 pub struct Heartbeat {
@@ -64,19 +76,14 @@ impl Store {
         Ok(())
     }
 
-    /// Registers a node: it gets a new lease, and the former one ends at once, so that its work is taken over. A
-    /// starting node takes the lease from whoever has its identity (`former` is `None`); a fenced node takes it from
+    /// Registers a node: it gets a new lease, and its former lease ends at once, so that other nodes take over the work of
+    /// that lease. A starting node replaces any lease of its identity (`former` is `None`). A fenced node replaces only
     /// the lease that it knows. So a statement that gave no answer, and is executed late, cannot end a newer lease.
-    /// `None`: the lease that it knows is not the newest ([`Store::lease_of`] returns that).
-    #[expect(clippy::too_many_arguments, reason = "each is a column")]
+    /// Returns the lease and the time of the database. `None`: the lease that the node knows is not the newest
+    /// ([`Store::lease_of`] returns that).
     pub async fn register_node(
         &self,
-        id: Uuid,
-        name: &str,
-        address: &str,
-        version: &str,
-        slots: i32,
-        lease_for: TimeDelta,
+        node: NewNode<'_>,
         former: Option<i64>,
     ) -> Result<Option<(i64, Time)>, StoreError> {
         let mut session = self.lease.get().await?;
@@ -92,12 +99,12 @@ impl Store {
                       in_hand = 0, position = CASE WHEN $7::bigint IS NULL THEN 0 ELSE nodes.position END
                 WHERE $7::bigint IS NULL OR nodes.lease = $7
                RETURNING lease, clock_timestamp() AS "now!""#,
-            id,
-            name,
-            address,
-            version,
-            lease_for.num_microseconds().unwrap_or(i64::MAX),
-            slots,
+            node.id,
+            node.name,
+            node.address,
+            node.version,
+            node.lease_for.num_microseconds().unwrap_or(i64::MAX),
+            node.slots,
             former
         )
         .fetch_optional(&mut *session)
@@ -113,9 +120,9 @@ impl Store {
             .await?)
     }
 
-    /// Extends a lease; `None` if it is not this process's any more, or if no more than `margin` is left of it: then it
-    /// is lost. A node stops its work when so much is left, counted from before it sent its last heartbeat. A heartbeat
-    /// that is executed later than that comes from a node that has given up the lease, and extends nothing.
+    /// Extends a lease. `None`: the lease does not belong to this process any more, or no more than `margin` is left of it.
+    /// In both cases it is lost: a node stops its work when only `margin` is left, counted from before it sent its last
+    /// heartbeat. So a heartbeat that is executed later than that comes from a node that has given up the lease.
     pub async fn heartbeat(
         &self,
         lease: i64,

@@ -30,6 +30,7 @@ use heddle_domain::{Clock, Time};
 use heddle_store::Store;
 use heddle_store::change::By;
 use heddle_store::live::{Completion, EndedAttempt, NewRun, RunWrite};
+use heddle_store::node::NewNode;
 use heddle_tests::{PATIENCE, World, eventually};
 use tokio_postgres::{Client, Transaction};
 use uuid::Uuid;
@@ -76,7 +77,15 @@ async fn begin(store: &Store, lease: i64) -> Completion {
 
 /// A lease of one hour.
 async fn lease(store: &Store, node: Uuid, former: Option<i64>) -> Option<i64> {
-    let registered = store.register_node(node, "n", "", "", 10, HOUR, former).await;
+    let node = NewNode {
+        id: node,
+        name: "n",
+        address: "",
+        version: "",
+        slots: 10,
+        lease_for: HOUR,
+    };
+    let registered = store.register_node(node, former).await;
     registered.expect("an answer").map(|(lease, _)| lease)
 }
 

@@ -19,7 +19,7 @@ use tokio::sync::{OwnedSemaphorePermit, oneshot};
 use uuid::Uuid;
 
 use super::host::ConsumerHost;
-use super::outcome::{MessageEnd, every, finish_of, read_effects};
+use super::outcome::{Handled, MessageEnd, every, finish_of, read_effects};
 use super::params::Dues;
 use super::{Asking, Messages, Sending, compile, queue};
 use crate::EngineError;
@@ -478,20 +478,7 @@ impl Drainer {
     }
 
     fn finish(&self, batch: &MessageBatch, lease: i64, ends: Vec<MessageEnd>) -> Finish {
-        let messages = batch
-            .messages
-            .iter()
-            .map(|message| (message.id, message.bucket))
-            .collect();
-        finish_of(
-            &self.messages.node,
-            &self.topic,
-            batch.id,
-            batch.day,
-            lease,
-            (messages, &batch.tried),
-            ends,
-        )
+        finish_of(&self.messages.node, &self.topic, Handled::of(batch, lease), ends)
     }
 }
 

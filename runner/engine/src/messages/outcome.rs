@@ -43,16 +43,41 @@ pub(super) fn every(batch: &MessageBatch, end: &MessageEnd) -> Vec<MessageEnd> {
     vec![end.clone(); batch.messages.len()]
 }
 
-/// What is to be recorded of a batch: its messages, what is known of them, and their outcomes.
-pub(super) fn finish_of(
-    node: &Node,
-    topic: &Topic,
-    batch: Uuid,
-    day: chrono::NaiveDate,
-    lease: i64,
-    (messages, tried): (Vec<(Uuid, i16)>, &[Tried]),
-    ends: Vec<MessageEnd>,
-) -> Finish {
+/// A batch whose outcomes are to be recorded.
+pub(super) struct Handled<'a> {
+    pub(super) batch: Uuid,
+    pub(super) day: chrono::NaiveDate,
+    /// The lease of the node that holds the batch; 0 if a run holds it.
+    pub(super) lease: i64,
+    /// The ids and buckets of its messages.
+    pub(super) messages: Vec<(Uuid, i16)>,
+    /// Their earlier attempts: one for each message, or none.
+    pub(super) tried: &'a [Tried],
+}
+
+impl<'a> Handled<'a> {
+    /// A batch that a node has claimed by this lease.
+    pub(super) fn of(batch: &'a MessageBatch, lease: i64) -> Self {
+        let messages = batch.messages.iter();
+        Self {
+            batch: batch.id,
+            day: batch.day,
+            lease,
+            messages: messages.map(|message| (message.id, message.bucket)).collect(),
+            tried: &batch.tried,
+        }
+    }
+}
+
+/// The outcomes of the messages of a batch, in their order, as they are recorded.
+pub(super) fn finish_of(node: &Node, topic: &Topic, handled: Handled<'_>, ends: Vec<MessageEnd>) -> Finish {
+    let Handled {
+        batch,
+        day,
+        lease,
+        messages,
+        tried,
+    } = handled;
     let now = node.now();
     let mut sent: BTreeMap<i16, i64> = BTreeMap::new();
     let mut failed = Vec::new();

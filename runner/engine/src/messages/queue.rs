@@ -21,7 +21,7 @@ use serde_json::{Map, Value};
 use tokio::time::Instant;
 use uuid::Uuid;
 
-use super::outcome::{MessageEnd, finish_of};
+use super::outcome::{Handled, MessageEnd, finish_of};
 use super::params::params_of;
 use super::{Messages, POLL_EVERY};
 use crate::node::signals::Signal;
@@ -62,8 +62,7 @@ pub(super) async fn enqueue(
             fatal: true,
             retry_after: None,
         };
-        let of = (vec![(message.id, message.bucket)], batch.tried.as_slice());
-        let finish = finish_of(&messages.node, topic, batch.id, batch.day, lease, of, vec![end]);
+        let finish = finish_of(&messages.node, topic, Handled::of(batch, lease), vec![end]);
         return ControlFlow::Continue(Some(finish));
     }
     let run = match submit(messages, row, batch).await {
@@ -191,20 +190,17 @@ impl Messages {
     pub(super) async fn settle_queue(self: &Arc<Self>, row: &TopicRow, topic: &Topic) -> Result<(), EngineError> {
         for ended in self.node.store.ended_queue_batches(row.id).await? {
             let ends = said(&ended);
-            let messages = ended
-                .ids
-                .iter()
-                .map(|id| (*id, address_of(*id).map_or(0, |address| address.1)))
-                .collect();
-            let finish = finish_of(
-                &self.node,
-                topic,
-                ended.id,
-                ended.day,
-                0,
-                (messages, &ended.tried),
-                ends,
-            );
+            let ids = ended.ids.iter();
+            let handled = Handled {
+                batch: ended.id,
+                day: ended.day,
+                lease: 0,
+                messages: ids
+                    .map(|id| (*id, address_of(*id).map_or(0, |address| address.1)))
+                    .collect(),
+                tried: &ended.tried,
+            };
+            let finish = finish_of(&self.node, topic, handled, ends);
             let _permit = self.claims.enter().await;
             self.node.store.next_batch(row.id, Some(&finish), None).await?;
             self.node.signals.raise(Signal::Messages);

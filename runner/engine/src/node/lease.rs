@@ -31,6 +31,7 @@ use std::time::Duration;
 use chrono::TimeDelta;
 use heddle_domain::{Chain, Time};
 use heddle_store::StoreError;
+use heddle_store::node::NewNode;
 
 use super::Node;
 use super::part::Parts;
@@ -68,18 +69,15 @@ impl Node {
         let identity = &self.identity;
         let sent_at = self.clock.elapsed();
         let sent = self.clock.own();
-        let registered = self
-            .store
-            .register_node(
-                identity.id,
-                &identity.name,
-                &identity.address,
-                &identity.version,
-                identity.slots as i32,
-                self.lease_for(),
-                former,
-            )
-            .await?;
+        let node = NewNode {
+            id: identity.id,
+            name: &identity.name,
+            address: &identity.address,
+            version: &identity.version,
+            slots: identity.slots as i32,
+            lease_for: self.lease_for(),
+        };
+        let registered = self.store.register_node(node, former).await?;
         let Some((lease, now)) = registered else {
             return Ok(None);
         };

@@ -8,7 +8,7 @@ use axum::http::{HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use heddle_api::{CompatibilityAnswer, Submission, TimerTaskId, TimerTaskSubmission};
 use heddle_domain::spec::parse_group;
-use heddle_engine::put_group::{GroupRefused, put_group};
+use heddle_engine::put_group::{GroupRefused, PutGroup, put_group};
 use heddle_store::group::{GroupDelete, IfMatch};
 use heddle_store::timer_task::{TimerTaskRow, TimerTree};
 use serde_json::{Value, json};
@@ -311,9 +311,14 @@ async fn save(
     let spec = parse_group(&spec)?;
     // Its group may have been deleted by itself.
     let if_match = (!before.is_empty()).then_some(IfMatch::Exists);
-    let tree = TimerTree { root, rows, before };
-    let store = &request.app.store;
-    match put_group(store, request.by(), &name, spec, Some(enabled), if_match, Some(tree)).await {
+    let put = PutGroup {
+        name: &name,
+        spec,
+        enabled: Some(enabled),
+        if_match,
+        tree: Some(TimerTree { root, rows, before }),
+    };
+    match put_group(&request.app.store, request.by(), put).await {
         Ok(_) => Ok(Some(notes)),
         Err(GroupRefused::Missing(_) | GroupRefused::Stale { .. }) => Ok(None),
         Err(refused) => Err(refused.into()),

@@ -10,7 +10,7 @@ use heddle_domain::Name;
 use heddle_domain::executor::Executor;
 use heddle_domain::state::RunState;
 use heddle_domain::topic::topic_of;
-use heddle_engine::put_group::{Checked, GroupRefused, check_group, put_group, read_group};
+use heddle_engine::put_group::{Checked, GroupRefused, PutGroup, check_group, put_group, read_group};
 use heddle_store::group::{GroupDelete, GroupFilter, GroupRow, GroupSwitch, IfMatch, RevisionRow};
 use serde_json::{Map, Value, json};
 
@@ -360,7 +360,14 @@ pub(crate) async fn put_spec(request: &Request, name: &Name, mut value: Value, i
     let enabled = strip(&mut value, name)?;
     let store = &request.app.store;
     let spec = read_group(store, name, &value, request.now).await?;
-    let (done, checked) = put_group(store, request.by(), name, spec, enabled, if_match, None).await?;
+    let put = PutGroup {
+        name,
+        spec,
+        enabled,
+        if_match,
+        tree: None,
+    };
+    let (done, checked) = put_group(store, request.by(), put).await?;
     let row = done.row;
     let mut shown = shown(request, &row).await?;
     shown.warnings = checked.warnings;

@@ -183,16 +183,16 @@ pub(crate) async fn sync(connection: &mut PgSession, group: &GroupRow, at: Time)
         let anchor = anchor_of(group.revision_id, &group.schedule_anchors, name)?.unwrap_or(group.created_at);
         let live = group.enabled && schedule.enabled();
         let before = known.remove(name).filter(|before| before.anchor == anchor);
-        let (cursor, next, run, fired_at) = values_after(schedule, before, live, anchor, at);
+        let values = values_after(schedule, before, live, anchor, at);
         names.push(name.clone());
         anchors.push(anchor);
         // Nodes of older versions, which may be at work during an upgrade, compare it.
         zones.push(schedule.zone().name().to_owned());
         lives.push(live);
-        cursors.push(cursor);
-        nexts.push(next);
-        awaits.push(run);
-        fired.push(fired_at);
+        cursors.push(values.cursor);
+        nexts.push(values.next_fire_at);
+        awaits.push(values.awaits);
+        fired.push(values.fired_at);
         delays.push(schedule.delay().map(|delay| micros(delay.micros())));
         starts.push(schedule.window().0);
         ends.push(schedule.window().1);
@@ -240,37 +240,59 @@ pub(crate) async fn sync(connection: &mut PgSession, group: &GroupRow, at: Time)
     Ok(())
 }
 
-/// The values of a schedule's row after a change: cursor, when it is due, the run for which it waits, when it fired.
-fn values_after(
-    schedule: &Schedule,
-    before: Option<Known>,
-    live: bool,
-    anchor: Time,
-    at: Time,
-) -> (Time, Option<Time>, Option<Uuid>, Option<Time>) {
+/// Values in a schedule's row.
+struct Values {
+    cursor: Time,
+    next_fire_at: Option<Time>,
+    /// The run for whose end it waits.
+    awaits: Option<Uuid>,
+    /// When it fired, if it fires only once.
+    fired_at: Option<Time>,
+}
+
+/// The values of a schedule's row after a change.
+fn values_after(schedule: &Schedule, before: Option<Known>, live: bool, anchor: Time, at: Time) -> Values {
     let Some(before) = before else {
         // A new schedule begins just before its first live instant, or earlier, at its anchor. (The instant of `once` may
         // have just passed.)
         let cursor = anchor.min(schedule.live_from() - chrono::TimeDelta::microseconds(1));
-        return (cursor, schedule.next_after(cursor).filter(|_| live), None, None);
+        return Values {
+            cursor,
+            next_fire_at: schedule.next_after(cursor).filter(|_| live),
+            awaits: None,
+            fired_at: None,
+        };
     };
     if before.fired_at.is_some() {
-        return (before.cursor, None, None, before.fired_at);
+        return Values {
+            cursor: before.cursor,
+            next_fire_at: None,
+            awaits: None,
+            fired_at: before.fired_at,
+        };
+    }
+    if live && before.live {
+        return Values {
+            cursor: before.cursor,
+            next_fire_at: before.next_fire_at,
+            awaits: before.awaits,
+            fired_at: None,
+        };
     }
     let awaits = before.awaits.filter(|_| before.awaited_lives);
-    if live && before.live {
-        return (before.cursor, before.next_fire_at, before.awaits, None);
-    }
-    if !live {
-        return (before.cursor.max(at), None, awaits, None);
-    }
-    // Enabled again: from now on.
-    let next = match schedule.kind() {
+    // A schedule that is enabled again is due only from now on; a disabled one is never due.
+    let next_fire_at = match schedule.kind() {
+        _ if !live => None,
         Kind::After if awaits.is_some() => None,
         Kind::After => schedule.next_after(at).or_else(|| schedule.after_run(at)),
         _ => schedule.next_after(at),
     };
-    (before.cursor.max(at), next, awaits, None)
+    Values {
+        cursor: before.cursor.max(at),
+        next_fire_at,
+        awaits,
+        fired_at: None,
+    }
 }
 
 fn micros(micros: u64) -> PgInterval {

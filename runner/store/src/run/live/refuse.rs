@@ -70,13 +70,29 @@ pub(super) async fn settle_keys(
     Ok(())
 }
 
-/// A run that is to be the only one of its group for an instant: the group, the instant, the run, its index in the batch.
-type Instant = (i64, Time, Uuid, usize);
+/// A run that is to be the only one of its group for an instant. Sorted by group and instant.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+struct Instant {
+    group: i64,
+    at: Time,
+    run: Uuid,
+    /// The index of the run in the batch.
+    index: usize,
+}
+
+/// A run for an instant whose registered run is gone.
+struct Successor {
+    group: i64,
+    at: Time,
+    run: Uuid,
+    /// The run that is gone.
+    gone: Uuid,
+}
 
 /// A group has one run for an instant, whoever makes it, for as long as that run is kept.
 ///
-/// A row whose run is gone is taken over, if it still names that run when it is locked: of those who come for it together one
-/// gets it.
+/// If the registered run is gone, its row is taken over. The statement checks under the lock of the row that it still names
+/// that run, so only one of several transactions gets the row.
 pub(super) async fn settle_instants(
     tx: &mut PgSession,
     runs: &[&NewRun],
@@ -86,7 +102,12 @@ pub(super) async fn settle_instants(
         .iter()
         .enumerate()
         .filter(|(index, run)| run.instant && !refused.contains_key(index))
-        .map(|(index, run)| (run.group_id, run.terms.logical_time, run.id.0, index))
+        .map(|(index, run)| Instant {
+            group: run.group_id,
+            at: run.terms.logical_time,
+            run: run.id.0,
+            index,
+        })
         .collect();
     if instants.is_empty() {
         return Ok(());
@@ -97,21 +118,21 @@ pub(super) async fn settle_instants(
     if made.len() == instants.len() {
         return Ok(());
     }
-    instants.retain(|(_, _, id, _)| !made.contains(id));
+    instants.retain(|entry| !made.contains(&entry.run));
     let holders = instant_holders(tx, &instants).await?;
-    // (Of runs that are to be made with this one there are no rows yet.)
-    let mut left: Vec<(i64, Time, Uuid, Uuid)> = instants
+    // (The runs of this batch have no rows yet, so they look as if they were gone.)
+    let mut left: Vec<Successor> = instants
         .iter()
-        .filter_map(|(group, at, id, _)| match holders.get(&(*group, *at)) {
-            Some((holder, true)) if !made.contains(holder) => Some((*group, *at, *id, *holder)),
+        .filter_map(|&Instant { group, at, run, .. }| match holders.get(&(group, at)) {
+            Some(&(gone, true)) if !made.contains(&gone) => Some(Successor { group, at, run, gone }),
             _ => None,
         })
         .collect();
-    left.dedup_by_key(|entry| (entry.0, entry.1));
+    left.dedup_by_key(|entry| (entry.group, entry.at));
     made.extend(take_over_instants(tx, &left).await?);
-    for (group, at, id, index) in instants {
-        if !made.contains(&id) {
-            let holder = holders.get(&(group, at)).map_or(id, |(holder, _)| *holder);
+    for Instant { group, at, run, index } in instants {
+        if !made.contains(&run) {
+            let holder = holders.get(&(group, at)).map_or(run, |(holder, _)| *holder);
             refused.insert(index, Created::Exists(RunId(holder)));
         }
     }
@@ -127,9 +148,9 @@ async fn register_instants(tx: &mut PgSession, instants: &[Instant]) -> Result<H
           ORDER BY group_id, logical_time
          ON CONFLICT (group_id, logical_time) DO NOTHING
          RETURNING run",
-        &column(instants, |entry| entry.0),
-        &column(instants, |entry| entry.1),
-        &column(instants, |entry| entry.2)
+        &column(instants, |entry| entry.group),
+        &column(instants, |entry| entry.at),
+        &column(instants, |entry| entry.run)
     )
     .fetch_all(tx)
     .await?;
@@ -148,8 +169,8 @@ async fn instant_holders(
              FROM heddle.run_instants i
              JOIN UNNEST($1::bigint[], $2::timestamptz[]) AS g (group_id, logical_time)
                ON i.group_id = g.group_id AND i.logical_time = g.logical_time"#,
-        &column(instants, |entry| entry.0),
-        &column(instants, |entry| entry.1)
+        &column(instants, |entry| entry.group),
+        &column(instants, |entry| entry.at)
     )
     .fetch_all(tx)
     .await?;
@@ -159,8 +180,8 @@ async fn instant_holders(
         .collect())
 }
 
-/// Registers runs (the third) for instants whose runs (the fourth) are gone; returns those that got theirs.
-async fn take_over_instants(tx: &mut PgSession, left: &[(i64, Time, Uuid, Uuid)]) -> Result<Vec<Uuid>, StoreError> {
+/// Registers runs for instants whose registered runs are gone; returns those that are registered now.
+async fn take_over_instants(tx: &mut PgSession, left: &[Successor]) -> Result<Vec<Uuid>, StoreError> {
     if left.is_empty() {
         return Ok(Vec::new());
     }
@@ -174,10 +195,10 @@ async fn take_over_instants(tx: &mut PgSession, left: &[(i64, Time, Uuid, Uuid)]
                 SELECT s.group_id, s.logical_time, s.run
                   FROM UNNEST($1::bigint[], $2::timestamptz[], $4::uuid[]) AS s (group_id, logical_time, run))
          RETURNING i.run",
-        &column(left, |entry| entry.0),
-        &column(left, |entry| entry.1),
-        &column(left, |entry| entry.2),
-        &column(left, |entry| entry.3)
+        &column(left, |entry| entry.group),
+        &column(left, |entry| entry.at),
+        &column(left, |entry| entry.run),
+        &column(left, |entry| entry.gone)
     )
     .fetch_all(tx)
     .await?)
