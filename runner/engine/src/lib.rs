@@ -111,8 +111,8 @@ use node::{Identity, Node, changes, lease, news};
 use runs::held::Report;
 use runs::{RunContext, Runs};
 
-/// Errors of the engine that the caller did not cause. A copy, for another request that fails with it, tells as much as the
-/// original.
+/// Errors of the engine that the caller did not cause. A copy, for another request that fails with the same error,
+/// contains as much as the original.
 #[derive(Clone, Debug, thiserror::Error)]
 pub enum EngineError {
     #[error(transparent)]
@@ -177,17 +177,17 @@ pub struct EngineConfig {
     pub version: String,
     /// How long a lease holds without a heartbeat.
     pub lease_for: Duration,
-    /// How many attempts the node may have in hand.
+    /// How many attempts the node may hold at once.
     pub slots: usize,
     /// How many threads run guests.
     pub threads: usize,
     /// Where the node keeps files.
     pub data_dir: PathBuf,
-    /// How long attempts in hand may take to end when the node is told to stop.
+    /// How long a stopping node waits for its attempts.
     pub drain_for: Duration,
     /// How offers are given out.
     pub dispatch: DispatchConfig,
-    /// How people are told.
+    /// The settings for notifications.
     pub notify: NotifyConfig,
     /// Which short ways are used: all of them, except in tests that compare them with the general ways.
     pub short_ways: ShortWays,
@@ -454,7 +454,7 @@ impl Engine {
         }
     }
 
-    /// The progress of an attempt that this node has in hand: a fraction and a note.
+    /// The progress of an attempt of this node: a fraction and a note.
     pub fn progress_of(&self, run: RunId, key: heddle_domain::run::TaskKey) -> Option<(f64, String)> {
         self.runs.held.get(run, key)?.progress.lock().clone()
     }
@@ -469,7 +469,7 @@ impl Engine {
         self.runs.node.lease_margin()
     }
 
-    /// Whether the node has been told to stop.
+    /// Whether the node has been asked to stop.
     pub fn is_leaving(&self) -> bool {
         self.runs.node.is_leaving()
     }
@@ -567,14 +567,14 @@ impl Engine {
         }
     }
 
-    /// What has a distribution: how long runs and attempts took, how much one claim brought.
+    /// The histograms: how long runs and attempts took, and how many task runs one claim brought.
     pub fn histograms(&self) -> [&Histogram; 5] {
         self.runs.seen.counts.histograms()
     }
 
-    /// Stops claiming; lets attempts in hand and messages to people end within the configured time; returns the rest,
-    /// and releases the lease. It takes at most 5 s longer than that, whether the database answers or not. What could
-    /// not be returned is taken over when the lease has expired.
+    /// Stops claiming. Waits for current attempts and notifications for the configured time, gives back the rest, and
+    /// releases the lease. It takes at most 5 s longer than that, whether the database answers or not. What could not
+    /// be returned is taken over when the lease has expired.
     pub fn drain(&self) -> UseCase<'_, ()> {
         Box::pin(self.leave())
     }

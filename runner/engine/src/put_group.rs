@@ -1,6 +1,6 @@
 //! What putting a group does, for every caller. The objects that the spec names are looked up first, so that the checks
-//! (in the domain) need no database. The store checks again, under its lock, what may have changed meanwhile. If only a
-//! whole check can tell that error with its JSON pointer, the check is repeated.
+//! (in the domain) need no database. The store checks again, under its lock, what may have changed meanwhile. If the
+//! store finds an error whose JSON pointer only the whole check can give, the check is repeated.
 //!
 //! It needs only the store, and nothing else of the engine, so that every program with a database can put groups.
 
@@ -31,7 +31,7 @@ pub struct Checked {
     pub links: Vec<GroupLink>,
     /// The scripts that its tasks run.
     pub scripts: Vec<ScriptUse>,
-    /// What may well be a mistake, but need not be one.
+    /// Warnings: probable mistakes, which do not prevent the PUT.
     pub warnings: Vec<Fault>,
 }
 
@@ -313,7 +313,7 @@ async fn find_script(store: &Store, name: &Name, version: Option<u32>) -> Result
     let Some(row) = store.script_version(name, Some(wanted)).await? else {
         return Ok(ScriptLookup::NoVersion);
     };
-    // If nobody knows yet whether the text has it, its run will tell.
+    // If it is not known yet whether the text has the function, the error comes when it runs.
     if row.has("run") == Some(false) {
         return Ok(match row.world == CONSUMER_WORLD {
             true => ScriptLookup::OtherWorld(row.world),

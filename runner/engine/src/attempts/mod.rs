@@ -1,9 +1,9 @@
 //! From a row in *running* to an attempt that runs, and to its report.
 //!
-//! The runs tell this module that an attempt is this node's ([`Worker`]), and get its report. In between, the attempt
-//! is prepared (`prepare.rs`) and carried out: a script in the sandbox (here, with `host.rs`), an HTTP call
-//! (`http_task.rs`), a statement (`query_task.rs`), a worker (`queue_task.rs`), an audience (`audience_task.rs`), or a
-//! run of another group.
+//! The module of runs calls this one when an attempt belongs to this node ([`Worker`]), and gets its report. In
+//! between, the attempt is prepared (`prepare.rs`) and carried out: a script in the sandbox (here, with `host.rs`), an
+//! HTTP call (`http_task.rs`), a statement (`query_task.rs`), a worker (`queue_task.rs`), an audience
+//! (`audience_task.rs`), or a run of another group.
 
 pub(crate) mod audience_task;
 pub(crate) mod host;
@@ -50,7 +50,7 @@ pub(crate) struct Attempts {
     pub(crate) templates: Templates,
     /// Permits for attempts that may take long to prepare.
     preparations: tokio::sync::Semaphore,
-    /// Is told what tasks offer to audiences.
+    /// Gets the offers that tasks make to audiences.
     audiences: Arc<dyn Audiences>,
     pub(crate) outbound: reqwest::Client,
     policy: OutboundPolicy,
@@ -85,8 +85,8 @@ impl Attempts {
     }
 }
 
-/// What belongs to a backfill is as urgent as that, sub-runs at any depth too. (A sub-run has another priority than its
-/// group says only if it belongs to a backfill.)
+/// A sub-run of a backfill, at any depth, is as urgent as the backfill. (Only then does a sub-run have another priority
+/// than that of its group.)
 fn urgency_of_sub_runs(context: &RunContext) -> Urgency {
     let facts = &context.facts;
     let group = context.revision.plan.spec.priority;

@@ -16,7 +16,8 @@ pub(crate) trait Outside: Send {
     fn carry_out(self: Box<Self>, attempts: Arc<Attempts>, context: Arc<RunContext>) -> BoxFuture<'static, Ending>;
 }
 
-/// Does work within the timeout of its task. `late` has the words for work that took more than so many milliseconds.
+/// Does work within the timeout of its task. `late` makes the error for work that took longer than so many
+/// milliseconds.
 pub(super) async fn within(
     timeout: Option<Duration>,
     work: impl Future<Output = Ending>,

@@ -75,13 +75,13 @@ pub(super) struct Candidate {
     pub(super) of_task: bool,
 }
 
-/// How many stretches of used-up occurrences a node remembers of an offer. When there are more, it forgets the oldest;
-/// polls that reach them learn them again.
+/// How many stretches of exhausted occurrences a node remembers of an offer. When there are more, it forgets the
+/// oldest; polls that reach them learn them again.
 const STRETCHES_MAX: usize = 20_000;
 
 /// Which occurrences of an offer have no stock left.
 ///
-/// Successive occurrences form one stretch, so that a search passes a day of used-up occurrences in one step. Between
+/// Successive occurrences form one stretch, so that a search skips a day of exhausted occurrences in one step. Between
 /// two stretches there is an occurrence that is open, or was open when the database was last asked.
 #[derive(Debug, Default)]
 pub(super) struct Marks {
@@ -90,7 +90,7 @@ pub(super) struct Marks {
 }
 
 impl Marks {
-    /// Adds a used-up occurrence of the offer.
+    /// Adds an exhausted occurrence of the offer.
     fn add(&mut self, offer: &Offer, occurrence: Time) {
         if self.last_of(occurrence).is_some() {
             return;
@@ -136,9 +136,9 @@ pub(super) struct Offers {
     pub(super) candidates: Vec<Candidate>,
     pub(super) marks: Mutex<HashMap<i64, Marks>>,
     pub(super) complete_until: Option<Time>,
-    /// From this instant on, the used-up occurrences are known, as of when this was read.
+    /// From this instant on, the exhausted occurrences are known, as of when this was read.
     pub(super) known_from: Time,
-    /// Held while used-up occurrences are read: other callers wait instead of reading them too.
+    /// Locked while exhausted occurrences are read: other callers wait instead of reading them too.
     pub(super) looking: tokio::sync::Mutex<()>,
     reads: AtomicU64,
     read_at: Time,

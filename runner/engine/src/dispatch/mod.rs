@@ -18,7 +18,8 @@
 //! A user without a hold can get one (on any node) only when something comes due, an offer or a membership changes, or
 //! stock comes back. The first is covered by the instant until which the user is quiet. The others are in the log of
 //! changes, and wake the polls that wait for the audience ([`cache::Cell`]). Occurrences without stock are remembered
-//! per version of an audience's offers. They never make a user quiet whose look is older than that memory.
+//! per version of an audience's offers. If the look of a user is older than such an entry, the entry does not make that
+//! user quiet.
 //!
 //! # What bounds a poll
 //!

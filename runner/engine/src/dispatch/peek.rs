@@ -1,7 +1,8 @@
-//! What a poll would give a user, without giving it; and for each offer to the user, one word that says why or why not.
+//! What a poll would give a user, without giving it; and for each offer to the user, the reason why the user gets it or
+//! not.
 //!
 //! A peek does what a poll does: the same look, the same choice, and the same statements, which are then rolled back.
-//! So the answer is right at that moment only. The words for the offers are computed afterwards from what this node
+//! So the answer is right at that moment only. The reasons for the offers are computed afterwards from what this node
 //! knows, which includes the refusals of the peek itself.
 //!
 //! Until the rollback, these statements lock the occurrence that polls want, and use a connection of polls, for one
@@ -131,7 +132,7 @@ impl Dispatcher {
     }
 }
 
-/// The word for an offer that a choice does not consider: it is disabled, or does not repeat and was exhausted or
+/// The reason for an offer that a choice does not consider: it is disabled, or does not repeat and was exhausted or
 /// long past when the node read the offers.
 fn left_out(row: &OfferTo, had: &Had, window: Window) -> Considered {
     let past = row.starts_at <= window.to;
@@ -156,7 +157,7 @@ fn left_out(row: &OfferTo, had: &Had, window: Window) -> Considered {
     }
 }
 
-/// The word for an offer, as far as this node knows. Like a choice, it skips what the user has had.
+/// The reason for an offer, as far as this node knows it. Like a choice, it skips what the user has had.
 fn consider(offers: &Offers, candidate: &Candidate, had: &Had, window: Window) -> Considered {
     let offer = &candidate.offer;
     let from = if candidate.of_task {

@@ -39,7 +39,7 @@ const AGAIN_AFTER: Duration = Duration::from_millis(200);
 /// A drainer does not wait longer than this for its rate limit: it ends, and the drain finds the topic again.
 const PAUSE_MAX: Duration = Duration::from_millis(500);
 
-/// A drainer: it lives as long as there is something to send.
+/// A drainer: it runs as long as there is something to send.
 pub(super) struct Drainer {
     messages: Arc<Messages>,
     row: TopicRow,
@@ -110,8 +110,8 @@ impl Drainer {
         }
     }
 
-    /// Claims and sends until nothing is left, or until other drainers have all the batches that the topic may have in
-    /// hand.
+    /// Claims and sends until nothing is left, or until other drainers have all the batches that the topic may have at
+    /// once.
     pub(super) async fn run(mut self) {
         let own = self.messages.clone();
         // The last batch's outcomes, until they are recorded.

@@ -5,9 +5,10 @@
 //! There is no leader. Each node checks for topics on which something is due ([`Drain`]: five times a second, and when
 //! ingest on this node has brought something that is due now), and starts *drainers* for them. A drainer ([`drainer`])
 //! claims a batch, lets the topic's script handle it, and records the outcomes in the same transaction that claims the
-//! next batch. It has only one batch in hand. So a node that dies leaves one batch behind for each of its drainers, and
-//! another drainer takes it over with the same messages. The store decides what a drainer gets
-//! (`heddle_store::message`): under the topic's lock, it handles batches at once, rate, cancels and leases.
+//! next batch. It holds only one batch at a time. So a node that dies leaves one batch behind for each of its drainers,
+//! and another drainer takes it over with the same messages. The store decides what a drainer gets
+//! (`heddle_store::message`): under the topic's lock, it decides about the number of batches, the rate, cancels and
+//! leases.
 //!
 //! A batch for a queue becomes a run of a group that Heddle keeps for the topic ([`queue`]). The run's key is made of
 //! the batch's id, so that a node that dies in between does not cause a second run. From then on the batch needs no

@@ -157,8 +157,8 @@ impl Messages {
         self.stuck.lock().values_mut().for_each(|stuck| stuck.until = now);
     }
 
-    /// Notes that a batch cannot be put into its queue, and puts the next try off: longer and longer, if it was refused.
-    /// Each problem is logged once for as long as it stays.
+    /// Notes that a batch cannot be put into its queue, and delays the next try. If the batch was refused, each delay
+    /// is longer than the one before. Each problem is logged once for as long as it stays.
     async fn put_off(&self, row: &TopicRow, error: &SubmitError) {
         let problem = error.to_string();
         let is_refused = !matches!(error, SubmitError::Engine(_));

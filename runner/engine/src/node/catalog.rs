@@ -68,7 +68,7 @@ impl ScriptFacts {
         }
     }
 
-    /// The same in a message of its log, in which an error may stand with its trace.
+    /// The same for a message of its log, which may contain an error with its trace.
     pub fn logged(&self, message: String) -> String {
         if self.file.is_none_or(|module| !message.contains(module)) {
             return message;
@@ -134,7 +134,7 @@ pub struct Revision {
     pub(crate) heavy: Vec<bool>,
     /// Permits for its attempts that are prepared in a child process: each holds in memory what it renders.
     pub(crate) preparations: tokio::sync::Semaphore,
-    /// Who wants to be told what about its runs.
+    /// The notification rules for its runs: which events, and for whom.
     pub(crate) subscriptions: Subscriptions,
 }
 

@@ -14,13 +14,14 @@ use tokio::time::Instant;
 /// to within half a round trip.
 ///
 /// A measurement is uncertain by half its round trip, and one that was made while the machine was busy says little. It
-/// is used only if it is more certain than what is known, or contradicts it (Cristian's algorithm, Distributed
-/// Computing 3, 1989).
+/// is used only if it is more certain than the last accepted measurement, or contradicts it (Cristian's algorithm,
+/// Distributed Computing 3, 1989).
 #[derive(Debug, Default)]
 pub struct NodeClock {
     machine: Machine,
     offset_micros: AtomicI64,
-    /// The latest instant that was returned: a backward correction lets time stand still, and never run back.
+    /// The latest instant that was returned. After a backward correction, the clock returns this instant again until
+    /// the corrected time has passed it.
     latest_micros: AtomicI64,
     known: Mutex<Option<Known>>,
 }
@@ -52,7 +53,8 @@ struct Known {
 const DRIFT_MICROS_PER_SECOND: i64 = 50;
 
 impl NodeClock {
-    /// The database said `database` between `sent` and `received` of [`NodeClock::own`].
+    /// The database reported the time `database`, at some moment between `sent` and `received` (both of
+    /// [`NodeClock::own`]).
     pub fn follow(&self, sent: Time, received: Time, database: Time) {
         let round = (received - sent).num_microseconds().unwrap_or(0).max(0);
         let offset = (database - (sent + (received - sent) / 2))
@@ -82,7 +84,7 @@ impl NodeClock {
         }
     }
 
-    /// A clock that stands still until a test sets it ([`NodeClock::set`]).
+    /// A clock that does not advance until a test sets it ([`NodeClock::set`]).
     #[cfg(test)]
     pub(crate) fn manual(at: Time) -> Self {
         Self {

@@ -14,7 +14,7 @@
 //! # Invariants
 //!
 //! * An answer comes after the commit.
-//! * The queue is bounded: if it is full, the caller hears at once that the node is overloaded.
+//! * The queue is bounded: if it is full, the caller gets the error at once that the node is overloaded.
 //! * A batch is answered as a whole: one answer for each request, in their order.
 
 use std::sync::Arc;
@@ -47,8 +47,8 @@ pub(crate) struct Policy {
     pub(crate) repeatable: bool,
 }
 
-/// How many requests of one batch wait, one after another, for a lock of somebody's open transaction: all later
-/// requests wait as long. Further ones are told to come again.
+/// How many requests of one batch wait, one after another, for a lock of an open transaction. All later requests wait
+/// meanwhile. If there are more such requests, the others get the error at once.
 const WAITED_FOR_MAX: usize = 2;
 
 /// What the batches of a queue do.
@@ -276,7 +276,7 @@ async fn settle<C: Commits>(commits: &C, gathered: Vec<Asked<C>>, over: impl Fn(
             Err(error) => error,
         };
         if policy.tries_max.is_none() && over() {
-            // This is done only as long as the node has its lease: then it may neither be done nor answered any more.
+            // Such a batch needs the lease of the node. Without it, the batch is neither committed nor answered.
             continue;
         }
         let mut batch: Vec<Asked<C>> = requests
@@ -369,7 +369,8 @@ impl<T> Halves<T> {
         self.0.pop()
     }
 
-    /// Takes the result of a batch. Returns what cannot be committed even alone, and why. An error is one that may pass.
+    /// Takes the result of a batch. Returns what cannot be committed even alone, and why. `Err`: an error that may
+    /// pass.
     pub(crate) fn done(
         &mut self,
         mut batch: Vec<T>,

@@ -2,15 +2,15 @@
 //!
 //! # What a lease is
 //!
-//! A lease is a number. All that a node holds has this number, and only a transaction that deletes a row with it
-//! records an outcome. The lease holds for 8 s from the last heartbeat, by Postgres' clock. Rows with a number that no
-//! node has any more are taken over by the reapers of all nodes.
+//! A lease is a number. Every row of work that a node holds has this number, and only a transaction that deletes a row
+//! with it records an outcome. The lease is valid for 8 s from the last heartbeat, by Postgres' clock. Rows with a
+//! number that no node has any more are taken over by the reapers of all nodes.
 //!
 //! # The fence
 //!
 //! A node counts from before it *sent* the last successful heartbeat. If none succeeds for 6 s, it fences itself: it
-//! stops all that it has in hand and reports nothing more, 2 s (the *margin*) before anybody else may run it again.
-//! From then on it has given up this lease. No heartbeat extends it any more, not even one that was sent before and is
+//! stops all of its attempts and reports nothing more, 2 s (the *margin*) before another node may run them again. From
+//! then on it has given up this lease. No heartbeat extends it any more, not even one that was sent before and is
 //! executed late: a heartbeat changes nothing if no more than the margin is left.
 //!
 //! # Coming back
@@ -18,9 +18,9 @@
 //! A fenced node asks for a *new* lease, and continues as soon as it has one. The same statement ends the old number,
 //! so what it held is taken over at once, by the first node that checks. Only one statement runs at a time, on a
 //! connection that nothing else uses. It gets the time that a slow commit takes
-//! ([`heddle_store::database::LEASE_STATEMENT_MAX`]), however little is left of the lease: a statement that is
-//! abandoned sooner may still be executed, and the next one would meet it. If a new lease was given and the answer got
-//! lost, the node reads its number and takes the next one from it.
+//! ([`heddle_store::database::LEASE_STATEMENT_MAX`]), however little is left of the lease: if a node abandons a
+//! statement sooner, the server may still execute it, and it conflicts with the next one. If a new lease was given and
+//! the answer got lost, the node reads its number and takes the next one from it.
 //!
 //! Meanwhile `/readyz`, `/v1/nodes` (state `fenced`), `/metrics` and the log say so. Other nodes see it by the rest of
 //! the lease.
@@ -109,7 +109,7 @@ impl Node {
         Ok(None)
     }
 
-    /// Stops everything in hand: the lease is lost.
+    /// Stops all attempts of this node: the lease is lost.
     fn fence(&self, parts: &Parts, why: &str) {
         if self.state.fence() {
             tracing::error!(
@@ -203,7 +203,8 @@ impl Keeper {
     async fn extend(&mut self) -> Option<bool> {
         let (node, parts) = (&self.node, &self.parts);
         match node.watching(parts, self.fence_at(), node.beat(parts)).await? {
-            // It may have succeeded too late: then all in hand has been stopped, so that lease has to end.
+            // The heartbeat may have succeeded too late. Then all attempts have been stopped already, so the lease has
+            // to end too.
             Ok(Some(sent_at)) if !node.is_fenced() => {
                 self.extended = sent_at;
                 return Some(true);

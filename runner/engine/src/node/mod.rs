@@ -17,9 +17,9 @@
 //!
 //! * a [`signals::Signal`]: there may be something to do, check. If it is lost, that costs time, nothing else;
 //! * a row: what must be known for certain is in the database, where the other service finds it;
-//! * [`part::Part`]: the node tells all of its services what concerns all of it, and each listens for its own:
-//!   something was changed, here or elsewhere ([`changes`]); another node has sent news ([`news`]); the lease is lost,
-//!   so what is in hand has to stop ([`lease`]); the node leaves;
+//! * [`part::Part`]: the node calls all of its services when something concerns the whole node, and each service
+//!   handles what it needs: something was changed, here or elsewhere ([`changes`]); another node has sent news
+//!   ([`news`]); the lease is lost, so all attempts have to stop ([`lease`]); the node stops;
 //! * what runs must know of a service's subject is in the modules of the runs (`runs/queued.rs`, `runs/batch_run.rs`,
 //!   `runs/heard.rs`), or is asked through a trait of theirs that the service implements and that is set at the start
 //!   (`runs/mod.rs`: who carries out attempts, who gives out offers).
@@ -98,7 +98,7 @@ pub(crate) struct Identity {
     pub(crate) address: String,
     /// The version of the program.
     pub(crate) version: String,
-    /// How many attempts it may have in hand.
+    /// How many attempts it may hold at once.
     pub(crate) slots: usize,
     /// For how long its lease holds without a heartbeat.
     pub(crate) lease_for: Duration,
@@ -180,7 +180,7 @@ impl Node {
         self.state.now().fenced
     }
 
-    /// Whether the node has been told to stop.
+    /// Whether the node has been asked to stop.
     pub(crate) fn is_draining(&self) -> bool {
         self.state.now().draining
     }

@@ -1,4 +1,4 @@
-//! What nodes tell each other: wake-ups by LISTEN/NOTIFY, coalesced, outside of the transactions of runs.
+//! Wake-ups between nodes by LISTEN/NOTIFY: coalesced, and sent outside of the transactions of runs.
 //!
 //! Nothing depends on them: every waiter also polls, only less often.
 
@@ -21,13 +21,14 @@ pub(crate) const CHANNEL: &str = "heddle_wake";
 /// How long wake-ups gather before they are sent.
 const GATHER: Duration = Duration::from_millis(5);
 
-/// How many runs one notification names; more are told as `*`. (A payload has at most 8,000 bytes.)
+/// How many runs one notification names. If there are more, it contains `*` instead. (A payload has at most 8,000
+/// bytes.)
 const NAMED_MAX: usize = 150;
 
 /// How many queues one notification names; a name has at most 63 characters of four bytes.
 const QUEUES_NAMED_MAX: usize = 8;
 
-/// What nodes tell each other.
+/// A wake-up for other nodes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum News {
     /// There is work in *ready* that the sender does not take at once.
@@ -38,8 +39,8 @@ pub(crate) enum News {
     Ended(RunId),
     /// So many runs have ended that they are not named.
     ManyEnded,
-    /// An ended run is live again: nodes that worked on it before have to read its facts again. (This is told in the
-    /// transaction that reopens the run, so that it is heard before a wake-up for its work.)
+    /// An ended run is live again: nodes that worked on it before have to read its facts again. (The transaction that
+    /// reopens the run sends this, so that it arrives before a wake-up for the work of the run.)
     Reopened(RunId),
     /// There is something new in a queue.
     Filled(String),
@@ -62,7 +63,8 @@ pub(crate) fn encode(news: &[News]) -> String {
         match one {
             News::Work => letters.push(WORK),
             News::Stopped => letters.push(STOPPED),
-            // `*` stands for all runs, these included; and earlier versions understand it only if no run is named, too.
+            // `*` means all runs, so the named runs are left out. Earlier versions also understand `*` only if no run
+            // is named.
             News::Ended(_) if many => {}
             News::Ended(run) => runs.push_str(&format!(" {run}")),
             News::ManyEnded => runs.push_str(&format!(" {MANY_ENDED}")),
@@ -125,7 +127,7 @@ impl Gathered {
             // Queues that do not fit into the payload are found by polling.
             News::Filled(queue) if self.queues.len() < QUEUES_NAMED_MAX => drop(self.queues.insert(queue)),
             News::Filled(_) => {}
-            // Told in its own transaction.
+            // It is sent by the transaction that reopens the run, not from here.
             News::Reopened(_) => {}
         }
     }
@@ -152,13 +154,13 @@ pub(crate) struct Outbox {
 }
 
 impl Outbox {
-    /// Tells other nodes, soon.
+    /// Adds a wake-up, which is sent to other nodes soon.
     pub(crate) fn tell(&self, news: News) {
         self.gathered.lock().add(news);
         self.filled.notify_one();
     }
 
-    /// Tells them that runs have ended.
+    /// Adds the ends of runs, which are sent to other nodes soon.
     pub(crate) fn tell_ended(&self, ended: &[RunId]) {
         if ended.is_empty() {
             return;
@@ -207,7 +209,8 @@ impl Service for Teller {
         let outbox = &self.node.outbox;
         if !std::mem::replace(&mut self.gathers, false) {
             // The node knows whether there are others from its last heartbeat. A node that came later may hold an
-            // attempt that must be interrupted within a second. So a stop is always told; it is rare.
+            // attempt that must be interrupted within a second. So this wake-up is always sent, even if no other node
+            // is known; it is rare.
             if !self.node.has_others() && !outbox.gathered.lock().stopped {
                 *outbox.gathered.lock() = Gathered::default();
                 return Ok(NEVER);

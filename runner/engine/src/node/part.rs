@@ -1,4 +1,4 @@
-//! What a node tells its services.
+//! Events of a node that concern all of its services.
 
 use std::sync::Arc;
 
@@ -8,10 +8,11 @@ use heddle_store::change::Change;
 use super::news::News;
 use crate::EngineError;
 
-/// What a service hears from its node, whatever its own loops do. Most services implement only a few of these.
+/// The events of its node that a service handles, in addition to its own loop. Most services implement only a few of
+/// these.
 pub(crate) trait Part: Send + Sync {
-    /// An object was changed, on this node or another: what the service remembers of it is old. After an error it is
-    /// told again.
+    /// An object was changed, on this node or another: what the service has cached of it is out of date. After an
+    /// error, the node calls this again.
     fn changed<'a>(&'a self, _change: &'a Change) -> BoxFuture<'a, Result<(), EngineError>> {
         Box::pin(std::future::ready(Ok(())))
     }
@@ -19,20 +20,20 @@ pub(crate) trait Part: Send + Sync {
     /// Another node has sent this news.
     fn heard(&self, _news: &News) {}
 
-    /// How many attempts of task runs it has in hand.
+    /// How many attempts of task runs the service is working on.
     fn attempts_in_hand(&self) -> usize {
         0
     }
 
-    /// How much it has in hand that a leaving node lets end.
+    /// How much work the service has for whose end a stopping node waits.
     fn in_hand(&self) -> usize {
         self.attempts_in_hand()
     }
 
-    /// Stops what is in hand: it does not belong to this node any more.
+    /// Stops all current work of the service: it does not belong to this node any more.
     fn stop_in_hand(&self) {}
 
-    /// The node has been told to stop: callers that wait here go to another node.
+    /// The node has been asked to stop: callers that wait here are answered, so that they go to another node.
     fn leaves(&self) {}
 }
 

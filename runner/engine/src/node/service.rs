@@ -6,7 +6,7 @@
 //! has at least one for each service, and some go through a month.
 //!
 //! Usually a service waits for the time and for one signal. A service that waits for something else does so in
-//! [`Service::woken`], which notes what it has heard; the next tick handles it.
+//! [`Service::woken`], which stores what it has received; the next tick handles it.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -31,7 +31,7 @@ pub(crate) enum Needs {
     Nothing,
     /// It needs the lease of its node.
     Lease,
-    /// Its lease, and not to have been told to stop.
+    /// It needs the lease of its node, and the node must not be stopping.
     Active,
 }
 
@@ -63,7 +63,7 @@ pub(crate) trait Service: Send + 'static {
     }
 
     /// Waits for the event that starts a tick before its time: the service's signal, unless it waits for something
-    /// else. It is dropped when the time comes first, so it must not lose what it has heard.
+    /// else. If the time comes first, this future is dropped, so it must not lose what it has received.
     fn woken(&mut self) -> impl Future<Output = ()> + Send {
         let node = Arc::clone(self.node());
         async move {
@@ -83,7 +83,7 @@ pub(crate) trait Service: Send + 'static {
     }
 }
 
-/// Drives a service until its node stops. A tick that is running then goes on to its end.
+/// Drives a service until its node stops. A tick that is running at that moment is completed.
 pub(crate) async fn drive(mut service: impl Service) {
     let node = service.node().clone();
     go_on(&mut service, &node.state, &node.stop, || node.now()).await;
@@ -115,8 +115,8 @@ async fn go_on<S: Service>(service: &mut S, state: &State, stop: &CancellationTo
 }
 
 /// Something that a tick does only once per period, by the time that the tick gets, or by a clock that is never
-/// corrected. After a backward correction, a node's time stands still, perhaps for minutes
-/// ([`NodeClock`]), and this must go on meanwhile.
+/// corrected. After a backward correction, the time of a node does not advance, perhaps for minutes ([`NodeClock`]),
+/// and this work must continue meanwhile.
 #[derive(Debug)]
 pub(crate) struct Every {
     period: TimeDelta,

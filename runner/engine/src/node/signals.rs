@@ -1,4 +1,4 @@
-//! What the parts of a node tell each other: that there may be something to do.
+//! Wake-ups within a node: one part signals another that there may be work for it.
 //!
 //! There is one wakeup for each part. It keeps one signal for a part that is not listening at the moment, so a part
 //! that registers before it checks misses nothing. No part depends on signals: each also polls, only less often. A
@@ -34,7 +34,7 @@ pub(crate) enum Signal {
     Backfills,
     /// The admitter: slots of pools may be free, or wanted.
     Pools,
-    /// The notifier: there is something to tell people.
+    /// The notifier: a notice was written.
     Notices,
     /// The drain: messages may be due.
     Messages,
@@ -108,7 +108,7 @@ impl Signals {
         }
     }
 
-    /// Waits for the next signal, or takes one that nobody has heard yet.
+    /// Waits for the next signal, or takes one that was raised while nobody waited.
     pub(crate) fn raised(&self, signal: Signal) -> Notified<'_> {
         self.wakeups[signal as usize].notified()
     }

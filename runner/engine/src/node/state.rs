@@ -9,7 +9,7 @@ pub(crate) struct NodeState {
     pub(crate) lease: i64,
     /// The lease is lost, and there is no new one yet.
     pub(crate) fenced: bool,
-    /// It has been told to stop: it accepts nothing more.
+    /// The node has been asked to stop: it accepts nothing more.
     pub(crate) draining: bool,
     /// Other nodes are alive: they must be woken.
     pub(crate) others: bool,

@@ -1,4 +1,4 @@
-//! The drafts of notifications: on which channels a notice is told, to whom, and what.
+//! The drafts of notifications: to which channels and recipients a notice is sent, and with which content.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
@@ -33,12 +33,12 @@ pub(super) struct Draft<'a> {
     pub(super) channel: String,
     pub(super) recipients: Vec<String>,
     pub(super) facts: Facts,
-    /// Why it cannot be told, if it cannot.
+    /// Why it cannot be sent, if it cannot.
     pub(super) failed: Option<String>,
 }
 
 impl Notifier {
-    /// Who is told of a notice, and what.
+    /// The recipients of a notice, and the content for them.
     pub(super) fn drafts<'a>(&self, known: &Known, notice: &'a NoticeRow) -> Vec<Draft<'a>> {
         let facts = self.facts(known, notice);
         let draft = |channel: String, recipients: Vec<String>| Draft {
@@ -137,7 +137,7 @@ pub(super) fn task_name(known: &Known, notice: &NoticeRow) -> Option<String> {
     Some(task.name.as_str().to_owned())
 }
 
-/// Why a channel cannot be told anything.
+/// Why nothing can be sent to a channel.
 fn missing(known: &Known, channel: &str, recipients: &[String], writes_files: bool) -> Option<String> {
     if is_url(channel) {
         return None;

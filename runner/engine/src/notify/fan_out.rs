@@ -1,4 +1,4 @@
-//! From notices to notifications: what they say (`draft.rs`) is told alone or in a digest.
+//! From notices to notifications: each draft (`draft.rs`) becomes a notification of its own, or a part of a digest.
 //!
 //! The objects that notices are about are read first, outside of any transaction. Then one transaction, on one node at
 //! a time, deletes the notices and writes what follows from them. Another node may have deleted some in between: only
@@ -72,7 +72,8 @@ impl Notifier {
         Ok(ours && more)
     }
 
-    /// The same one by one, without those that cannot be told: they must not block the others.
+    /// The same for one notice after the other. Notices that cannot be handled are left out: they must not block the
+    /// others.
     async fn fan_out_singly(self: &Arc<Self>, notices: &[NoticeRow]) -> Result<bool, EngineError> {
         for notice in notices {
             match self.fan_out_of(std::slice::from_ref(notice)).await {
@@ -91,7 +92,7 @@ impl Notifier {
         Ok(true)
     }
 
-    /// Takes a notice of which nobody can be told; `false`: another node is at it.
+    /// Takes a notice that cannot be sent to anybody; `false`: another node is handling notices.
     async fn skip(&self, notice: i64) -> Result<bool, EngineError> {
         let Some(mut tx) = self.node.store.fan_out().await? else {
             return Ok(false);
@@ -101,8 +102,8 @@ impl Notifier {
         Ok(true)
     }
 
-    /// Turns these notices into notifications, in one transaction; `false`: another node is at it, and goes on until there
-    /// are none.
+    /// Turns these notices into notifications, in one transaction; `false`: another node is handling notices, and
+    /// continues until there are none.
     async fn fan_out_of(self: &Arc<Self>, notices: &[NoticeRow]) -> Result<bool, EngineError> {
         let known = self.look_into(notices).await?;
         let Some(mut tx) = self.node.store.fan_out().await? else {
@@ -140,7 +141,7 @@ impl Notifier {
                 Ok(revision) => {
                     revisions.insert(id, revision);
                 }
-                // A notice about something unreadable cannot be told; the others must not wait for it.
+                // A notice about something unreadable cannot be sent; the others must not wait for it.
                 Err(error @ EngineError::Unreadable(_)) => tracing::error!(
                     revision = id,
                     error = %Chain(&error),
@@ -202,7 +203,7 @@ impl Notifier {
         Ok(Some(whole.to_string()))
     }
 
-    /// Which of the recoveries are no recoveries: nothing had failed, or another success came first.
+    /// Notices of recoveries that are wrong: nothing had failed before, or an earlier success was the recovery.
     async fn recovered(
         &self,
         tx: &mut FanOut,
@@ -229,7 +230,7 @@ impl Notifier {
         Ok(vain)
     }
 
-    /// Decides what is told alone and what is gathered, and writes it.
+    /// Decides which drafts become notifications of their own and which go into digests, and writes them.
     async fn write_drafts(
         &self,
         tx: &mut FanOut,
@@ -333,7 +334,7 @@ impl Notifier {
         (row, failed.map(|failed| (failed.run, failed.at)))
     }
 
-    /// Adds the last lines of the log to failures that are told alone.
+    /// Adds the last lines of the log to failures that are not in a digest.
     async fn with_logs(
         &self,
         rows: Vec<(NewNotification, Option<(RunId, AttemptKey)>)>,
@@ -361,7 +362,7 @@ impl Notifier {
     }
 }
 
-/// Whether an event tells of an attempt that failed.
+/// Whether an event is about an attempt that failed.
 fn has_failed(event: Event) -> bool {
     matches!(event, Event::Rule(NotifyEvent::Failed | NotifyEvent::Retrying))
 }
@@ -376,7 +377,7 @@ fn recovered_from(known: &Known, notice: &NoticeRow) -> Result<(i64, String), En
     Ok((notice.group_id.ok_or_else(|| lacks("group"))?, task))
 }
 
-/// How a notification that cannot be told is counted.
+/// How a notification that cannot be sent is counted.
 fn way_of(channel: Option<&ChannelSpec>) -> Way {
     channel
         .and_then(|channel| channel.kind)
@@ -391,7 +392,7 @@ fn pace_of(known: &Known, draft: &Draft<'_>) -> Pace {
     }
 }
 
-/// The storm that a draft would belong to. Callbacks are told each time.
+/// The key of the storm to which a draft belongs. `None`: a callback, which is always sent by itself.
 fn storm_key(draft: &Draft<'_>) -> Option<StormKey> {
     if draft.notice.event == Event::Callback || draft.failed.is_some() {
         return None;

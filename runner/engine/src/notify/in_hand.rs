@@ -1,10 +1,10 @@
 //! What a node is sending, and to which destinations.
 //!
-//! A notification in hand counts for its destination and for the node, and the node does not take it again. So it
-//! leaves this map whatever happens to the task that sends it: otherwise it would keep its slot for ever.
+//! A notification that is being sent counts for its destination and for the node, and the node does not take it again.
+//! So it leaves this map whatever happens to the task that sends it: otherwise it would keep its slot for ever.
 //!
-//! A node that stops lets it end, for as long as it lets attempts end. What is not over by then is cut. If a node loses
-//! its lease, all that it is sending is cut too: other nodes are about to send it.
+//! A stopping node waits for it as long as for attempts, and then cancels it. If a node loses its lease, it cancels
+//! everything that it is sending: other nodes are about to send it.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -13,7 +13,7 @@ use parking_lot::Mutex;
 use tokio_util::sync::CancellationToken;
 use uuid::Uuid;
 
-/// Notifications that are being sent, with their destinations and what cuts them.
+/// Notifications that are being sent, each with its destination and the token that cancels it.
 #[derive(Default)]
 pub(super) struct InHand(Mutex<BTreeMap<Uuid, (String, CancellationToken)>>);
 
@@ -46,7 +46,7 @@ impl InHand {
         self.0.lock().len()
     }
 
-    /// Cuts all that are in hand now.
+    /// Cancels all that are being sent now.
     pub(super) fn cut(&self) {
         for (_, cut) in self.0.lock().values() {
             cut.cancel();
@@ -55,7 +55,7 @@ impl InHand {
 }
 
 impl Held {
-    /// Waits for the result of sending; `None`: it was cut.
+    /// Waits for the result of sending; `None`: it was cancelled.
     pub(super) async fn until_cut<T>(&self, sending: impl Future<Output = T>) -> Option<T> {
         self.cut.run_until_cancelled(sending).await
     }

@@ -1,7 +1,7 @@
 //! Mails: by SMTP, or into files.
 //!
-//! Each address gets its own mail: if a server refuses one, the others still get theirs, and nobody sees who else was
-//! told. One connection carries all of them, for as long as it lasts.
+//! Each address gets its own mail: if a server refuses one, the others still get theirs, and nobody sees the other
+//! recipients. One connection carries all of them, for as long as it lasts.
 
 use std::path::Path;
 use std::time::{Duration, SystemTime};

@@ -8,7 +8,7 @@
 //! own async task (`send.rs`): by SMTP (`mail.rs`), as a webhook (`post.rs`, `sign.rs`), or to a chat's robot
 //! (`chat.rs`).
 //!
-//! None of this delays a run: the run's only cost is the insert of its notices, if somebody wants to be told.
+//! None of this delays a run: the run's only cost is the insert of its notices, if a rule asks for them.
 //!
 //! # Bounds
 //!
@@ -18,7 +18,7 @@
 //!
 //! # Invariants
 //!
-//! * A notification is in hand on at most one live node; its row has that node's lease.
+//! * At most one live node is sending a notification; its row has the lease of that node.
 //! * A repeat has the same id, in a header by which receivers can recognise it.
 //! * No transaction is open while something is sent.
 
@@ -77,7 +77,7 @@ const STALLS_EVERY: Duration = Duration::from_secs(10);
 /// How many queued tasks one such check finds.
 const STALLS_MAX: i64 = 1_000;
 
-/// How a node tells people.
+/// The settings of a node for notifications.
 #[derive(Clone, Debug)]
 pub struct NotifyConfig {
     /// The beginning of links in messages, without a slash at the end.

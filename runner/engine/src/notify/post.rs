@@ -10,9 +10,9 @@ use reqwest::{Client, StatusCode, Url};
 use super::failure::Failure;
 use crate::runs::retry_after::retry_after;
 
-/// How many bytes of an answer are read if its body tells the result.
+/// How many bytes of an answer are read if its body contains the result.
 pub(super) const ANSWER_MAX_BYTES: usize = 64 * 1024;
-/// How many bytes of an error answer are read and told.
+/// How many bytes of an error answer are read and shown.
 const EXCERPT_MAX_BYTES: usize = 2 * 1024;
 const EXCERPT_MAX_CHARS: usize = 300;
 /// How many redirects are followed.

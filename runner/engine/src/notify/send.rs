@@ -33,7 +33,7 @@ const MAILS_TIMEOUT: Duration = Duration::from_secs(60);
 const RECORD_TRIES_MAX: u32 = 10;
 const RECORD_AGAIN_AFTER: Duration = Duration::from_millis(300);
 
-/// The error of a try that was cut.
+/// The error of a try that was cancelled.
 const CUT: &str = "the node that was sending it stopped";
 
 /// The minimum length of a part of a robot's URL that may be secret; shorter parts such as `services` are not.
@@ -175,7 +175,7 @@ impl Notifier {
             recipients: row.recipients.clone(),
             attempts: 0,
         };
-        // In hand before its row can be seen, so that this node's own loop does not take it.
+        // It is registered as being sent before its row is visible, so that the loop of this node does not take it too.
         let held = self.in_hand.take(row.id, &row.destination);
         self.node.store.begin_outgoing(row, lease).await?;
         let mut delivered = Vec::new();
@@ -353,8 +353,8 @@ async fn within(limit: Duration, sending: impl Future<Output = Result<(), Failur
         .unwrap_or_else(|_| Err(Failure::passing(format!("no answer within {} s", limit.as_secs()))))
 }
 
-/// A panic in a library is a failed try like others: otherwise its row would stay in hand for ever, and keep a slot of
-/// its destination.
+/// A panic in a library is a failed try like others: otherwise its row would belong to this node for ever, and keep a
+/// slot of its destination.
 async fn whole(sending: impl Future<Output = Result<(), Failure>>) -> Result<(), Failure> {
     std::panic::AssertUnwindSafe(sending)
         .catch_unwind()

@@ -55,8 +55,8 @@ const REMEMBERED_MAX: usize = 10_000;
 /// How often it is noted that a worker polls.
 const SEEN_EVERY: Duration = Duration::from_secs(15);
 
-/// How many requests that end claims, each of up to 1,000, may wait for a transaction; then workers are told that the
-/// node is overloaded.
+/// How many requests that end claims, each of up to 1,000, may wait for a transaction. If there are more, workers get
+/// the error that the node is overloaded.
 const ASKS_MAX: usize = 5_000;
 
 /// When a worker was noted last (`NodeClock::elapsed`), and with which tags.

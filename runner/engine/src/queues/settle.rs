@@ -108,7 +108,7 @@ impl Commits for Settlements {
 
     fn batches(&self, gathered: Vec<Asked<Self>>) -> Vec<Vec<Asked<Self>>> {
         // If two requests end the same claim, one is a repeat or has the wrong token. They go into two batches, and the
-        // database tells which.
+        // database decides which of them ends the claim.
         let mut seen = HashSet::with_capacity(gathered.len());
         let (first, repeats): (Vec<_>, Vec<_>) = gathered
             .into_iter()

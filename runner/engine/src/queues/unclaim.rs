@@ -1,4 +1,4 @@
-//! Claims that nobody was told of: they return to their queue as if they had never been made.
+//! Claims that are not part of any answer: they return to their queue as if they had never been made.
 //!
 //! The size of a claim is known only when its answer is written: a group's params and an item of a map are not in the
 //! queue's row. So a task run that does not fit into the answer is already claimed. No worker has seen its token, so

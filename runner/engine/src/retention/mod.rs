@@ -51,7 +51,7 @@ const PARTITIONS_EVERY: TimeDelta = TimeDelta::minutes(10);
 /// How long the log of changes is kept: a node that has not read it for so long has lost its lease long ago.
 const CHANGES_KEPT: TimeDelta = TimeDelta::days(7);
 
-/// How long a retired runtime is kept: attempts in hand may still use it, and an older program that replaces the
+/// How long a retired runtime is kept: current attempts may still use it, and an older program that replaces the
 /// present one again finds its own.
 const RUNTIMES_KEPT: TimeDelta = TimeDelta::days(30);
 

@@ -252,7 +252,7 @@ impl Runs {
         Ok(())
     }
 
-    /// Does what follows from a commit.
+    /// Does what has to be done after a commit.
     pub(crate) fn acted(self: &Arc<Self>, after: After) {
         use std::sync::atomic::Ordering::Relaxed;
         self.seen.counts.ended.fetch_add(after.finished.len() as u64, Relaxed);
@@ -384,7 +384,7 @@ impl Runs {
     }
 }
 
-/// What the run's decision has to know of an outcome.
+/// An outcome as an event for the decision about its run.
 pub(crate) fn event_of(at: AttemptKey, end: &End) -> Event {
     let outcome = match end {
         End::Expanded { count, .. } => return Event::Expanded { at, count: *count },

@@ -25,8 +25,8 @@ pub fn topic_group(name: &str, topic: &Topic) -> Value {
     })
 }
 
-/// Refuses that a run of this group runs again, or another like it, if it carries a batch: its topic has recorded what
-/// became of each message, and puts the failed ones into new batches. So the run would send all of them a second time.
+/// Refuses to repeat a run of this group if it contains a batch of messages. Its topic has recorded the outcome of each
+/// message, and puts the failed ones into new batches. So a repeated run would send all of them a second time.
 pub fn check_again(group: &str) -> Result<(), String> {
     match topic_of(group) {
         None => Ok(()),

@@ -2,8 +2,8 @@
 //!
 //! Controls that go through `decide` and leave a run live, or end it (cancel, pause, resume), are applied to a batch of
 //! runs in one transaction. Controls that move a run between tables, or resolve scripts (restart, override), are
-//! applied run by run. A batch that fails as a whole is repeated run by run, so that no run suffers from another. Only
-//! an error of the database itself ends the whole.
+//! applied run by run. A batch that fails as a whole is repeated run by run, so that an error of one run does not
+//! affect the others. Only an error of the database itself ends the whole control.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -95,7 +95,7 @@ impl Runs {
         actor: Arc<str>,
     ) -> Result<Vec<Controlled>, EngineError> {
         let mut known = HashMap::new();
-        // A resumed run may have to wait again, and is told so alone.
+        // A resumed run may have to wait again, which depends on the run. So runs are resumed one by one.
         if let Some(event) = action.withdrawing()
             && runs.len() > 1
         {

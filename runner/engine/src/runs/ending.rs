@@ -150,7 +150,7 @@ where
     }
 }
 
-/// For callers that handle endings themselves, and pass on the errors of Heddle.
+/// For callers that handle endings themselves, and return errors of Heddle to their own callers.
 pub(crate) fn apart<T>(step: Step<T>) -> Result<Result<T, Ending>, EngineError> {
     match step {
         Ok(value) => Ok(Ok(value)),

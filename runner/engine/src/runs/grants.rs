@@ -36,7 +36,7 @@ fn read_only(url: &str) -> String {
     format!("{url}{divider}options=-c%20default_transaction_read_only%3Don")
 }
 
-/// What a consumer is told when the error is Heddle's own; the node's log has the details.
+/// The message for a consumer when Heddle itself has failed; the node's log has the details.
 pub(crate) fn unavailable(error: &EngineError) -> String {
     tracing::warn!(error = %Chain(error), "a host call of a script failed");
     "internal error of Heddle; try again".to_owned()

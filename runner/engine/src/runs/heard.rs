@@ -1,4 +1,4 @@
-//! How runs and attempts react to what their node reports: changes of objects, news of other nodes, a lost lease.
+//! How runs and attempts react to events of their node: changes of objects, news of other nodes, a lost lease.
 
 use futures::FutureExt;
 use futures::future::BoxFuture;

@@ -1,4 +1,4 @@
-//! What this node has in hand: attempts that it has claimed or was given, and has not reported.
+//! The current attempts of this node: those that it has claimed or was given, and has not reported.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
@@ -19,7 +19,8 @@ use crate::runs::log_buffer::{Backlog, LogBuffer};
 use crate::runs::redact::Redactor;
 use crate::{EngineError, RunContext, Runs};
 
-/// How many short attempts should be in hand: so many that a transaction of the recorder has some hundred of them.
+/// How many short attempts a node should hold: so many that one transaction of the recorder records some hundred of
+/// them.
 pub(crate) const SHORT_TARGET: usize = 800;
 
 /// How many reports may wait to be recorded, or for their logs to be written. An attempt keeps its slot until its
@@ -35,7 +36,7 @@ const AHEAD: Duration = Duration::from_millis(50);
 /// The pause before a node asks again after the database did not answer.
 const ASK_AGAIN: Duration = Duration::from_millis(200);
 
-/// One attempt in hand.
+/// One current attempt of this node.
 #[derive(Clone)]
 pub(crate) struct HeldAttempt {
     pub(crate) attempt: u32,
@@ -56,7 +57,7 @@ pub(crate) struct HeldAttempt {
     pub(crate) secrets: Arc<Redactor>,
 }
 
-/// An attempt in hand has ended.
+/// A current attempt has ended.
 pub(crate) struct Report {
     pub(crate) run: RunId,
     pub(crate) at: AttemptKey,
@@ -83,7 +84,7 @@ impl HeldAttempt {
     }
 }
 
-/// The attempts in hand, and the worker that carries them out.
+/// The current attempts, and the worker that carries them out.
 pub(crate) struct HeldAttempts {
     /// The maximum number of attempts, and how many threads run guests.
     slots: usize,
@@ -206,7 +207,7 @@ impl HeldAttempts {
             .collect()
     }
 
-    /// The logs of all attempts in hand.
+    /// The logs of all current attempts.
     pub(crate) fn logs(&self) -> Vec<Arc<LogBuffer>> {
         self.attempts.lock().values().map(|held| held.log.clone()).collect()
     }
@@ -230,8 +231,8 @@ impl HeldAttempts {
         self.cpu_micros.store(new, Ordering::Relaxed);
     }
 
-    /// `aside` counts scripts that wait for I/O or run in the long lane: they hold a slot, but take no processor time
-    /// from the others.
+    /// `aside` counts scripts that wait for I/O or run on the threads for long scripts: they hold a slot, but take no
+    /// processor time from the others.
     ///
     /// How many more attempts this node should take: enough to keep its threads busy for a moment, but not so many that
     /// they wait here while other nodes are idle.

@@ -1,8 +1,8 @@
 //! Rows that other transactions left for any node, and attempts that dead nodes left behind.
 //!
-//! One cheap query (`Store::inbox`) tells whether there is anything. Then each kind is taken with SKIP LOCKED in its
-//! own transaction, so that nodes share the work and a crash loses nothing. Rows that cannot be handled are set aside
-//! (`aside.rs`).
+//! One cheap query (`Store::inbox`) finds out whether there is anything. Then each kind is taken with SKIP LOCKED in
+//! its own transaction, so that nodes share the work and a crash loses nothing. Rows that cannot be handled are set
+//! aside (`aside.rs`).
 
 use std::collections::{BTreeSet, HashMap, HashSet};
 use std::sync::Arc;
@@ -40,7 +40,7 @@ const POLL_EVERY: Duration = Duration::from_millis(250);
 /// How often attempts of dead nodes are searched for.
 const REAP_EVERY: Duration = Duration::from_secs(1);
 
-/// A younger attempt in hand may not be committed yet, so its absence from the database says nothing.
+/// A younger attempt may not be committed yet, so it is no error if the database does not contain it.
 const YOUNG: Duration = Duration::from_millis(300);
 
 /// How long an attempt must be unknown before this node adopts it.
@@ -102,7 +102,7 @@ impl Service for Inbox {
 /// Takes over attempts of dead nodes, and finds what was forgotten.
 pub(crate) struct Reaper {
     runs: Arc<Runs>,
-    /// Attempts under our lease that are not in hand, and since when.
+    /// Attempts that the database has under our lease but this node does not know, and since when.
     strangers: HashMap<(RunId, AttemptKey), Duration>,
     sweep: Every,
     /// The group after whose gate the next sweep continues.

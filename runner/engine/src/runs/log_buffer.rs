@@ -35,7 +35,7 @@ const STEP_MICROS: i64 = 1_000_000 / PER_SECOND;
 /// The memory of a line besides its text, approximately.
 const LINE_OVERHEAD_BYTES: usize = 128;
 
-/// The level of the line that tells how many were dropped: a warning.
+/// The level of the line that says how many were dropped: a warning.
 const LEVEL_OF_DROPPED: i16 = 3;
 
 /// The waiting lines of all attempts of a node.
@@ -296,7 +296,7 @@ mod tests {
         let log = log_of(5);
         assert!(log.rest(4).is_none());
         assert_eq!(log.take(3).len(), 3);
-        // The rest would fit, but must not be written before the lines under way.
+        // The rest would fit, but must not be written before the lines that are being written.
         assert!(log.rest(4).is_none());
         assert!(!log.is_written());
         log.written();

@@ -1,5 +1,5 @@
 //! The log writer writes lines of running attempts, so that they can be followed on every node, and of ended attempts
-//! with more lines than their outcome should take along.
+//! that have too many lines to be written together with their outcome.
 //!
 //! ```text
 //! guest --> LogBuffer --take--> a round: all who have lines, the modest first --> INSERT, 1,000 lines a tick, rests
@@ -87,7 +87,7 @@ pub(crate) struct LogWriter {
     runs: Arc<Runs>,
     reports: mpsc::Receiver<Report>,
     ended: Vec<Ended>,
-    /// The rest of a round: the lines that were taken of each log, the modest first.
+    /// The rest of a round: the lines that were taken of each log, those with few lines first.
     round: VecDeque<(Arc<LogBuffer>, Vec<LogRow>)>,
     /// What the next statement writes.
     statement: Statement,
@@ -101,7 +101,7 @@ struct Statement {
     lines: Vec<LogRow>,
     /// The logs that they are from.
     whose: Vec<Arc<LogBuffer>>,
-    /// How often it was tried in vain.
+    /// How many tries have failed.
     tries: u32,
 }
 
@@ -179,7 +179,7 @@ impl LogWriter {
 
     /// Takes some lines of each attempt.
     fn begin_round(&mut self) {
-        // Usually those that have ended are in hand too.
+        // Usually the attempts that have ended are still among the current ones.
         let mut logs = self.runs.held.logs();
         logs.extend(self.ended.iter().map(|ended| ended.report.held.log.clone()));
         logs.retain(|log| !log.is_written());

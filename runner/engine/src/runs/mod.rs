@@ -79,7 +79,7 @@ type Items = Arc<Vec<Box<serde_json::value::RawValue>>>;
 
 /// Carries out attempts, as far as runs know it.
 pub(crate) trait Worker: Send + Sync {
-    /// An attempt is this node's now, and in hand.
+    /// An attempt belongs to this node now.
     fn begin(self: Arc<Self>, context: Arc<RunContext>, at: AttemptKey, held: HeldAttempt);
 }
 

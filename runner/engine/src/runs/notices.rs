@@ -1,4 +1,4 @@
-//! Notices about runs, written in the runs' own transactions; the notifier decides who is told, and how.
+//! Notices about runs, written in the runs' own transactions; the notifier decides about recipients and channels.
 
 use heddle_domain::id::RunId;
 use heddle_domain::notify::rules::{Moves, Notice, Telling, notices};
@@ -11,8 +11,8 @@ use crate::node::catalog::Revision;
 use crate::node::signals::Signal;
 use crate::{EngineError, RunContext, Runs};
 
-/// Whether somebody wants to be told that a task begins; not for each of its items. [`Runs::tell_started`] finds out
-/// whether it has been told already.
+/// Whether a rule asks for a notification when a task begins (once for a mapped task, not for each item).
+/// [`Runs::tell_started`] checks whether the notice has been written already.
 pub(crate) fn tells_start(context: &RunContext, at: AttemptKey) -> bool {
     at.key.item.is_none() && context.revision.subscriptions.task(at.key.task, NotifyEvent::Started)
 }
@@ -44,7 +44,7 @@ impl Runs {
         (!telling.is_empty()).then(|| Box::new(new_notices(revision, Some(context.facts.id), telling, None)))
     }
 
-    /// Whether somebody wants to be told of a single-task run that ends like this.
+    /// Whether a rule asks for a notification of a single-task run that ends like this.
     pub(crate) fn tells_end(&self, context: &RunContext, state: RunState) -> bool {
         let subscriptions = &context.revision.subscriptions;
         let end = match state {
@@ -54,8 +54,8 @@ impl Runs {
         context.facts.callback || subscriptions.anywhere(end) || subscriptions.anywhere(NotifyEvent::Recovered)
     }
 
-    /// An attempt of a task begins: a notice is written before it does anything, unless an earlier attempt wrote one:
-    /// people are told of retries separately. If an earlier attempt was lost before it could write one, this attempt
+    /// Writes the notice that a task begins, before its attempt does anything. Only the first attempt writes it,
+    /// because retries have their own notices. If that attempt was lost before it could write the notice, the next one
     /// does.
     pub(crate) async fn tell_started(&self, context: &RunContext, at: AttemptKey) -> Result<(), EngineError> {
         let notice = Notice::of_task(NotifyEvent::Started, at.key.task);

@@ -15,13 +15,14 @@
 //! its creation and the next check there is one more; two checks of a group never happen at once, so each leaves
 //! exactly as many. Runs that wait for upstreams are not counted: they wait for a repair.
 //!
-//! A skipped run never began: it ends as `cancelled`, with the reason in `skipped` and in words in its error; its
-//! instant holds up no follower.
+//! A skipped run never began: it ends as `cancelled`, with the reason in `skipped` and as text in its error. No
+//! follower waits for its instant.
 //!
 //! A run that is reopened (restart, retry now, an override) waits for `max_active_runs` like a new one, if its revision
 //! has that bound. Overlap applies only to new runs.
 //!
-//! A run is active from its begin to its end. A run that still waits for upstreams is not active: it holds up nobody.
+//! A run is active from its begin to its end. A run that still waits for upstreams is not active: no other run waits
+//! for it.
 //!
 //! A run's end wakes the gate if the run's revision has one. Runs older than a bound do not, so gates with waiting runs
 //! are also checked every few seconds.
@@ -259,8 +260,8 @@ impl Runs {
         Some(notices)
     }
 
-    /// Groups whose waiting runs may begin. Runs that are set aside keep waiting, and hold up nobody; `taken` gets the
-    /// runs that were checked.
+    /// Groups whose waiting runs may begin. Runs that are set aside keep waiting, and no other run waits for them;
+    /// `taken` gets the runs that were checked.
     pub(crate) async fn turnstiles(
         self: &Arc<Self>,
         passed_over: &[RunId],
@@ -423,7 +424,7 @@ impl Runs {
             left_out.push(run);
         }
         completion.unwait(&decided).await?;
-        // Runs that the overlap cancels hold up no follower either.
+        // No follower waits for a run that the overlap cancels either.
         left_out.extend(&cancelled);
         if !left_out.is_empty() {
             completion.note_skipped(&left_out).await?;

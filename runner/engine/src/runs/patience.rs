@@ -3,7 +3,7 @@
 //! Before an attempt, and while a script runs, the node reads from its database for it. When the database does not
 //! answer, the caller waits: most such errors pass within seconds. The same holds when no child process can render a
 //! template or check params at the moment. A node that cannot reach its database at all loses its lease meanwhile, and
-//! all that it has in hand. An error that lasts longer, or that waiting cannot help, ends the attempt as
+//! with it all of its attempts. An error that lasts longer, or that waiting cannot help, ends the attempt as
 //! [`Ending::Ours`]: the script gets no answer, the attempt's history says that Heddle failed, and the task run is
 //! retried without using up a retry. If the error may pass, it does not count as a loss: each such attempt has waited,
 //! so this is no loop without a pause. Any other error counts as a loss, up to `max_lost`.
@@ -73,7 +73,7 @@ impl Ending {
         let passing = is_passing(error);
         tracing::warn!(error = %Chain(error), what, passing, "an attempt failed because of an error in Heddle; it is \
             run again");
-        // People are told the kind of our own errors; the log has the details.
+        // People see only the kind of an error of Heddle; the log has the details.
         let kind = match error {
             EngineError::Store(error) => match error {
                 heddle_store::StoreError::ReadOnly(_) => "the database is read-only",

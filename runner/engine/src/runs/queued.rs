@@ -1,5 +1,5 @@
-//! What every transaction that puts task runs into queues must know: which of them go there at once, in which order,
-//! and who is told.
+//! What every transaction that puts task runs into queues needs: which of them go there at once, in which order, and
+//! which polls to wake.
 //!
 //! Polls that find nothing wait for a wake-up of their queue. It comes from this node when it fills the queue, from
 //! notifications of other nodes, and from periodic checks, because notifications may get lost.
@@ -48,7 +48,7 @@ pub(crate) struct Wakeup {
     listening: AtomicUsize,
 }
 
-/// New rows of queues, to be told after the commit.
+/// New rows of queues, whose polls are woken after the commit.
 #[derive(Default)]
 pub(crate) struct FilledQueues(BTreeMap<String, Filled>);
 

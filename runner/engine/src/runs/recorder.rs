@@ -37,12 +37,12 @@ use crate::runs::single_task;
 use crate::runs::trace::Span;
 use crate::{EngineError, Runs};
 
-/// How many log lines an outcome may take along, and how many all outcomes of a transaction: other outcomes wait for
-/// them.
+/// How many log lines are written together with one outcome at most, and with all outcomes of a transaction: other
+/// outcomes wait for them.
 const LINES_PER_OUTCOME: usize = 200;
 const LINES_PER_BATCH: usize = 4_000;
 
-/// An outcome may take this many lines along even when the transaction's maximum is reached.
+/// This many lines are written with an outcome even when the maximum of the transaction is reached.
 const LINES_ALWAYS: usize = 8;
 
 /// The pause before a failed transaction is tried again.
@@ -62,7 +62,7 @@ pub(crate) struct Outcome {
     report: Report,
     /// How its run ends, if this outcome alone decides it. Such outcomes are recorded by the short way.
     single_task: Option<SingleTaskEnd>,
-    /// While it is being recorded: keeps its attempt known as in hand.
+    /// While it is being recorded: keeps its attempt among the current ones.
     known: Option<Known>,
 }
 
@@ -213,10 +213,11 @@ impl Commits for Outcomes {
 }
 
 impl Runs {
-    /// Gives an attempt's outcome to the recorder. Its queue has room for each attempt that the node may have in hand.
-    /// Should it be full, the report waits: a result is never thrown away.
+    /// Gives an attempt's outcome to the recorder. Its queue has room for each attempt that the node may hold. Should
+    /// it be full, the report waits: a result is never thrown away.
     pub(crate) fn record(&self, report: Report) {
-        // The recorder lives as long as the node. Without it, the lease expires and the attempt is run again.
+        // The recorder runs as long as the node. If it is gone, the lease expires and another node runs the attempt
+        // again.
         if let Err(outcome) = self.reports.outcomes.put(report.into()) {
             tracing::warn!(run = %outcome.report.run, "too many attempts have ended at the same time");
             let outcomes = self.reports.outcomes.clone();

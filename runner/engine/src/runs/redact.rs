@@ -8,7 +8,7 @@
 use aho_corasick::AhoCorasick;
 use parking_lot::Mutex;
 
-/// What stands in logs and errors where a secret was.
+/// The text that replaces a secret in logs and errors.
 pub(crate) const MASK: &str = "***";
 
 /// The shortest text that is masked, in bytes: masking every `a` would leave nothing to read, and hide nothing.

@@ -109,7 +109,7 @@ impl Service for Preparer {
             () = self.runs.node.stop.cancelled() => {}
             made = sandbox.prepare_python() => match made {
                 Ok(()) => tracing::info!("the Python runtime is ready"),
-                // Who uploads a text in Python causes it to be made, or is told the error.
+                // The first upload of a text in Python makes the snapshot, or gets the error.
                 Err(error) => tracing::warn!(%error, "{}", Self::FAILED),
             },
         }
@@ -120,7 +120,7 @@ impl Service for Preparer {
 impl Runs {
     /// Makes a script ready to run on this node.
     pub(crate) async fn load_script(&self, script: &ScriptFacts) -> Step<Script> {
-        // The facts of a run in hand may be old: the runtime may have been retired since.
+        // The facts of a current run may be old: the runtime may have been retired since.
         let now = match &script.runtime {
             Some(_) => self.node.catalog.script(&script.name, Some(script.version)).await?,
             None => None,

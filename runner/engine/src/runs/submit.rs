@@ -421,7 +421,7 @@ impl Layout {
         }
     }
 
-    /// A run of a schedule, a backfill or an upstream: nothing is given but its time.
+    /// A run of a schedule, a backfill or an upstream: only its time is given.
     pub(crate) fn of_time(trigger: Trigger, revision: &Revision, logical_time: Time, interval: (Time, Time)) -> Self {
         Self::of_terms(RunTerms {
             priority: Urgency::Usual.priority(revision.plan.spec.priority),

@@ -2,7 +2,7 @@
 //!
 //! Nothing is stored for traces, and nodes exchange nothing for them, because ids are computed from what every node
 //! knows: a run's trace has the run's own id (a UUID has as many bits as a trace's id), and the ids of its spans are
-//! digests of run, task, item and attempt. So spans of different nodes meet in one trace, and an `http` task can send
+//! digests of run, task, item and attempt. So spans of different nodes belong to one trace, and an `http` task can send
 //! the id of its attempt before that attempt has ended.
 //!
 //! A span is reported once, by the node whose transaction recorded the end. If that node dies between the commit and

@@ -23,7 +23,7 @@ pub(crate) struct Transition {
     pub(crate) progress: Progress,
     /// Whether the run begins.
     pub(crate) begins: bool,
-    /// Whether the run had ended in this state before, and has done nothing since: its end has been told.
+    /// Whether the run had ended in this state before, and has done nothing since: its end has been announced.
     pub(crate) told: bool,
 }
 
@@ -129,7 +129,8 @@ impl Runs {
             actions,
             state,
             progress,
-            // Not by the states of its tasks: somebody may have set some of them before. `Completion::write` dates it alike.
+            // The states of its tasks do not decide this: an operator may have set some of them before.
+            // `Completion::write` dates the begin by the same rule.
             begins: !begun && state == RunState::Running,
             told: state.is_final() && state == was,
         })

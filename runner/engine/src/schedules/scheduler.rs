@@ -84,7 +84,7 @@ const FREED_AGAIN: Duration = Duration::from_millis(200);
 /// Makes schedules due that wait for a run that has ended without them: see `Store::free_schedules`.
 pub(crate) struct Freer {
     node: Arc<Node>,
-    /// The run with which the round goes on.
+    /// The run after which the round continues.
     from: Uuid,
 }
 
@@ -225,7 +225,7 @@ struct Batch {
     /// For each of `moved`: the run that it awaits.
     awaits: Vec<Option<usize>>,
     missed: Missed,
-    /// Missed instants, if somebody wants to be told.
+    /// Missed instants, if a rule asks for a notification.
     notices: Vec<NewNotices>,
 }
 

@@ -64,7 +64,7 @@ pub(crate) struct Backfiller {
     schedules: Arc<Schedules>,
     /// When all were last read.
     looked: Option<Time>,
-    /// Some have more to do, and no signal will say so.
+    /// Some have more to do, and no signal comes for that.
     more: bool,
 }
 

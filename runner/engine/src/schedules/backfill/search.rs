@@ -76,7 +76,7 @@ impl Ahead {
 }
 
 impl Schedules {
-    /// Its instants, computed from the revision for which it was created; remembered while it goes on.
+    /// Its instants, computed from the revision for which it was created; cached while it is not ended.
     pub(super) async fn backfill_source(&self, row: &BackfillRow) -> Result<Arc<Source>, EngineError> {
         if let Some(source) = self.sources.get(&row.id) {
             return Ok(source);

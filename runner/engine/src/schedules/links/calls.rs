@@ -72,7 +72,8 @@ pub(super) fn called_by<'a>(
         }));
     };
     for &(id, success, first) in successes {
-        // A backfilled success calls for dependants only if the backfill says so; a repeated success calls for nothing.
+        // A backfilled success creates runs of dependants only if the backfill includes them. A repeated success
+        // creates none.
         if !(success.cascades.is_some() || (first && !success.backfilled)) {
             continue;
         }

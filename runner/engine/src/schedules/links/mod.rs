@@ -7,7 +7,7 @@
 //! Many groups are handled together, each by its current revision. An unreadable revision holds up only those that need
 //! it: a run that waits for such a group keeps waiting, and the sweep checks it again; an instant that may call for a
 //! run of one of its followers stays in *link_events*, where this node skips it for a while. So when somebody has
-//! repaired the group, everything goes on by itself.
+//! repaired the group, everything continues by itself.
 
 mod calls;
 mod needs;

@@ -5,16 +5,16 @@
 //! A group that follows nobody has the logical times of its runs.
 //!
 //! * `latest`: the last instant at or before the run's logical time. Until the upstream's scheduler has passed that
-//!   time, its schedules tell which; afterwards it is the last instant that got a run (instants that a misfire skipped
-//!   are not waited for), or at which the upstream was disabled.
+//!   time, it follows from the schedules. Afterwards it is the last instant that got a run (instants that a misfire
+//!   skipped are not waited for), or at which the upstream was disabled.
 //! * `interval`: every instant from the data interval's start, inclusive, to its end, exclusive. An instant without a
 //!   run (before the group existed, or skipped by a misfire) is waited for only if the upstream keeps `history`,
 //!   because only then a backfill can create its run.
 //!
-//! An instant holds up nobody if its group was disabled then, or its overlap skipped it; if it is the last one, `latest`
-//! does not ask for the one before it. All others must succeed: a failed run keeps its followers waiting until it is
-//! restarted or overridden. The links are those of the group as it is now, not as of the run's creation: if a
-//! broken upstream is removed from `depends_on`, its followers go on.
+//! No follower waits for an instant at which the group was disabled, or which its overlap skipped. If that is the last
+//! instant, `latest` does not wait for the one before it either. All others must succeed: a failed run keeps its
+//! followers waiting until it is restarted or overridden. The links are those of the group as it is now, not as of the
+//! run's creation: if a broken upstream is removed from `depends_on`, its followers continue.
 
 use std::collections::{BTreeSet, HashMap, HashSet};
 use std::sync::Arc;
@@ -48,7 +48,7 @@ const COMMON_MAX: usize = 1_000;
 /// Times have microseconds: this is from one to the next.
 pub(super) const MICRO: TimeDelta = TimeDelta::microseconds(1);
 
-/// All that is known of the groups above some groups.
+/// What is known of the upstream groups, at any depth, of some groups.
 pub(super) struct Family {
     above: HashMap<i64, Vec<Above>>,
     pub revisions: HashMap<i64, Arc<Revision>>,
@@ -159,7 +159,7 @@ async fn latest(
         let Some(named) = revision.calendar.latest(at).filter(newer) else {
             return Ok(made);
         };
-        // Before the scheduler has passed it, the schedules tell; afterwards, the runs.
+        // Before the scheduler has passed it, it follows from the schedules; afterwards, from the runs.
         let open = completion.next_of_group(group).await?.is_some_and(|next| next <= at);
         let counts = open || was_disabled(completion, group, named).await?;
         return Ok(if counts { Some(named) } else { made });
@@ -236,7 +236,7 @@ async fn latest_lack(
     Ok(Some(instant))
 }
 
-/// When a group holds up nobody.
+/// The times and instants of a group for which no follower waits.
 struct Excused {
     times: ExcusedTimes,
     /// For a group without schedules, the groups that it follows: an instant that all of them skip gets no run here
