@@ -22,7 +22,7 @@ pub struct By<'a> {
     pub at: Time,
 }
 
-/// The nouns and their words: each stands here only once.
+/// The nouns and their names: each is written only here.
 macro_rules! nouns {
     ($($(#[$said:meta])* $noun:ident = $word:literal,)*) => {
         /// What a change or an audit row is about.
@@ -125,7 +125,7 @@ pub const CHANGES_CHANNEL: &str = "heddle_changes";
 /// Serialises writers of the log; see the head of this file.
 const CHANGES_LOCK: i64 = 0x6865_6464_6c65_0001;
 
-/// Has the transaction's commit write the log row of a change.
+/// Makes the commit of the transaction write the log row of a change.
 pub(crate) fn announce(connection: &mut PgSession, at: Time, noun: Noun, name: &str) {
     connection.announce(Announced {
         kind: noun.as_str(),
@@ -163,7 +163,8 @@ pub(crate) async fn write(connection: &mut PgSession, announced: &[Announced]) -
 
 /// Lets only one writer of a name work at a time, also while there is no row to lock yet.
 ///
-/// Locking: first the name, then the row of that name. Whoever puts the same name waits before it holds the row.
+/// Locking: first the name, then the row of that name. Another PUT of the same name waits for this lock, before it
+/// locks the row.
 pub(crate) async fn lock_name(connection: &mut PgSession, noun: Noun, name: &str) -> Result<(), StoreError> {
     let key = format!("heddle/{}/{name}", noun.as_str());
     sqlx::query!("SELECT pg_advisory_xact_lock(hashtextextended($1, 0))", key)

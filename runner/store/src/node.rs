@@ -11,7 +11,7 @@ use crate::{Store, StoreError};
 pub struct NodeRow {
     /// The node's id; the same after a restart.
     pub id: Uuid,
-    /// The number that fences what it holds; a new one after a restart.
+    /// The number of its lease, which all rows of its work have; a new one after a restart.
     pub lease: i64,
     /// Shown to people; nothing is decided by it.
     pub name: String,
@@ -33,9 +33,9 @@ pub struct NodeRow {
     pub fenced: bool,
     /// The last change that it has read.
     pub position: i64,
-    /// How many attempts it may have in hand.
+    /// How many attempts it may hold at once.
     pub slots: i32,
-    /// How many it has.
+    /// How many attempts it holds.
     pub in_hand: i32,
 }
 

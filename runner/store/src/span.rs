@@ -32,8 +32,8 @@ pub(crate) struct Span {
     pub(crate) after: Uuid,
 }
 
-/// How many days each span after the first has; after the last, all the rest is one. Each statement has its cost too:
-/// two months take six.
+/// How many days each span after the first has; after the last, all the rest is one. Each statement also has a cost;
+/// two months take six statements.
 const DAYS: [i64; 4] = [1, 3, 11, 48];
 
 /// The maximum difference between the millisecond in an id and the time that its row says for the same moment: who lists by
@@ -123,8 +123,8 @@ pub(crate) fn spans(newest: Time, oldest: Option<Time>) -> Vec<Span> {
     spans
 }
 
-/// The same for reading each span for each of many groups: runs with a clock that is far ahead are almost never there,
-/// and would cost ten statements more for each group, so they come last.
+/// The same for reading each span for each of many groups: there are almost never runs with a clock that is far ahead,
+/// and they would cost ten more statements for each group, so their span comes last.
 pub(crate) fn spans_of_groups(newest: Time, oldest: Option<Time>) -> Vec<Span> {
     let mut spans = spans(newest, oldest);
     let ahead = newest.checked_add_signed(AHEAD).map_or(Uuid::max(), floor);

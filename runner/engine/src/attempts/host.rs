@@ -45,7 +45,7 @@ impl Host {
     }
 
     /// Waits for something that Heddle must provide. If Heddle cannot provide it, the script gets no answer: the
-    /// attempt ends, as Heddle's own fault, and this call ends with it.
+    /// attempt ends with an error of Heddle itself, and this call with it.
     async fn owed<T, F>(&self, what: &'static str, ask: impl FnMut() -> F) -> T
     where
         F: Future<Output = Result<T, EngineError>>,

@@ -113,7 +113,7 @@ fn limits_of(context: &RunContext, at: AttemptKey) -> Limits {
     }
 }
 
-/// How a script's attempt ended, without secrets. `None`: it was stopped, and nobody needs its end.
+/// How a script's attempt ended, without secrets. `None`: it was stopped, and its end is not recorded.
 fn ending_of(context: &RunContext, at: AttemptKey, held: &HeldAttempt, outcome: Outcome) -> Option<Ending> {
     Some(match outcome {
         Outcome::Succeeded(output) => Ending::Succeeded(output),
@@ -242,7 +242,7 @@ impl Attempts {
                     self.hand_to_offer(&context, at, (*offer).clone())
                 });
                 match handed.await {
-                    // The offer holds the attempt now; its end settles it.
+                    // The offer holds the attempt now; the end of the offer ends the attempt.
                     Ok(()) => End::Dropped,
                     Err(error) => End::plain(Ending::ours("create the offer", &error)),
                 }
@@ -255,8 +255,8 @@ impl Attempts {
         self.report(context, at, held, end);
     }
 
-    /// Waits for work outside of this node. The attempt takes no slot meanwhile. When it is to stop, its end is
-    /// dropped.
+    /// Waits for work outside of this node. The attempt takes no slot meanwhile. If the attempt is stopped, the future
+    /// of its work is dropped.
     async fn unless_stopped(&self, stop: &CancellationToken, outside: impl Future<Output = Ending>) -> End {
         self.runs.held.park();
         let end = tokio::select! {
@@ -295,7 +295,7 @@ impl Attempts {
             }
         });
         match submitted.await {
-            // The sub-run holds the attempt now; its end settles it.
+            // The sub-run holds the attempt now; the end of the sub-run ends the attempt.
             Ok(Ok(_) | Err(SubmitError::Fenced)) => End::Dropped,
             Ok(Err(error)) => End::plain(Ending::fatal(ErrorKind::Invalid, error.to_string())),
             Err(error) => End::plain(Ending::ours("create the sub-run", &error)),

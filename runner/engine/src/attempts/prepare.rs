@@ -30,7 +30,7 @@ use crate::{EngineError, RunContext};
 
 /// The result of preparing an attempt.
 pub(crate) enum Prepared {
-    /// There is nothing to start: the attempt was skipped or expanded, or cannot start.
+    /// Nothing is to be started: the attempt is skipped, expanded its task, or has failed before its start.
     End(End),
     Script {
         script: Script,
@@ -49,8 +49,8 @@ pub(crate) enum Prepared {
     },
 }
 
-/// How many attempts with a long preparation are prepared at once: each holds a thread, and the memory of what its
-/// templates see.
+/// How many attempts with a long preparation are prepared at once: each uses a thread, and memory for the values of its
+/// templates.
 pub(crate) const AT_ONCE_MAX: usize = 64;
 
 fn invalid(message: impl Into<String>) -> Ending {
@@ -369,7 +369,7 @@ impl Attempts {
             match key.item {
                 None => drop(whole.insert(key.task, (at, output))),
                 Some(item) => {
-                    // An override of a mapped task holds until one of its items ends later.
+                    // An override of a mapped task is valid until one of its items ends after it.
                     if whole.get(&key.task).is_some_and(|(since, _)| *since < at) {
                         whole.remove(&key.task);
                     }

@@ -1,4 +1,4 @@
-//! What a node remembers: offers by audience, and the users for whom there is nothing.
+//! The caches of a node: offers by audience, and the users for whom there is nothing.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
@@ -252,7 +252,7 @@ struct Known {
 /// Its audiences were not checked since the user was noted. (Changes are counted from 0.)
 const NEVER_READ: u64 = u64::MAX;
 
-/// What the dispatcher of a node remembers.
+/// The caches of the dispatcher of a node.
 pub(crate) struct Cache {
     cells: Mutex<HashMap<String, Arc<Cell>>>,
     /// How many changes the audiences in the cache have had, together.
@@ -307,7 +307,7 @@ impl Cache {
     pub(super) fn cells(&self, uid: &str, groups: &[String]) -> Arc<[Arc<Cell>]> {
         let mut cells = self.cells.lock();
         if cells.len() > CELLS_MAX {
-            // Polls that still hold these cells have to read again: nothing will wake them any more.
+            // Polls that still use these cells have to read again, because later changes do not wake them any more.
             cells.drain().for_each(|(_, cell)| cell.bump(&self.changes));
         }
         let mut of = |audience: String| {

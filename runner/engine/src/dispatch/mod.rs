@@ -228,7 +228,7 @@ impl Dispatcher {
             }
             self.wait_for_change(&nothing, left).await;
             if dispatch.node.is_leaving() {
-                // This node stops; the user polls another one.
+                // This node is stopping; the user has to poll another one.
                 return Ok(Next::Nothing(nothing.next));
             }
         }
@@ -324,7 +324,7 @@ impl Dispatch {
             return Ok(offers);
         }
         let version = cell.version();
-        // No window of a poll begins before this instant, now or later.
+        // No poll, now or later, has a window that begins before this instant.
         let reach = now - self.config.horizon.chrono();
         let read: Cached = self.node.store.offers_of_audience(&cell.audience, reach).await?;
         let offers = Arc::new(Offers::new(&cell.audience, version, read, reach, now));

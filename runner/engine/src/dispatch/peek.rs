@@ -39,8 +39,8 @@ pub struct Considered {
     pub audience: String,
     /// What it comes to.
     pub why: Why,
-    /// The occurrence that `why` is about: the one that is given or is behind, or the first one that the user has had
-    /// or that is exhausted.
+    /// The occurrence that `why` is about: the one that is given, the one that comes after another offer, or the first
+    /// one that the user has had or that is exhausted.
     pub occurrence: Option<Time>,
     /// When it is next due after now.
     pub next: Option<Time>,

@@ -1,4 +1,4 @@
-//! Holds that have lasted too long, stock that came back, offers of tasks that are over: nobody polls for these.
+//! Holds that have lasted too long, stock that came back, and offers whose tasks have ended: no poll handles these.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -22,7 +22,7 @@ const EVERY: Duration = Duration::from_millis(200);
 const WITHDRAW_EVERY: TimeDelta = TimeDelta::seconds(1);
 const SWEEP_EVERY: TimeDelta = TimeDelta::seconds(5);
 
-/// Ends holds and offers that nobody else ends.
+/// Ends holds and offers that no other service ends.
 pub(crate) struct Reaper {
     dispatch: Arc<Dispatch>,
     withdraw: Every,
@@ -76,8 +76,8 @@ impl Service for Reaper {
 }
 
 impl Dispatch {
-    /// Ends offers of task runs of which nobody reports the end: the run has gone on without the offer, its time is
-    /// over, or it is completed and nobody has noticed.
+    /// Ends offers of task runs of which nobody reports the end: the run has continued without the offer, the time of
+    /// the offer is over, or it is completed and this was not recorded.
     async fn sweep_tasks(&self, sweeps: bool) -> Result<(), EngineError> {
         for audience in self.node.store.withdraw_offers(self.node.now()).await? {
             self.cache.changed(&audience);

@@ -67,7 +67,7 @@ pub(super) enum Sought {
     Nothing(Nothing),
 }
 
-/// What a round knows of the user.
+/// The data about the user that a round uses.
 struct View {
     /// The counts of stock, members and offers before the look.
     marks: u64,
@@ -192,7 +192,7 @@ impl Dispatcher {
         }
     }
 
-    /// Remembers that an occurrence has no stock left, and after some refusals reads what else has none.
+    /// Stores that an occurrence has no stock left, and after some refusals reads which others have none.
     async fn without_stock(
         &self,
         audience: &Offers,
@@ -252,11 +252,11 @@ impl View {
     }
 }
 
-/// What a user is not given again.
+/// The occurrences that a user does not get again.
 pub(super) struct Had {
-    /// What the first look at the database found.
+    /// Occurrences that the first look at the database found.
     pub(super) before: HashSet<(i64, Time)>,
-    /// What the database refused when it was proposed.
+    /// Occurrences that the database refused when they were proposed.
     pub(super) refused: HashSet<(i64, Time)>,
 }
 

@@ -57,7 +57,7 @@ impl Drop for Drainer {
     }
 }
 
-/// Keeps a batch in the list of those that this process works on.
+/// Keeps a batch in the list of batches of this process, until it is dropped.
 struct Holding<'a> {
     messages: &'a Messages,
     batch: Uuid,
@@ -83,7 +83,7 @@ struct Pending<'a> {
     finish: Finish,
     /// When the batch was claimed.
     began: Time,
-    /// If its effects may be refused: the batch, so that it can be recorded as failed.
+    /// The batch, if its effects may be refused: then all of its messages are recorded as failed.
     batch: Option<MessageBatch>,
     /// Kept until the outcomes are recorded: meanwhile no other drainer of the topic sends on this node.
     sending: Option<OwnedSemaphorePermit>,
@@ -216,8 +216,8 @@ impl Drainer {
         None
     }
 
-    /// Has a batch sent, and returns what is to be recorded. Breaks if the batch has waited too long and must not be
-    /// sent, or not by this node, or if it cannot be put into its queue now.
+    /// Lets the consumer send a batch, and returns the outcomes to be recorded. Breaks if the batch must not be sent by
+    /// this node any more, because it has waited too long, or if it cannot be put into its queue now.
     async fn work_on<'a>(
         &mut self,
         consumer: Option<Consumer>,

@@ -106,8 +106,9 @@ pub(crate) struct Messages {
 /// on at once. More would hold connections without use.
 type Asking = Gate<ASKING_MAX>;
 
-/// Which drainer of a topic sends, where only one may. A batch is claimed while the one before it is being sent, but is
-/// sent only when that one is recorded. So the death of a node repeats one batch, not two.
+/// Permits for drainers of a topic to send, if only one of them may send at a time. A batch is claimed while the one
+/// before it is being sent, but is sent only when that one is recorded. So the death of a node repeats one batch, not
+/// two.
 type Sending = Gate<1>;
 
 /// A topic's drainers on this node.

@@ -43,8 +43,8 @@ pub(super) struct Stuck {
     until: Instant,
 }
 
-/// Creates a run for a batch. If that fails, the batch is given back, and its drainer ends; a message that fits into no run
-/// is given up.
+/// Creates a run for a batch. If that fails, the batch is given back, and its drainer ends; a message that is too large
+/// for any run fails for good.
 pub(super) async fn enqueue(
     messages: &Messages,
     row: &TopicRow,

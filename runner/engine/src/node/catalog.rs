@@ -238,13 +238,13 @@ impl Catalog {
         self.generation.fetch_add(1, Ordering::AcqRel);
         match change.noun {
             Some(Noun::Group) => drop(self.groups.remove(&change.name)),
-            // Any group may use this script or template.
+            // All groups are dropped from the cache, because any of them may use this script or template.
             Some(Noun::Script) => {
                 self.groups.clear();
                 self.current.clear();
                 self.active.clear();
             }
-            // Any script may have got another runtime.
+            // All scripts are dropped from the cache, because any of them may have got another runtime.
             Some(Noun::Runtime) => {
                 self.groups.clear();
                 self.current.clear();
@@ -466,7 +466,7 @@ impl Catalog {
         self.resolve_with(revision, &Value::Null).await
     }
 
-    /// The same, but tasks that name the same script as in another resolution keep its version.
+    /// The same, but a task keeps its version from another resolution if it names the same script there.
     pub async fn resolve_like(&self, revision: &Revision, other: i64) -> Result<Arc<Resolution>, EngineError> {
         let kept = self.resolved(other).await?;
         self.resolve_with(revision, &kept).await
@@ -552,7 +552,7 @@ impl Catalog {
         let Some(row) = self.store.recorded_script_version(name, version).await? else {
             return Ok(None);
         };
-        // An unusable schema fails only what is checked against it.
+        // An unusable schema is no error here: only values that are checked against it fail.
         let schema = row
             .params_schema
             .as_ref()

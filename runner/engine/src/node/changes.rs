@@ -1,5 +1,5 @@
-//! The log of changes. Each node reads it, and drops what it remembers of objects that were changed elsewhere. The ear
-//! of a node listens for new entries, and for news of other nodes.
+//! The log of changes. Each node reads it, and removes from its caches the objects that were changed elsewhere. The
+//! service `ear` listens for notifications of new entries, and for news of other nodes.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, Ordering};
@@ -48,7 +48,7 @@ impl Changes {
     }
 }
 
-/// Drops from memory what has changed since the last call.
+/// Removes from the caches what has changed since the last call.
 pub(crate) async fn follow_changes(node: &Node, parts: &Parts) -> Result<(), EngineError> {
     let changes = &node.changes;
     loop {

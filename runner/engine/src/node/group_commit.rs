@@ -42,8 +42,8 @@ pub(crate) struct Policy {
     pub(crate) tries_max: Option<u32>,
     /// The pause between two tries.
     pub(crate) again_after: Duration,
-    /// Whether a second commit does no harm. If it does, the batch is not tried again after the database was lost: the
-    /// commit may have succeeded, and only its answer may be lost.
+    /// Whether the batch may be committed twice without harm. If not, it is not tried again after the connection was
+    /// lost: the commit may have succeeded, and only its answer may be lost.
     pub(crate) repeatable: bool,
 }
 
@@ -107,7 +107,7 @@ pub(crate) async fn answer<A>(answered: Answered<A>) -> Result<A, EngineError> {
 
 enum Message<C: Commits> {
     One(Asked<C>),
-    /// These stay together, if they fit into a batch.
+    /// These requests stay together, if they fit into one batch.
     Many(Vec<Asked<C>>),
 }
 
@@ -182,14 +182,14 @@ impl<C: Commits> GroupCommit<C> {
         }
     }
 
-    /// Asks, and waits for the answer.
+    /// Sends a request, and waits for the answer.
     pub(crate) async fn ask(&self, request: C::Request) -> Result<C::Answer, EngineError> {
         answer(self.send(request)?).await
     }
 }
 
 impl<C: Commits> Gathering<C> {
-    /// Commits what gathers, until the node stops.
+    /// Commits the gathered requests, batch after batch, until the node stops.
     pub(crate) fn start(self, commits: C) {
         let (commits, receiver) = (Arc::new(commits), Arc::new(Mutex::new(self.0)));
         for _ in 0..C::POLICY.workers {
@@ -356,7 +356,7 @@ fn halved<T>(mut batch: Vec<T>) -> [Vec<T>; 2] {
     [second, batch]
 }
 
-/// Batches without answers: one that cannot be committed is halved, until what is wrong with it is alone.
+/// Batches without answers. A batch that cannot be committed is halved, until the item that causes the error is alone.
 pub(crate) struct Halves<T>(Vec<Vec<T>>);
 
 impl<T> Halves<T> {
@@ -391,7 +391,7 @@ impl<T> Halves<T> {
 fn tell(what: &'static str, error: &EngineError, requests: usize) {
     let error_chain = Chain(error);
     match Met::of(error) {
-        // A conflict with another transaction is nobody's fault.
+        // A conflict with another transaction is no error of a request.
         Met::Others => tracing::debug!(error = %error_chain, what, requests, "a batch conflicts with another \
             transaction"),
         _ => tracing::warn!(error = %error_chain, what, requests, "a batch was not committed"),

@@ -175,7 +175,7 @@ impl Outbox {
 /// Sends the gathered news, if there are other nodes.
 pub(crate) struct Teller {
     node: Arc<Node>,
-    /// There is something to send, and it waits a moment for more.
+    /// There is something to send. It waits a moment, so that more is sent together with it.
     gathers: bool,
 }
 

@@ -25,7 +25,7 @@ pub(crate) trait Part: Send + Sync {
         0
     }
 
-    /// How much work the service has for whose end a stopping node waits.
+    /// How many attempts, batches or sends of the service a stopping node waits for.
     fn in_hand(&self) -> usize {
         self.attempts_in_hand()
     }

@@ -77,7 +77,7 @@ pub(crate) trait Service: Send + 'static {
     /// Does what there is to do; returns the time until the next tick unless there is a signal before.
     fn tick(&mut self, now: Time) -> impl Future<Output = Result<Duration, EngineError>> + Send;
 
-    /// The node stops: brings to an end what a tick has begun and left for the next one.
+    /// The node stops: completes the work that a tick has begun and left for the next one.
     fn finish(&mut self) -> impl Future<Output = ()> + Send {
         std::future::ready(())
     }

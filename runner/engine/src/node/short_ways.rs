@@ -1,6 +1,6 @@
-//! Short ways next to general ways. ARCHITECTURE.md lists them with what each earns. Each short way checks here, where
-//! it begins, whether it may be used. A node uses all of them, except in tests that compare the results of both ways,
-//! and in the benchmark that measures what each is worth.
+//! Short ways next to general ways. ARCHITECTURE.md lists them, with the gain of each. Each short way checks here,
+//! where it begins, whether it may be used. A node uses all of them, except in tests that compare the results of both
+//! ways, and in the benchmark that measures what each is worth.
 
 use std::str::FromStr;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -103,7 +103,7 @@ impl Counted {
         self.ways.take(way)
     }
 
-    /// This one was used: not only allowed, but fit for what was to be done.
+    /// Counts that this short way was used: it was allowed, and the case was suitable for it.
     pub(crate) fn took(&self, way: ShortWay) {
         self.taken[way as usize].fetch_add(1, Ordering::Relaxed);
     }

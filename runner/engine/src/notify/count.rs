@@ -74,7 +74,7 @@ impl Counts {
 /// What a node has counted of one kind of channel since its start.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct NotificationCount {
-    /// A kind of channel; `callback` for URLs; `none` for channels that do not exist.
+    /// The kind of channel; `callback`: URLs; `none`: channels that do not exist.
     pub kind: &'static str,
     pub sent: u64,
     /// Notifications that were given up.

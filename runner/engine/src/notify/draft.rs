@@ -16,7 +16,7 @@ use uuid::Uuid;
 use super::{Notifier, instant, send::is_url};
 use crate::node::catalog::Revision;
 
-/// What is known of the subjects of notices.
+/// The objects that notices are about, as they were read.
 pub(super) struct Known {
     pub(super) revisions: HashMap<i64, Arc<Revision>>,
     pub(super) runs: HashMap<Uuid, RunRow>,
@@ -27,7 +27,7 @@ pub(super) struct Known {
     pub(super) reach: BTreeMap<String, Reach>,
 }
 
-/// One notice on its way to one channel.
+/// One notice for one channel.
 pub(super) struct Draft<'a> {
     pub(super) notice: &'a NoticeRow,
     pub(super) channel: String,

@@ -92,7 +92,7 @@ impl Notifier {
         Ok(true)
     }
 
-    /// Takes a notice that cannot be sent to anybody; `false`: another node is handling notices.
+    /// Deletes a notice that cannot be handled; `false`: another node is handling notices.
     async fn skip(&self, notice: i64) -> Result<bool, EngineError> {
         let Some(mut tx) = self.node.store.fan_out().await? else {
             return Ok(false);

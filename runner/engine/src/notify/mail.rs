@@ -77,7 +77,7 @@ fn one_line(text: &str) -> String {
     text.replace(char::is_control, " ")
 }
 
-/// Mails to all `addresses`, and notes in `delivered` who has got theirs. It must end at `until`.
+/// Mails to all `addresses`, and notes in `delivered` who has got theirs. It ends at `until` at the latest.
 pub(super) async fn send(
     channel: &ChannelSpec,
     mail: &Mail<'_>,
@@ -100,7 +100,7 @@ pub(super) async fn send(
                     match tokio::time::timeout_at(limit, deliver(&mut connection, smtp, &envelope, &bytes)).await {
                         Ok(sent) => sent,
                         Err(_) => {
-                            // After a cut, the state of the conversation is unknown.
+                            // After a cancel, the state of the conversation with the server is unknown.
                             connection = None;
                             Err(Failure::passing(format!(
                                 "the mail server did not answer within {} s",
@@ -132,7 +132,7 @@ pub(super) async fn send(
     failure.map_or(Ok(()), Err)
 }
 
-/// If one failure is worth another try, the whole is.
+/// If one of the failures may pass, the whole is tried again.
 fn worse(one: Option<Failure>, other: Failure) -> Failure {
     match one {
         Some(one @ Failure::Passing(..)) => one,

@@ -95,7 +95,7 @@ pub(crate) struct Notifier {
     node: Arc<Node>,
     keys: Arc<SecretKeys>,
     config: NotifyConfig,
-    /// What is being sent, and where to.
+    /// The notifications that are being sent, with their destinations.
     in_hand: Arc<InHand>,
     tests: Arc<Semaphore>,
     runs: OnceLock<RunObject>,

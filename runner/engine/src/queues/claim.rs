@@ -105,7 +105,7 @@ impl Queues {
 }
 
 impl Queues {
-    /// Looks once, and notes that the worker polls.
+    /// Tries one claim, and notes that the worker polls.
     async fn poll_as(self: &Arc<Self>, request: &ClaimRequest) -> Result<Found, EngineError> {
         if self.is_news(&request.queue, &request.worker, &request.tags) {
             let seen = self
@@ -120,7 +120,8 @@ impl Queues {
         self.poll(request).await
     }
 
-    /// Looks once. If the caller goes away, the look continues, and then gives back what it claimed.
+    /// Tries one claim. If the caller goes away, the claim continues in the background, and then gives back its task
+    /// runs.
     async fn poll(self: &Arc<Self>, request: &ClaimRequest) -> Result<Found, EngineError> {
         let (answer, answered) = oneshot::channel();
         let (queues, request) = (self.clone(), request.clone());

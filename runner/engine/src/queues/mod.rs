@@ -8,9 +8,9 @@
 //! ([`crate::attempts::queue_task`]). It keeps its slots, in *queue_ready* as in *running*.
 //!
 //! A worker's claim ([`claim`]) moves rows to *running* under a random lease, which is part of its token. The lease
-//! expires by the database's clock. After that it is never extended: the token is old, whether somebody has taken the
-//! attempt away yet or not. What ends a claim (an outcome, a release, the reaper) deletes its rows in *queue_claims*
-//! and *running* under the run's lock, so only one of them does.
+//! expires by the database's clock. After that it is never extended: the token is invalid, even if no other worker or
+//! reaper has taken the attempt yet. Every end of a claim (an outcome, a release, the reaper) deletes its rows in
+//! *queue_claims* and *running* under the run's lock, so only one of them does.
 //!
 //! Polls that find nothing wait for a wake-up of their queue. It comes from this node when it fills the queue, from
 //! notifications of other nodes, and, because these may get lost, from a check of all queues with waiting polls every

@@ -258,7 +258,7 @@ fn output_max(context: &RunContext, at: AttemptKey) -> usize {
     own.unwrap_or_else(|| heddle_sandbox::Limits::default().output_bytes)
 }
 
-/// Why a token does not hold, for the worker.
+/// Why a token is not valid, for the worker.
 fn reason(status: &ClaimStatus) -> String {
     match status {
         ClaimStatus { run: None, .. } => "the token is wrong, or its run has been deleted".to_owned(),
@@ -328,8 +328,8 @@ impl Queues {
         })
     }
 
-    /// Ends claims that no worker will end, and ignores errors: these claims expire anyway. Claims that no worker has
-    /// seen do not count against the rate limit of their queue, `unseen`.
+    /// Ends claims that no worker will end, and ignores errors: these claims expire anyway. `unseen`: no worker has
+    /// seen them, so they do not count for the rate limit of their queue.
     pub(super) async fn give_back(self: &Arc<Self>, claims: Vec<(ClaimKey, Ending)>, unseen: Option<&str>) {
         if let Err(error) = self.settle(&claims, false, unseen).await {
             tracing::warn!(error = %Chain(&error), claims = claims.len(), "cannot release claims; their leases expire \

@@ -100,7 +100,7 @@ impl Runs {
                     tracing::info!(table = kind.name(), %run, "work of a run that was set aside is done");
                 }
                 Err(error) if is_passing(&error) => return Err(error),
-                // This was logged when it was set aside.
+                // The error was logged when the row was set aside.
                 Err(_) => {}
             }
         }

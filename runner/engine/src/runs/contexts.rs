@@ -19,7 +19,7 @@ pub(crate) const CONTEXTS_MAX: usize = 4_096;
 
 impl Runs {
     /// The facts of those of the runs that are live. The caller keeps them: the node may forget them at any moment
-    /// (after a control, the run's end, or for lack of room), so a caller that needs them must not ask twice.
+    /// (after a control, the run's end, or for lack of room), so a caller that needs them must not read them again.
     pub(crate) async fn contexts_of(&self, runs: &[RunId]) -> Result<Contexts, EngineError> {
         let mut contexts = Contexts::with_capacity(runs.len());
         let mut missing = Vec::new();

@@ -117,7 +117,7 @@ impl Noted<'_> {
 }
 
 impl BulkAction {
-    /// The control of which the run's state decides.
+    /// The kind of control, for the check whether the state of the run allows it.
     fn control(&self) -> Control {
         match self {
             Self::Cancel | Self::CancelFor(_) => Control::Cancel,
@@ -173,7 +173,7 @@ impl From<StoreError> for ControlError {
     }
 }
 
-/// An operator may have asked for something impossible.
+/// A refused event is an error of the caller: an operator may ask for a control that is not possible.
 impl From<NoTransition> for ControlError {
     fn from(none: NoTransition) -> Self {
         match none {

@@ -1,4 +1,4 @@
-//! What follows from the creation of runs, after the commit; the same for submissions, schedules, upstream groups,
+//! What has to be done after the commit that creates runs; the same for submissions, schedules, upstream groups,
 //! backfills and scripts.
 
 use std::sync::Arc;

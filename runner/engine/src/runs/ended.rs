@@ -1,4 +1,4 @@
-//! Keeps what was computed from ended runs, for the next request.
+//! Caches results that were computed from ended runs.
 //!
 //! A run of a thousand tasks is a quarter of a megabyte, and each of its pages shows a part of it. After its end, a run
 //! changes only by a control, and that changes its mark ([`Store::ended_mark`]): a result is valid as long as the mark

@@ -19,7 +19,7 @@ pub(crate) enum End {
         items: String,
         count: u32,
     },
-    /// Nothing to report: it was cancelled, or something else (a sub-run, an offer, a queue) holds it now.
+    /// This node reports nothing: the attempt was cancelled, or a sub-run, an offer or a queue holds it now.
     Dropped,
 }
 
@@ -107,7 +107,7 @@ impl End {
 pub(crate) struct Applied {
     pub(crate) ended: EndedAttempt,
     pub(crate) end: End,
-    /// When the attempt ended, if its holder knows; otherwise it ends when its run is locked.
+    /// When the attempt ended, if its holder knows that; otherwise the time at which its run is locked.
     pub(crate) finished_at: Option<Time>,
     /// Where the attempt ran.
     pub(crate) node: Option<uuid::Uuid>,
@@ -123,10 +123,10 @@ pub(crate) fn applied(run: RunId, at: AttemptKey, lease: i64, ending: &Ending) -
     }
 }
 
-/// The result of a step on an attempt's way.
+/// The result of one step of an attempt.
 pub(crate) type Step<T> = Result<T, Stop>;
 
-/// Why an attempt does not go on.
+/// Why an attempt does not continue.
 #[derive(Debug)]
 pub(crate) enum Stop {
     /// It ends like this.

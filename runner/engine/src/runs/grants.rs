@@ -14,7 +14,7 @@ const STATEMENT_TIMEOUT: Duration = Duration::from_secs(60);
 /// How many rows one query may return.
 const ROWS_MAX: u32 = 10_000;
 
-/// What a script was granted, or why not; or the error that kept Heddle from finding out.
+/// The value that a script was granted, or why it was not granted; or an error of Heddle.
 pub(crate) type Granted<T> = Result<Result<T, String>, EngineError>;
 
 /// What a script may reach, from the names in its task or topic.

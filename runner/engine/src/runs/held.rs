@@ -30,7 +30,7 @@ pub(crate) fn reports_max(slots: usize) -> usize {
     slots + 4 * SHORT_TARGET
 }
 
-/// How much processor time a node takes in advance.
+/// For how much processor time a node takes attempts in advance.
 const AHEAD: Duration = Duration::from_millis(50);
 
 /// The pause before a node asks again after the database did not answer.
@@ -231,11 +231,9 @@ impl HeldAttempts {
         self.cpu_micros.store(new, Ordering::Relaxed);
     }
 
-    /// `aside` counts scripts that wait for I/O or run on the threads for long scripts: they hold a slot, but take no
-    /// processor time from the others.
-    ///
     /// How many more attempts this node should take: enough to keep its threads busy for a moment, but not so many that
-    /// they wait here while other nodes are idle.
+    /// they wait here while other nodes are idle. `aside`: how many scripts wait for I/O or run on the threads for long
+    /// scripts. They hold a slot, but take no processor time from the others.
     pub(crate) fn room(&self, aside: usize) -> usize {
         let held = self.len();
         let threads = self.threads;

@@ -19,7 +19,7 @@ pub(crate) struct Later<K, T> {
 }
 
 impl<K: Copy + Eq + Hash, T: Copy> Later<K, T> {
-    /// Has at most `most` entries. Each is tried again every `again_every`.
+    /// It has at most `most` entries. Each is tried again every `again_every`.
     pub(crate) fn new(most: usize, again_every: Duration) -> Self {
         Self {
             most,

@@ -213,7 +213,7 @@ impl LogBuffer {
         lines.unwritten.is_empty() && lines.under_way.0 == 0
     }
 
-    /// Drops the waiting lines except the last: the outcome has waited for them long enough.
+    /// Drops the waiting lines except the last, because the outcome has waited too long for them.
     pub(crate) fn cut(&self) {
         let mut lines = self.lines.lock();
         let rows = std::mem::take(&mut lines.unwritten);

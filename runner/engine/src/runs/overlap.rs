@@ -125,7 +125,7 @@ fn admit(active: &[ActiveRun], applicants: &[Applicant], admission: &mut Admissi
         .filter(|active| is_timed(active.trigger, active.sourced))
         .map(|active| active.run)
         .collect();
-    // If several would each cancel the one before, only the last has to begin.
+    // If each of several runs would cancel the one before it, only the last has to begin.
     let last = applicants
         .iter()
         .rposition(|applicant| applicant.timed && applicant.overlap == Overlap::CancelPrevious);
@@ -181,7 +181,7 @@ struct Surplus {
     max: u32,
     /// How many must be skipped.
     many: usize,
-    /// Runs that are decided otherwise: they are not among those that are skipped for it.
+    /// Runs for which there is another decision already: they are not skipped for this reason.
     leaving: Vec<RunId>,
 }
 
@@ -326,8 +326,8 @@ impl Runs {
         Ok(())
     }
 
-    /// Of new runs whose groups' gates this transaction holds: lets those begin behind whose gates nothing else waits or
-    /// is active. The others wait, as every run at a gate.
+    /// For new runs whose groups' gates this transaction holds: a run begins if no other run waits or is active behind
+    /// its gate. All others wait at their gates.
     pub(crate) async fn admit_new(
         &self,
         completion: &mut Completion,
@@ -343,7 +343,7 @@ impl Runs {
                 at_gates.entry(run.group_id).or_default().push(index);
             }
         }
-        // The order among several is for the general way.
+        // If there are several, the general way decides about their order.
         at_gates.retain(|_, indexes| indexes.len() == 1);
         let groups: Vec<i64> = at_gates.keys().copied().collect();
         for group in completion.vacant_gates(&groups).await? {
@@ -391,8 +391,8 @@ impl Runs {
         let now = completion.now();
         let mut after = After::default();
         let mut writes = Vec::new();
-        // A run that was paused or has ended since the check is not decided: it keeps what it waits for, or has
-        // nothing.
+        // There is no decision about a run that was paused or has ended since the check. A paused run keeps its
+        // `waiting_for`.
         let mut decided = Vec::new();
         let mut grant = self.grant();
         for run in admitted {

@@ -35,8 +35,8 @@ fn merged_params(context: &RunContext, task: TaskIndex) -> Result<String, Ending
     };
     let mut merged = Value::Object(layers.constant().0);
     if let Some(schema) = schema {
-        // Params that came over HTTP have been checked; those that came by SQL or by a schedule, or for another
-        // version, have not.
+        // Params that came over HTTP have been checked. Params from SQL or a schedule, or for another version of the
+        // script, have not.
         let faults = if given || !fits {
             schema.check(&merged)
         } else {

@@ -41,7 +41,7 @@ impl Default for Queued {
     }
 }
 
-/// What waiting polls of one queue listen to.
+/// The wake-up to which waiting polls of one queue listen.
 #[derive(Default)]
 pub(crate) struct Wakeup {
     pub(crate) notify: Notify,
@@ -91,7 +91,7 @@ impl Drop for Listening<'_> {
 }
 
 impl Queued {
-    /// Listens to a queue: before the first look, so that nothing is missed.
+    /// Begins to listen to a queue. To be called before the first claim, so that no wake-up is missed.
     pub(crate) fn listen<'a>(&'a self, queue: &'a str) -> Listening<'a> {
         let mut wakeups = self.wakeups.lock();
         let wakeup = match wakeups.get(queue) {

@@ -60,7 +60,7 @@ pub(crate) struct Reports {
 /// An outcome that waits to be recorded.
 pub(crate) struct Outcome {
     report: Report,
-    /// How its run ends, if this outcome alone decides it. Such outcomes are recorded by the short way.
+    /// The end of its run, if this outcome alone decides it. Such outcomes are recorded by the short way.
     single_task: Option<SingleTaskEnd>,
     /// While it is being recorded: keeps its attempt among the current ones.
     known: Option<Known>,
@@ -197,7 +197,7 @@ impl Commits for Outcomes {
             ErrorKind::Invalid,
             "the outcome could not be recorded; the log of the node has the cause",
         );
-        // The log may be what was refused.
+        // Perhaps the database has refused the log lines, and not the outcome.
         let report = Report {
             end: End::plain(ending),
             lines: Vec::new(),

@@ -65,7 +65,7 @@ impl Service for Warmer {
     }
 }
 
-/// While a node is idle, prepares what the first text in Python would otherwise wait for.
+/// While a node is idle, prepares the Python runtime, so that the first text in Python does not have to wait for it.
 pub(crate) struct Preparer {
     runs: Arc<Runs>,
     /// How many checks in a row found the node idle.

@@ -1,5 +1,5 @@
-//! Runs of one task run whose outcome is that of the run: most runs of most groups. The recorder writes their end with
-//! one statement, which reads no progress.
+//! Runs with a single task run, whose outcome is the outcome of the run. Most runs of most groups are such runs. The
+//! recorder writes their end with one statement, which reads no progress.
 
 use heddle_domain::Time;
 use heddle_domain::id::RunId;
@@ -14,8 +14,8 @@ use crate::runs::ending::End;
 use crate::runs::transition::bytes_of;
 use crate::{RunContext, Runs};
 
-/// How a run ends with this outcome, if nothing else decides it: the run consists of one task run, this is its first
-/// attempt, and nobody but the caller waits for its end.
+/// The end of a run with this outcome, if the outcome alone decides it: the run consists of one task run, this is its
+/// first attempt, and no other run or gate waits for its end.
 pub(crate) fn end_of(
     runs: &Runs,
     context: &RunContext,
@@ -58,7 +58,7 @@ pub(crate) fn end_of(
     })
 }
 
-/// What follows from such ends, after their commit.
+/// What has to be done after the commit of such ends.
 pub(crate) fn after<'a>(owned: Vec<RunId>, followed: bool, contexts: impl Iterator<Item = &'a RunContext>) -> After {
     let mut after = After {
         moved: owned.clone(),

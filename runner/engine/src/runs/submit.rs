@@ -107,7 +107,7 @@ pub enum SubmitError {
     Engine(#[from] EngineError),
 }
 
-/// A run that was just committed.
+/// A run whose creation was just committed.
 #[derive(Clone, Debug)]
 pub struct Submitted {
     /// The row of the run, as it was committed.
@@ -259,8 +259,8 @@ impl Runs {
         Ok(made.await?.0)
     }
 
-    /// The group of this name, if people may start runs of it: it is enabled, or they `force` it. With `id`, no other
-    /// group that has got the name of a deleted one.
+    /// The group of this name, if people may start runs of it: it is enabled, or they `force` it. `id`: only the group
+    /// with this id, not a later group that got the same name.
     pub(crate) async fn open_group(&self, name: &str, id: Option<i64>, force: bool) -> Result<Arc<Group>, SubmitError> {
         let found = self.node.catalog.group(name).await?;
         let group = found

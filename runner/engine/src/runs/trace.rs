@@ -132,7 +132,7 @@ pub(crate) fn traceparent(run: RunId, at: AttemptKey) -> String {
     format!("00-{}-{}-01", run.0.simple(), hex(&attempt_span_id(run, at)))
 }
 
-/// What a node counts of its runs and attempts: how many have ended, and how long they took.
+/// The counters of a node for its runs and attempts: how many have ended, and how long they took.
 #[derive(Debug)]
 pub(crate) struct Counts {
     pub(crate) ended: AtomicU64,
@@ -212,7 +212,7 @@ impl Counts {
     }
 }
 
-/// What can be observed of runs from outside: counters, and spans.
+/// The counters and spans of runs, for observers outside of the program.
 #[derive(Default)]
 pub(crate) struct Seen {
     /// Receives spans; none unless configured.

@@ -1,11 +1,11 @@
-//! The next step of one run, within the transaction that holds its lock: what `decide` makes of events, together with
-//! what the store must withdraw.
+//! The next step of one run, within the transaction that holds its lock: the decision about events, together with the
+//! task runs that the store must withdraw.
 //!
 //! Some decisions depend on which task runs nobody has claimed yet (a run that fails with `on_failure: stop` cancels
-//! those). Only the tables know. So `decide` asks for a withdrawal, gets what was withdrawn as one more event, and both
-//! results are carried out as one. Every transition of a run that has been created goes through [`Runs::transition`],
-//! whether an outcome, a timer, a gate or an operator causes it. The one exception is the short way of `single_task.rs`,
-//! which calls `decide` itself, because it reads no progress.
+//! those). Only the tables contain that. So `decide` requests a withdrawal, gets the withdrawn task runs as one more
+//! event, and both results are carried out together. Every transition of a run that has been created goes through
+//! [`Runs::transition`], whether an outcome, a timer, a gate or an operator causes it. The one exception is the short
+//! way of `single_task.rs`, which calls `decide` itself, because it reads no progress.
 
 use heddle_domain::Time;
 use heddle_domain::id::RunId;

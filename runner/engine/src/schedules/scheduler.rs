@@ -175,7 +175,7 @@ impl Service for LookAhead {
     }
 }
 
-/// What a due schedule calls for.
+/// The runs that a due schedule has to create.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Firing {
     instants: Vec<Time>,
@@ -229,8 +229,8 @@ struct Batch {
     notices: Vec<NewNotices>,
 }
 
-/// What of a batch was due longer ago than its grace allows. After an outage that may be all of it, so it is logged in
-/// one line, with the name of the earliest.
+/// The instants of a batch that are later than their grace allows. After an outage these may be all, so they are logged
+/// in one line, with the name of the earliest.
 #[derive(Debug, Default, PartialEq, Eq)]
 struct Missed {
     schedules: usize,

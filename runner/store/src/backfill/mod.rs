@@ -15,8 +15,9 @@
 //! # Invariants
 //!
 //! * Its live runs are counted, and new ones created, under the lock of its row: never more than `max_active` at once.
-//! * An instant's row in *run_instants* is written with the run, by the first to come: a schedule and a backfill, or
-//!   two backfills, never create two runs for it. A row is taken over only if it still names the run that was read.
+//! * An instant's row in *run_instants* is written together with the run, and only the first writer succeeds: a
+//!   schedule and a backfill, or two backfills, never create two runs for it. A row is taken over only if it still
+//!   names the run that was read.
 //! * The states of its runs are counted from the runs.
 
 mod occupancy;
@@ -331,8 +332,8 @@ impl Store {
 
     /// Pauses, resumes or begins to cancel a backfill.
     ///
-    /// Locking: the backfill's row, and no other. Waits for a round, which cannot miss the change: the next one skips the
-    /// row, or reads it as changed.
+    /// Locking: the backfill's row, and no other. This waits for a round that is under way. No round misses the change:
+    /// the next one skips the locked row, or reads it as changed.
     pub async fn change_backfill(
         &self,
         by: By<'_>,

@@ -152,7 +152,7 @@ impl Store {
 }
 
 impl BackfillRound {
-    /// How many of its own runs are active: at least all that the last round created.
+    /// How many of its own runs are active. All runs of the last round are counted.
     pub async fn active(&mut self) -> Result<i64, StoreError> {
         if let Some(active) = self.active {
             return Ok(active);
@@ -167,8 +167,8 @@ impl BackfillRound {
     }
 
     /// Registers instants for runs: `(instant, run, the run that was registered when it was read)`. Returns the runs
-    /// that got their instant; at the others somebody was faster. Writes how far the round has come: all of `moved`,
-    /// and the number of created runs, which it counts itself.
+    /// that are registered now; another transaction has registered runs for the other instants. Writes the progress of
+    /// the round: all of `moved`, and the number of created runs, which it counts itself.
     pub async fn register(
         &mut self,
         instants: &[(Time, RunId, Option<Uuid>)],
@@ -225,7 +225,7 @@ impl BackfillRound {
             .collect()
     }
 
-    /// Writes how far it has come, without new runs, and ends the round.
+    /// Writes the progress of the round, without new runs, and ends it.
     pub async fn commit(mut self, moved: &Moved, now: Time) -> Result<(), StoreError> {
         sqlx::query!(
             "UPDATE heddle.backfills

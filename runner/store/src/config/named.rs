@@ -65,7 +65,7 @@ pub(crate) trait Named {
     /// Its present value, for the audit: never a secret.
     fn shown(row: &Self::Row) -> Result<Value, StoreError>;
 
-    /// The same of what was just written; more, if there is something to be said of the change.
+    /// The value that was just written, for the audit; with more details if the change needs them.
     fn after(&self, row: &Self::Row, _kept: Option<&Self::Kept>) -> Result<Value, StoreError> {
         Self::shown(row)
     }
@@ -86,7 +86,7 @@ pub(crate) struct PutAudit<'a> {
 
 /// Why a PUT stops.
 pub(crate) enum Stop<A> {
-    /// It is refused: this is the answer.
+    /// The PUT is refused, with this answer.
     Refused(A),
     Failed(StoreError),
 }

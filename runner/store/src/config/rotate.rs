@@ -131,8 +131,8 @@ impl SealedTable {
 
     /// Rows that another key has sealed, locked.
     ///
-    /// Locking: up to [`ROWS_MAX`] rows of one table, in the order of names, and nothing else. Who puts one of them locks
-    /// only that row; a group holds what it names in the same order.
+    /// Locking: up to [`ROWS_MAX`] rows of one table, in the order of names, and nothing else. A PUT of one of them
+    /// locks only that row; a PUT of a group locks the objects that it names in the same order.
     async fn sealed_before(
         self,
         connection: &mut PgSession,

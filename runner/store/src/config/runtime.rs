@@ -2,12 +2,12 @@
 //!
 //! A version names its runtime by a foreign key: the runtime's row is written before the first script that is checked
 //! with it, and no row is deleted that a version names. *Retiring* a runtime moves all its versions to another one, in
-//! one transaction. A concurrent upload with it comes before, and is moved too, or after; then the runtime is kept
-//! again for that version alone.
+//! one transaction. A concurrent upload with this runtime is committed before, and then is moved too; or after, and
+//! then the runtime is kept again for that one version.
 //!
 //! Before a runtime is retired, its versions in use are checked. So everything that puts a version into use (an upload,
-//! an activation, a spec that names the version) locks its runtime. It comes before a retirement, which then finds the
-//! version in use, or after.
+//! an activation, a spec that names the version) locks its runtime. It is committed either before a retirement, which
+//! then finds that the version is in use, or after it.
 //!
 //! Order of locks: scripts, then runtimes (shared); retiring locks the runtime, then versions.
 
@@ -226,8 +226,8 @@ impl Store {
     /// Moves all versions that name a runtime to another one, if those of them that are in use have been checked:
     /// script and version, in any order.
     ///
-    /// Locking: the runtime, then its versions; no script. Whoever has put a version into use holds the runtime, and is
-    /// waited for.
+    /// Locking: the runtime, then its versions; no script. This waits for transactions that put a version into use:
+    /// they hold the runtime.
     pub async fn retire_runtime(
         &self,
         by: By<'_>,

@@ -25,8 +25,8 @@ one_value! {
 impl Store {
     /// Deletes a template that no group's current spec and no offer names.
     ///
-    /// Locking: the template's row, and no other. Groups and offers that name it are searched for under this lock: their
-    /// PUTs hold the row until they commit.
+    /// Locking: the template's row, and no other. Under this lock, groups and offers that name it are searched for: a
+    /// PUT of one of these locks the row until its commit.
     pub async fn delete_template(&self, by: By<'_>, name: &str) -> Result<Removal, StoreError> {
         transaction!(self, control, "delete_template", |tx| {
             let gone = sqlx::query_scalar!("DELETE FROM heddle.templates WHERE name = $1 RETURNING schema", name)

@@ -1,4 +1,4 @@
-//! A connection outside of the pools: its user waits for no pool, and shares it with nobody.
+//! A connection outside of the pools: its user does not wait for a pool, and is its only user.
 
 use std::ops::{Deref, DerefMut};
 use std::time::Duration;

@@ -57,7 +57,7 @@ const ALWAYS: &[(&str, &str)] = &[
     // Connections of a pool are often idle.
     ("idle_session_timeout", "0"),
     // The server ends a transaction that is open this long without a statement. Nodes keep none open that long, so its
-    // node is frozen or cut off: its locks must become free before others take over its work.
+    // node has stopped running or has lost the network. Its locks must become free before others take over its work.
     ("idle_in_transaction_session_timeout", "6s"),
     // The server notices within some 15 s that a node is gone. Without effect on unix sockets.
     ("tcp_keepalives_idle", "5"),

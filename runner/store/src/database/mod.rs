@@ -10,20 +10,21 @@
 //!
 //! # Every wait has an end
 //!
-//! A connection may be *half open*: an address that failed over, a firewall that forgot, a server that froze. Nothing
-//! arrives any more and nothing says so. sqlx opens its sockets itself and lets nobody set options on them (keepalive,
-//! user timeout), and neither option detects a proxy that accepts bytes and forwards none. So this module detects it:
+//! A connection may be *half open*: an address that failed over, a firewall that forgot, a server that froze. No data
+//! arrives any more, and no error either. sqlx opens its sockets itself and does not let callers set options on them
+//! (keepalive, user timeout), and neither option detects a proxy that accepts bytes and forwards none. So this module
+//! detects it:
 //!
 //! * Connecting, with authentication and set-up, takes at most [`CONNECT_MAX`]; the wait for a free connection is
 //!   limited to the same.
-//! * The *watch* (`watch.rs`, `keep_watch.rs`) knows of each wait for a statement. If one lasts suspiciously long, the watch asks the
-//!   server, on its own connection, what that session is doing. If the session is idle there, or does not exist, then
-//!   the answer or the question was lost, and the session is given up: its user gets an error at once, its socket is
-//!   closed, and the server is told to end its side, so that its locks become free. A statement that is working, or
-//!   waits for a lock, is left alone up to its bound.
-//! * If a server answers nobody, sessions are given up after [`SILENCE_MAX`], whatever a statement's bound.
-//! * When a session is given up, the idle sessions that were last heard of before it are closed too: they have probably
-//!   died in the same way. A session that has been idle for a while is tested before it is used ([`TEST_AFTER`]).
+//! * The *watch* (`watch.rs`, `keep_watch.rs`) knows of each wait for a statement. If one lasts suspiciously long, the
+//!   watch asks the server, on its own connection, what that session is doing. If the session is idle there, or does
+//!   not exist, then the answer or the question was lost, and the session is given up: its user gets an error at once,
+//!   its socket is closed, and the server is asked to end its side, so that its locks become free. A statement that is
+//!   working, or waits for a lock, is left alone up to its bound.
+//! * If a server answers no session, sessions are given up after [`SILENCE_MAX`], whatever a statement's bound.
+//! * When a session is given up, the idle sessions whose last answer is older are closed too: their connections are
+//!   probably lost as well. A session that has been idle for a while is tested before it is used ([`TEST_AFTER`]).
 //! * If a caller abandons a statement (a client went away) or drops a transaction, it is ended in the background within
 //!   [`SETTLE_MAX`], before the session is used again; otherwise the session is closed.
 //!

@@ -152,7 +152,7 @@ impl PgSession {
         match &result {
             Err(error) if ends_session(error) => {
                 *lost = true;
-                // Sessions that were last heard of before this may be lost too, and would fail their next statement.
+                // Sessions whose last answer is older than this may be lost too, and would fail their next statement.
                 watch.distrust(began);
             }
             _ => {
@@ -233,9 +233,8 @@ impl PgSession {
     }
 }
 
-/// Whether a session cannot be used after this error: the socket, the protocol, or the server ended it. So does an
-/// answer that the server accepts no writes: it is not, or not any more, the server that nodes need, and a new
-/// connection may find that one.
+/// Whether a session cannot be used after this error: the socket, the protocol, or the server ended it. The same holds
+/// if the server answers that it accepts no writes: nodes need a primary, and a new connection may reach it.
 fn ends_session(error: &sqlx::Error) -> bool {
     match error {
         sqlx::Error::Database(error) => match error.code().as_deref() {

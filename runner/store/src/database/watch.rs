@@ -1,4 +1,4 @@
-//! What is known of all sessions: how long each waits, whether the data plane moves, and which were closed.
+//! The state of all sessions: how long each waits, whether the data plane gets answers, and which were closed.
 
 use std::fmt;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -14,8 +14,8 @@ use super::pulse::Pulse;
 /// How many sessions may wait to be ended at the server; the server detects the others by itself.
 const BURIED_MAX: usize = 256;
 
-/// Closes idle sessions of a pool: those that were last heard of at or before a time, and those that nobody needs.
-/// `false`: the pool is gone.
+/// Closes idle sessions of a pool: those whose last answer came at or before a time, and those that are not needed.
+/// `false`: the pool does not exist any more.
 type Sweep = Box<dyn Fn(Option<u64>) -> bool + Send + Sync>;
 
 pub(crate) struct Watch {
@@ -97,7 +97,7 @@ impl Watch {
         }
     }
 
-    /// Closes idle sessions that were last heard of at or before this time.
+    /// Closes idle sessions whose last answer came at or before this time.
     pub(crate) fn distrust(&self, heard: u64) {
         self.sweep(Some(heard));
     }
@@ -122,7 +122,7 @@ impl Watch {
             "closing a connection on which Postgres does not answer"
         );
         pulse.give_up();
-        // Sessions that were last heard of before this one began to wait may be dead too.
+        // Sessions whose last answer is older than the begin of this wait may be lost too.
         if let Some(since) = pulse.waiting_since() {
             self.distrust(since);
         }

@@ -4,9 +4,9 @@
 //!
 //! A user who polls is looked up (`user_facts.sql`), and a hold is given again. Otherwise the node proposes an
 //! occurrence, and a *take* decides in one transaction: it writes the user's hold, whose primary key is the user
-//! (`hold_users.sql`), then judges it and takes stock (`give.sql`), and deletes the refused holds. The takes of many
-//! users share a transaction, so a hot occurrence's row is updated once for all of them. Ends work in the same way
-//! (`end_holds.sql`): the hold is deleted, the history inserted, and stock given back where necessary.
+//! (`hold_users.sql`), checks the proposal and takes stock (`give.sql`), and deletes the holds that are refused. The
+//! takes of many users share a transaction, so a hot occurrence's row is updated once for all of them. Ends work in the
+//! same way (`end_holds.sql`): the hold is deleted, the history inserted, and stock given back where necessary.
 //!
 //! # Order of locks
 //!
@@ -68,7 +68,7 @@ pub struct UserFacts {
     pub groups: Vec<String>,
     /// The last finished occurrence within the horizon.
     pub last_finished: Option<Time>,
-    /// What the user has had in the window; the first few hundred.
+    /// The occurrences in the window that the user has had; the first few hundred.
     pub had: Vec<(i64, Time)>,
 }
 
@@ -89,7 +89,7 @@ pub struct Proposal {
 pub enum Verdict {
     /// The user gets it.
     Given,
-    /// The user holds something already.
+    /// The user already holds an assignment.
     Holds,
     /// The node's knowledge of the offer is old.
     Changed,
@@ -456,7 +456,7 @@ async fn take_in(
     .fetch_all(&mut *connection)
     .await?;
     let held: std::collections::HashSet<Uuid> = held.into_iter().collect();
-    // In the order of the requests: the first to come gets the last of the stock.
+    // In the order of the requests: the earliest request gets the last of the stock.
     let ids: Vec<Uuid> = proposals
         .iter()
         .map(|proposal| proposal.id)

@@ -125,7 +125,7 @@ struct OfferWrite<'a> {
 }
 
 impl OfferWrite<'_> {
-    /// Locks what it needs to be given out, until the commit.
+    /// Locks the objects that the offer needs, until the commit.
     ///
     /// Locking: after the offer's own name and row: its template, shared, so that a deletion of that waits, and then
     /// finds this offer; then the name of its audience, so that the audience's repeating offers are put one after
@@ -386,10 +386,10 @@ impl Store {
         .await?)
     }
 
-    /// Deletes an offer. What is held of it stays held, and may be completed.
+    /// Deletes an offer. Assignments of it that users hold stay valid, and may be completed.
     ///
-    /// Locking: the offer's row, and nothing after it but the log of changes. A PUT of the offer that has begun is waited
-    /// for.
+    /// Locking: the offer's row, and nothing after it but the log of changes. This waits for a PUT of the offer that
+    /// has begun.
     pub async fn delete_offer(&self, by: By<'_>, name: &str) -> Result<OfferDelete, StoreError> {
         transaction!(self, pool, "delete_offer", |tx| {
             let row = sqlx::query!(

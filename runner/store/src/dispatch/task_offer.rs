@@ -51,8 +51,8 @@ const WITHDRAWN_MAX: i64 = 200;
 
 /// Opens a task run's offer again for a new attempt; `None`: it has none yet.
 ///
-/// The instant is still that of the first attempt: by that occurrence stock is counted, and users have had it. What was
-/// completed stays too, even if the run ended, and the offer with it, before it was restarted.
+/// The instant is still that of the first attempt, because stock and the users' history are counted for that
+/// occurrence. Completed assignments stay too, even if the run ended, and the offer with it, before it was restarted.
 async fn open_again(tx: &mut PgSession, task: &TaskOffer, now: Time) -> Result<Option<(i64, i32)>, StoreError> {
     let (run, at, key) = (task.ended.run.0, task.ended.at, task.ended.at.key);
     let offer = &task.offer;
@@ -151,7 +151,7 @@ impl Store {
 
     /// Fails attempts of audience tasks whose timeout has passed; returns how many.
     ///
-    /// Locking: offers that are due, skipping locked ones, and nothing after them: this waits for nobody.
+    /// Locking: offers that are due, skipping locked ones, and no other lock: this never waits.
     pub async fn settle_overdue_offers(&self) -> Result<u64, StoreError> {
         Ok(sqlx::query!(
             "WITH late AS (
@@ -222,7 +222,7 @@ impl Store {
         Ok(audiences)
     }
 
-    /// Returns the audience, unless somebody else was faster.
+    /// Returns the audience, unless another transaction has withdrawn the offer first.
     async fn withdraw_offer(&self, id: i64, now: Time) -> Result<Option<String>, StoreError> {
         transaction!(self, pool, "withdraw_offer", |tx| {
             revoke_holds(&mut tx, id, now).await?;
@@ -243,7 +243,7 @@ impl Store {
     }
 
     /// Held offers of task runs without an attempt: the task run has failed for good, or it waits for its next attempt.
-    /// Only its run's progress tells which.
+    /// Only the progress of its run shows which of the two.
     pub async fn held_without_attempt(&self) -> Result<Vec<HeldOffer>, StoreError> {
         let rows = sqlx::query!(
             r#"SELECT o.id, o.run AS "run!", o.task AS "task!", o.item AS "item!", l.progress

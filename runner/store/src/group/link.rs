@@ -16,7 +16,7 @@ pub enum LinkKind {
 }
 
 impl LinkKind {
-    /// The word in `group_links.kind`.
+    /// The value in `group_links.kind`.
     pub fn as_str(self) -> &'static str {
         match self {
             Self::DependsOn => "depends_on",
@@ -30,7 +30,7 @@ impl LinkKind {
 pub struct GroupLink {
     pub upstream: String,
     pub kind: LinkKind,
-    /// The word `latest` or `interval`.
+    /// `latest` or `interval`.
     pub need: &'static str,
 }
 
@@ -39,7 +39,7 @@ pub struct GroupLink {
 pub struct LinkRow {
     pub group: String,
     pub upstream: String,
-    /// The word `depends_on` or `sub_run`.
+    /// `depends_on` or `sub_run`.
     pub kind: String,
     pub need: String,
 }

@@ -1,8 +1,8 @@
 //! Groups and their immutable revisions.
 //!
 //! All changes of groups wait for each other (one advisory lock): two groups that are put at the same time may close a
-//! cycle, and ten clients that put one name at once must get one 201 and nine 200. What takes time (parsing, schemas,
-//! templates) has happened before; what another writer could have changed meanwhile is checked again here.
+//! cycle, and ten clients that put one name at once must get one 201 and nine 200. The slow checks (parsing, schemas,
+//! templates) are done before the lock. What another writer could have changed meanwhile is checked again under it.
 
 mod delete;
 pub mod link;
@@ -26,13 +26,13 @@ pub(crate) use row::current;
 pub use row::{GroupRow, IfMatch, ScriptUse};
 use row::{active_runs, lock_groups, switch};
 
-/// What came of enabling or disabling a group.
+/// The result of enabling or disabling a group.
 #[derive(Clone, Debug, PartialEq)]
 pub enum GroupSwitch {
     Missing,
     /// `If-Match` does not hold: the group has this revision.
     Stale(i32),
-    /// It is as wanted now, whether it was before or not.
+    /// The group is in the wanted state now; perhaps it was before.
     Done(GroupRow),
 }
 

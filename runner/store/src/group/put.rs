@@ -86,8 +86,8 @@ async fn insert(connection: &mut PgSession, by: By<'_>, write: &GroupWrite<'_>) 
 
 /// The ids of the scripts, in the order of `scripts`, with their rows locked against deletion.
 ///
-/// Locking: KEY SHARE, in id order, under the lock of all groups. Who changes or deletes one of these scripts waits, and
-/// locks no other script.
+/// Locking: KEY SHARE, in id order, under the lock of all groups. A transaction that changes or deletes one of these
+/// scripts waits for this lock, and locks no other script.
 async fn resolve_scripts(
     connection: &mut PgSession,
     scripts: &[ScriptUse],
@@ -233,7 +233,7 @@ async fn hold_named(
     }))
 }
 
-/// Whether the group, or that there is none, meets the condition.
+/// Whether the group, or its absence, meets the condition.
 fn is_met(wanted: &IfMatch, before: Option<&GroupRow>) -> bool {
     match before {
         Some(before) => wanted.is_met_by(before.revision),

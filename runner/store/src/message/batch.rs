@@ -53,7 +53,7 @@ pub struct Tried {
     pub retry: Value,
 }
 
-/// A batch in hand.
+/// A batch that a node has claimed.
 #[derive(Clone, Debug, PartialEq)]
 pub struct MessageBatch {
     pub id: Uuid,
@@ -61,7 +61,7 @@ pub struct MessageBatch {
     pub messages: Vec<BatchMessage>,
     /// In a batch of retries: one for each message, in order. Otherwise empty.
     pub tried: Vec<Tried>,
-    /// It has cost too many nodes: it must not be tried again.
+    /// Too many nodes died while they handled it: it must not be tried again.
     pub hopeless: bool,
 }
 
@@ -72,7 +72,7 @@ pub enum Claimed {
     Batch(MessageBatch),
     /// There may be something after this many milliseconds.
     Later(u64),
-    /// The maximum of batches is in hand.
+    /// The maximum number of batches is claimed already.
     Full,
     /// Nothing is due at present.
     Nothing,
@@ -146,7 +146,7 @@ pub(super) fn write_tried(tried: &[Tried]) -> Result<Option<Value>, StoreError> 
         .transpose()
 }
 
-/// Writes the row that puts a batch in hand.
+/// Writes the row of a claimed batch.
 pub(super) async fn hold(
     connection: &mut PgSession,
     terms: &BatchTerms,

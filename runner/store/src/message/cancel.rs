@@ -1,4 +1,4 @@
-//! Cancels: nothing is sent after the batches in hand, and the counts stay right.
+//! Cancels: only batches that are already claimed are still sent, and the counts stay right.
 
 use std::collections::HashSet;
 
@@ -35,7 +35,7 @@ pub enum Cancelled {
     Done,
     /// There is no such message.
     Missing,
-    /// It is in hand: it is not retried if it fails.
+    /// A node or worker is handling it: it is not retried if it fails.
     InHand,
     /// It has ended: sent, failed, or cancelled before.
     Ended,
@@ -81,8 +81,9 @@ async fn count_in(connection: &mut PgSession, topic: i32, day: NaiveDate, ids: &
 }
 
 impl Store {
-    /// Cancels the messages of a filter that are neither sent nor in hand; those that wait in a queue are not in hand.
-    /// Messages in hand are not retried. Each day is its own transaction, so that a drain can go on in between.
+    /// Cancels the messages of a filter that are not sent and that no node or worker is handling; those that wait in a
+    /// queue are cancelled too. The messages that are being handled are not retried. Each day is its own transaction,
+    /// so that messages can be sent in between.
     pub async fn cancel_messages(
         &self,
         by: By<'_>,
@@ -240,7 +241,7 @@ async fn cancel_day(connection: &mut PgSession, topic: i32, day: NaiveDate) -> R
     sqlx::query!("SELECT pg_advisory_xact_lock($1, $2)", topic, day_number(day))
         .execute(&mut *connection)
         .await?;
-    // Before the rest is counted: messages that were removed from their batch are not in hand, and have ended.
+    // Before the rest is counted: messages that were removed from their batch have ended.
     let mut report = cancel_waiting(connection, topic, day, |_| true).await?;
     let cancelled = sqlx::query_file_scalar!("src/sql/message_cancel_day.sql", topic, day)
         .fetch_one(&mut *connection)
@@ -274,7 +275,7 @@ async fn cancel_some(
     let in_batches = in_batches(connection, topic, day, filter).await?;
     let mut report = CancelReport::default();
     if !in_batches.is_empty() {
-        // Those in hand are stopped; those that nobody has are cancelled.
+        // Messages that are being handled are not retried; all others are cancelled.
         let ids: Vec<Uuid> = in_batches.iter().copied().collect();
         set_state(connection, topic, day, &ids, 3).await?;
         report = cancel_waiting(connection, topic, day, |id| in_batches.contains(id)).await?;

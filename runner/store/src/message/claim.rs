@@ -20,7 +20,7 @@ const SLICES_MAX: i64 = 64;
 /// How many empty parts one claim passes before it lets other claims go first.
 const EMPTY_MAX: u32 = 16;
 
-/// How many nodes a batch may cost before its messages count as failed.
+/// How many nodes may die while they handle a batch before its messages count as failed.
 const LOSSES_MAX: i32 = 5;
 
 impl Store {
@@ -87,7 +87,7 @@ async fn claim_in(
     }
     if let Some(lost) = found.lost {
         if terms.concurrency.is_none() && found.mine > 0 {
-            // A batch that a node left behind is tried alone: if it costs nodes, it takes no other batch with it.
+            // A batch that a dead node left is handled alone: if it makes a node die, no other batch is affected.
             return Ok(Claimed::Full);
         }
         return take_over(connection, terms, lost).await;
@@ -146,7 +146,7 @@ async fn take_over(connection: &mut PgSession, terms: &BatchTerms, lost: Uuid) -
     .fetch_optional(&mut *connection)
     .await?;
     let Some(row) = row else {
-        // Its holder has recorded it after all.
+        // Its former node has recorded it meanwhile.
         return Ok(Claimed::Later(0));
     };
     let mut tried: Vec<Tried> = read_tried(lost, row.retries)?;

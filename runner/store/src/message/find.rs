@@ -27,7 +27,7 @@ pub struct MessageSearch {
 pub enum MessageState {
     /// It is not due yet, or has not been claimed yet.
     Scheduled,
-    /// It is in hand.
+    /// A node or worker is handling it.
     Sending,
     /// It failed, and will be retried.
     Retrying,

@@ -35,7 +35,7 @@ pub enum MessageEffect {
         /// With it, a repeat creates no second run.
         key: Option<String>,
     },
-    /// Something to tell people.
+    /// A notification.
     Notify {
         channel: String,
         subject: String,
@@ -48,7 +48,7 @@ pub enum MessageEffect {
 pub struct Finish {
     pub batch: Uuid,
     pub day: NaiveDate,
-    /// The lease that holds it; 0: a queue's run.
+    /// The lease of the node that holds the batch; 0: a run in a queue holds it.
     pub lease: i64,
     /// How many were sent, by bucket: each bucket once, in order.
     pub sent: Vec<(i16, i64)>,
@@ -124,7 +124,7 @@ pub(super) async fn finish_in(connection: &mut PgSession, topic: i32, finish: &F
         .fetch_one(&mut *connection)
         .await?;
     let ids: Vec<Uuid> = finish.failed.iter().map(|failed| failed.id).collect();
-    // Messages that were cancelled while in hand are not retried.
+    // Messages that were cancelled while a node or worker had them are not retried.
     let stopped = stopped_of(connection, topic, finish.day, &ids).await?;
     super::cancel::record_in(connection, topic, finish.day, &stopped).await?;
     let stopped: HashSet<Uuid> = stopped.into_iter().collect();

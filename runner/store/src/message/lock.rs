@@ -14,8 +14,8 @@ pub(super) fn day_number(day: NaiveDate) -> i32 {
 /// Takes the topic's lock; `None`: the topic does not exist any more. Returns the allowance of its rate, as of now.
 /// Later statements read indexes in their order: a plan that sorts would cost more with each stored message.
 ///
-/// Locking: the first lock of a transaction. With [`Plans::OfTheirDay`], as cancels have it, it also locks out those who
-/// record batches whose messages were all sent.
+/// Locking: the first lock of a transaction. With [`Plans::OfTheirDay`], as cancels have it, it also blocks
+/// transactions that record batches whose messages were all sent.
 pub(super) async fn lock_topic(
     connection: &mut PgSession,
     topic: i32,

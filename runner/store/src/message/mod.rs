@@ -5,21 +5,21 @@
 //! Messages are stored by due day (a partition) and *bucket* (sender mod 10,000). Messages that are due at once form a
 //! *slice*: a whole day of a topic of days, or the messages of one transaction of ingest for one instant. A *frontier*
 //! moves over the messages of a slice in the order of bucket and id. A claim moves it and writes a row in
-//! *message_batches* with the ids that it passed, in the same transaction. Only that row says that a batch is in hand:
-//! it has the lease of its node, and **whoever deletes it owns the outcomes** of its messages. So sending a message
-//! does not write its row. A batch whose lease is not valid any more is taken over with the same ids.
+//! *message_batches* with the ids that it passed, in the same transaction. Only that row says that the batch is
+//! claimed: it has the lease of its node, and **whoever deletes it owns the outcomes** of its messages. So sending a
+//! message does not write its row. A batch whose lease is not valid any more is taken over with the same ids.
 //!
 //! A frontier is right only if no message appears behind it. A slice of an instant is written by one transaction, and
-//! seen whole or not at all. A day's slice grows until it is due: ingest holds a shared advisory lock on (topic, day)
-//! until it commits, and the first claim takes that lock exclusively, once, and seals the slice.
+//! its messages become visible all at once. A day's slice grows until it is due: ingest holds a shared advisory lock on
+//! (topic, day) until it commits, and the first claim takes that lock exclusively, once, and seals the slice.
 //!
 //! Failed messages go to *message_retries* with the instant of their next attempt, and so hold up no others. Retries
 //! are claimed like slices, into separate batches.
 //!
 //! A cancel of a day marks its slices; later messages for that day begin another slice. Any other cancel marks rows
-//! that no frontier has passed. Messages that wait in a queue are removed from their batch (`queued`). Messages in hand
-//! are sent, but not retried. Counts are kept by bucket: *how many* (`message_buckets`) by ingest, *their outcomes*
-//! (`message_outcomes`) under the topic's lock, or a shared one.
+//! that no frontier has passed. Messages that wait in a queue are removed from their batch (`queued`). Messages in
+//! claimed batches are sent, but not retried. Counts are kept by bucket: *how many* (`message_buckets`) by ingest,
+//! *their outcomes* (`message_outcomes`) under the topic's lock, or a shared one.
 //!
 //! # Order of locks
 //!
@@ -31,16 +31,16 @@
 //! 3. rows of *message_keys*, in their order; right before ingest's commit, the topic's row in *topics* (KEY SHARE), then
 //!    rows of *message_buckets*, in their order;
 //! 4. rows of *message_batches* that runs bring to queues, in their order, by a cancel; then shared locks on the rows
-//!    of these runs, skipping locked ones: whoever has locked a run may be about to end the batch.
+//!    of these runs, skipping locked ones: a transaction that has locked a run may be about to end the batch.
 //!
-//! Ingest never takes 1, and holders of 1 never touch 3: except for the deletion of a topic, which has 1, and then waits
-//! for the row in *topics*. Whoever has that for ingest waits only for others who are committing.
+//! Ingest never takes 1, and holders of 1 never touch 3: except for the deletion of a topic, which has 1, and then
+//! waits for the row in *topics*. An ingest that has locked this row waits only for other ingests that are committing.
 //!
 //! # Invariants
 //!
 //! * A message is in at most one of: beyond its slice's frontier, one batch, *message_retries*.
-//! * For each bucket, the messages that were sent, failed or cancelled, are in hand or wait for a retry are at most
-//!   `total`; when the day is drained, the first three add up to it.
+//! * For each bucket, the messages that were sent, failed or cancelled, are in a claimed batch, or wait for a retry are
+//!   together at most `total`; when the day is drained, the first three add up to it.
 //! * No transaction is open while a script runs.
 
 mod batch;

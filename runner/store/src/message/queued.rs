@@ -2,11 +2,11 @@
 //!
 //! # What is cancelled while it waits
 //!
-//! A batch that no worker holds is not in hand: a cancel removes messages from it at once (`waiting.rs`), under a
-//! lock of the batch's row. A worker that claims it meanwhile reads that row before it gets anything
-//! ([`Store::cut_queue_batch`]), under a shared lock. So either the cancel sees the claim, which is committed by then,
-//! and leaves the batch to the worker; or the worker gets the remaining messages. A cancel does not wait for a run that
-//! is just ending: it skips that run. It delays the end of the other runs by shared locks on their rows.
+//! If no worker holds a batch, a cancel removes messages from it at once (`waiting.rs`), under a lock of the batch's
+//! row. A worker that claims it meanwhile reads that row before it gets anything ([`Store::cut_queue_batch`]), under a
+//! shared lock. So either the cancel sees the claim, which is committed by then, and leaves the batch to the worker; or
+//! the worker gets the remaining messages. A cancel does not wait for a run that is just ending: it skips that run. It
+//! delays the end of the other runs by shared locks on their rows.
 
 use chrono::NaiveDate;
 use heddle_domain::state::{ErrorKind, RunState};
@@ -139,7 +139,7 @@ impl Store {
     }
 }
 
-/// The day and the messages of a batch in hand.
+/// The day and the messages of a claimed batch.
 ///
 /// Locking: the batch's row, shared, and no other; it is released before the topic's lock is taken.
 async fn ids_of(

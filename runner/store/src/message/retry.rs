@@ -14,8 +14,7 @@ pub(super) async fn claim_retries(
     day: NaiveDate,
     limit: i64,
 ) -> Result<Claimed, StoreError> {
-    // After many failures, batches are small: a message that makes the script trap takes fewer and fewer others with
-    // it.
+    // After many failures, batches are small: a message that makes the script trap affects fewer and fewer others.
     let rows = sqlx::query_file!("src/sql/message_retries.sql", terms.topic, day, limit)
         .fetch_all(&mut *connection)
         .await?;
@@ -63,7 +62,7 @@ pub(super) async fn claim_retries(
     hold(connection, terms, day, messages, tried).await
 }
 
-/// Makes messages that were in hand due again, with what is known of their attempts.
+/// Makes messages of a claimed batch due again, with the data of their earlier attempts.
 pub(super) async fn set_aside(
     connection: &mut PgSession,
     topic: i32,

@@ -50,7 +50,7 @@ pub enum TopicPut {
 /// these names were reserved.
 const NUMBERS_MAX: u32 = 1_000;
 
-/// What came of deleting a topic.
+/// The result of deleting a topic.
 #[derive(Clone, Debug, PartialEq)]
 pub enum TopicDelete {
     Missing,
@@ -101,7 +101,7 @@ impl Named for FixedTopic<'_> {
         self.write.name
     }
 
-    /// Locking: as [`Named::locked`]. Ingest that is about to commit has the row too, and is waited for.
+    /// Locking: as [`Named::locked`]. Ingest that is about to commit has locked the row too, and this waits for it.
     async fn locked(&self, tx: &mut PgSession) -> Result<Option<TopicRow>, StoreError> {
         Ok(sqlx::query_as!(
             TopicRow,
@@ -113,8 +113,9 @@ impl Named for FixedTopic<'_> {
         .await?)
     }
 
-    /// Locking: after the topic: its script, shared, then the runtime of the version that it names, then its secrets and
-    /// connections. What is in use is not deleted: a deletion locks only what it deletes, and waits for this, or was first.
+    /// Locking: after the topic: its script, shared, then the runtime of the version that it names, then its secrets
+    /// and connections. No object in use is deleted: a deletion locks only the object itself. It waits for this
+    /// transaction, or was committed before it.
     async fn check(&self, tx: &mut PgSession, _kept: Option<&TopicRow>) -> Result<(), Stop<TopicPut>> {
         let Some(script) = self.write.script else {
             return Ok(());
@@ -305,8 +306,8 @@ impl Store {
         Ok(Page::of(rows, limit, |row| row.name.clone()))
     }
 
-    /// Deletes a topic with all its messages, and with its group if it has one, whose runs the caller then cancels. A batch
-    /// that a script has in hand is sent, and not recorded; stored messages are deleted little by little.
+    /// Deletes a topic with all its messages, and with its group if it has one, whose runs the caller then cancels. A
+    /// batch that a script is handling is sent, but not recorded. Stored messages are deleted later, in small steps.
     ///
     /// Locking: the name, then the topic's rows in the order of [`crate::message`]: that of *topic_drains*, for which
     /// claims and cancels wait, before that of *topics*, for which ingest waits. Its group comes last.

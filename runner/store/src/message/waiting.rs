@@ -39,8 +39,8 @@ impl QueuedBatch {
 
 /// The batches of a day that wait in a queue, locked: their runs are live, and no worker holds them.
 ///
-/// Locking: under the topic's lock: batches in id order; then shared locks of their runs, skipping locked ones. A run must
-/// not be waited for: whoever has locked it may be waiting for the topic.
+/// Locking: under the topic's lock: batches in id order; then shared locks of their runs, skipping locked ones. This
+/// must not wait for a run: a transaction that has locked the run may be waiting for the topic.
 pub(super) async fn waiting_in(
     connection: &mut PgSession,
     topic: i32,

@@ -1,4 +1,4 @@
-//! Channels: where people are told. Their secret parts are sealed like secrets.
+//! Channels: where notifications are sent. Their secret parts are sealed like secrets.
 
 use std::borrow::Borrow;
 use std::collections::BTreeMap;
@@ -141,7 +141,8 @@ impl Named for ChannelWrite<'_> {
     }
 
     async fn check(&self, _tx: &mut PgSession, kept: Option<&OpenChannel>) -> Result<(), Stop<ChannelPut>> {
-        // What cannot be read may well be there: it is not dropped by whoever leaves it out to keep it.
+        // Secret parts that cannot be decrypted may still exist. A PUT that leaves them out wants to keep them, so it
+        // must not delete them.
         let lost = match kept {
             Some(kept) if kept.spec.is_none() => self.spec.lost(&kept.row.shown),
             _ => Ok(()),

@@ -1,4 +1,4 @@
-//! Who is told what: notices, the notifications made of them, and their channels.
+//! Notices, the notifications made of them, and their channels.
 
 pub mod channel;
 pub mod notice;

@@ -1,6 +1,6 @@
-//! Notices of events that somebody wants to be told, written in the transaction of the event.
+//! Notices of events for which there is a notification rule, written in the transaction of the event.
 //!
-//! A notice names the event, and the revision whose rules say who is told; everything else is read when it is turned
+//! A notice names the event, and the revision with the rules for recipients; everything else is read when it is turned
 //! into notifications ([`crate::outbox`]). Transactions without notices execute no statement of this file.
 
 use std::collections::HashMap;
@@ -76,7 +76,7 @@ pub(crate) async fn insert_notices_in(
         })
         .collect();
     if !troubles.is_empty() {
-        // Always in one order, so that two nodes cannot wait for each other.
+        // Always in the same order, so that two nodes cannot wait for each other.
         troubles.sort_unstable();
         troubles.dedup();
         let (groups, tasks): (Vec<i64>, Vec<String>) = troubles.into_iter().unzip();
@@ -157,8 +157,8 @@ impl Store {
         })
     }
 
-    /// Writes the notice that a task begins, once for each task of a run: whoever inserts the row writes it, in the
-    /// same transaction. Returns whether this call did.
+    /// Writes the notice that a task begins, once for each task of a run: the transaction that inserts the row of
+    /// *told_starts* also writes the notice. Returns whether this call did.
     pub async fn tell_start(&self, run: RunId, task: u16, notices: NewNotices, now: Time) -> Result<bool, StoreError> {
         transaction!(self, pool, "tell_start", |tx| {
             let first = sqlx::query!(
@@ -178,7 +178,7 @@ impl Store {
         })
     }
 
-    /// The first notices; of those that this version cannot read their numbers, and why.
+    /// The first notices. Of notices that this version cannot read: their numbers, and the errors.
     pub async fn notices(&self, limit: i64) -> Result<Vec<Result<NoticeRow, (i64, StoreError)>>, StoreError> {
         let rows = sqlx::query!(
             "SELECT id, at, event, group_id, revision_id, run, task, item, attempt, due_at, about, with_run, covers,
@@ -332,7 +332,7 @@ impl Store {
             .map(|row| {
                 let of = || format!("{}/{}/{}/{}", row.run, row.task, row.item, row.attempt);
                 let known = |kind| StoreError::known(ErrorKind::from_number, kind, ("attempts", "error_kind"), of());
-                // A newer node may have written it. People are told of the failure all the same.
+                // A newer node may have written it. The notification of the failure is sent all the same.
                 let kind = row.error_kind.map(known).transpose().unwrap_or_else(|error| {
                     tracing::error!(error = %Chain(&error), "notifications do not say of which kind a failure was");
                     None

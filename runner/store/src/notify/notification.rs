@@ -1,4 +1,4 @@
-//! The history of what people were told.
+//! The history of notifications.
 
 use heddle_domain::Time;
 use heddle_domain::notify::message::Facts;

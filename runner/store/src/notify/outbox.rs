@@ -7,8 +7,9 @@
 //! without a race. A node that dies in between has done nothing.
 //!
 //! A notification to be sent has a row in `outgoing`. A node takes due rows under its lease (`sql/take_outgoing.sql`),
-//! sends without any transaction, and then deletes the row, or gives it back for later. If a node dies with a row in
-//! hand, its lease shows that, as with attempts: the row is sent again, with the same id. So sending is at least once.
+//! sends without any transaction, and then deletes the row, or gives it back for later. If a node dies while it sends,
+//! its lease on the row expires, as with attempts: another node sends the notification again, with the same id. So each
+//! is sent at least once.
 
 use std::collections::BTreeMap;
 
@@ -87,7 +88,7 @@ impl Store {
 }
 
 impl FanOut {
-    /// Takes notices; returns those that nobody took before.
+    /// Deletes notices; returns those that still existed.
     pub async fn take(&mut self, ids: &[i64]) -> Result<Vec<i64>, StoreError> {
         Ok(
             sqlx::query_scalar!("DELETE FROM heddle.notices WHERE id = ANY ($1) RETURNING id", ids)
@@ -187,9 +188,11 @@ impl FanOut {
         Ok(())
     }
 
-    /// Which of these digests may still grow, with their facts; nobody takes them before the end of this transaction.
+    /// Those of these digests that may still get more events, with their facts. No node sends them before the end of
+    /// this transaction.
     ///
-    /// Locking: their rows of *outgoing*, in the order of notifications. Whoever takes notifications skips them.
+    /// Locking: their rows of *outgoing*, in the order of notifications. Transactions that take notifications skip
+    /// them.
     pub async fn open_digests(&mut self, ids: &[Uuid], now: Time) -> Result<BTreeMap<Uuid, Facts>, StoreError> {
         if ids.is_empty() {
             return Ok(BTreeMap::new());
@@ -384,8 +387,8 @@ impl Store {
         Ok((rows.into_iter().map(|row| (row.kind, row.count)).collect(), notices))
     }
 
-    /// Takes due notifications, at most `of_one_max` per destination and `limit` altogether; `busy` tells how many of
-    /// each destination this node has in hand, `in_hand` which. See `sql/take_outgoing.sql`.
+    /// Takes due notifications, at most `of_one_max` per destination and `limit` altogether; `busy`: how many this node
+    /// is already sending to each destination; `in_hand`: their ids. See `sql/take_outgoing.sql`.
     pub async fn take_outgoing(
         &self,
         lease: i64,

@@ -1,8 +1,8 @@
 //! The state of queues, minute by minute, for some hours: the data of a queue's chart.
 //!
 //! The numbers are not exact. A depth is that of one moment of its minute. Ends are counted in the memory of nodes,
-//! which store them a few times a minute: those of a node that dies in between are missing. Queues in which nothing
-//! happens have no minutes, and if there are more than [`QUEUES_MAX`] in a minute, the others have none either.
+//! which store them a few times a minute: the counts of a node that dies in between are missing. Queues in which
+//! nothing happens have no minutes, and if there are more than [`QUEUES_MAX`] in a minute, the others have none either.
 
 use chrono::{DurationRound, TimeDelta};
 use heddle_domain::Time;

@@ -103,7 +103,7 @@ struct QueueWrite<'a> {
 }
 
 impl QueueWrite<'_> {
-    /// A setting that was not given does not change.
+    /// A setting that is left out does not change.
     fn settings(&self, kept: Option<&QueueSettings>) -> QueueSettings {
         let kept = kept.copied().unwrap_or_default();
         QueueSettings {

@@ -8,8 +8,8 @@
 //! dedupes, overrides, instants) is then deleted in bounded steps, by the range of ids, until the note is deleted: if a
 //! node dies in between, the note stays, and no rows are forgotten.
 //!
-//! If some runs of a day are live, or are to be kept for longer than others, its due runs are deleted in bounded steps,
-//! with all that belongs to them, one transaction for each batch.
+//! If some runs of a day are live, or are kept for longer than others, its due runs are deleted in bounded steps: one
+//! transaction deletes a batch of runs with all of their data.
 //!
 //! # Locks
 //!
@@ -22,8 +22,8 @@
 //!
 //! # Instants
 //!
-//! What is remembered of them beyond their runs (`run/remove.rs`) are small rows. They go after [`INSTANTS_KEPT`],
-//! except for each group's newest.
+//! Small rows of instants remain after their runs are deleted (`run/remove.rs`). They are deleted after
+//! [`INSTANTS_KEPT`], except for the newest of each group.
 
 mod due;
 mod oldest;
@@ -48,12 +48,12 @@ use crate::run::remove::{remove_left, remove_runs};
 use crate::transaction::transaction;
 use crate::{Store, StoreError};
 
-/// How long instants are kept beyond their runs.
+/// How long instants are kept after their runs were deleted.
 pub const INSTANTS_KEPT: TimeDelta = TimeDelta::days(400);
 
 impl Store {
-    /// Whether this node has got the upkeep that is due now; it is next due `after` that. With `early`, even if it is
-    /// not due yet.
+    /// Whether this node does the round of upkeep that is due now. The next round is due `after` that. `early`: the
+    /// round may begin before it is due.
     pub async fn take_upkeep(&self, name: &str, now: Time, after: TimeDelta, early: bool) -> Result<bool, StoreError> {
         Ok(sqlx::query!(
             "UPDATE heddle.upkeep SET due_at = $2::timestamptz + $3::bigint * interval '1 microsecond'
@@ -220,7 +220,7 @@ impl Store {
         .await?)
     }
 
-    /// Continues to delete what dropped days have left in tables without days; returns whether there is more.
+    /// Continues to delete the rows of dropped days in tables without partitions; returns whether there is more.
     pub async fn clear_pruned_days(&self, limit: i64) -> Result<bool, StoreError> {
         let day = sqlx::query_scalar!("SELECT day FROM heddle.pruned_days ORDER BY day LIMIT 1")
             .fetch_optional(&self.pool)

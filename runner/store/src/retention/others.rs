@@ -1,9 +1,10 @@
-//! Removes objects of people, and what is over. Except for notifications, nothing here belongs to a run.
+//! Removes old objects, such as ended backfills and deleted offers. Except for notifications, nothing here belongs to a
+//! run.
 //!
-//! * An *occurrence* that is too old for any poll only tells how often it was taken, and is removed with the
+//! * An *occurrence* that is too old for any poll only counts how often it was taken, and is removed with the
 //!   assignments.
-//! * An *assignment* tells what its user has had, and is one of the results of an `audience` task: it stays as long as
-//!   polls consider it, and until the task has ended.
+//! * An *assignment* records which occurrence its user has had, and is one of the results of an `audience` task: it
+//!   stays as long as polls consider it, and until the task has ended.
 //! * A deleted *offer* stays for its assignments, and is removed after the last one. Heddle deletes offers of
 //!   `audience` tasks when their task has ended, so without this each such task would leave a row for ever.
 //! * A *backfill* stays as long as one of its runs.

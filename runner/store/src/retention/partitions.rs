@@ -93,7 +93,7 @@ impl Store {
         )
     }
 
-    /// Creates the partitions of the next days, unless somebody has locked the tables for long.
+    /// Creates the partitions of the next days, unless another transaction keeps the tables locked for too long.
     ///
     /// Locking: an advisory lock (in the database's function), so that nodes do so one after another; then the tables,
     /// each waited for only for a moment.

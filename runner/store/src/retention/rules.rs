@@ -24,7 +24,7 @@ impl Day {
         Self(self.0.checked_add_days(Days::new(1)).unwrap_or(NaiveDate::MAX)).start()
     }
 
-    /// Whether it has been over for long enough that nobody creates its partitions again.
+    /// Whether the day ended so long ago that no node creates its partitions again.
     pub fn is_over(self, now: Time) -> bool {
         self.end() + OVER_AFTER <= now
     }

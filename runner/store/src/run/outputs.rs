@@ -216,7 +216,7 @@ mod tests {
         let places = |shown: &[(TaskKey, Place, i32)]| within_bounds(shown).len();
         assert_eq!(places(&[item(0, 4 * MIB), item(1, 4 * MIB), alone]), 3);
         assert_eq!(places(&[item(0, 4 * MIB), item(1, 4 * MIB + 1), alone]), 1);
-        // What was set for the task as a whole is no item.
+        // An override of the task as a whole belongs to no item.
         let whole = (key(1, None), Place::Override(0), MIB);
         assert_eq!(places(&[whole, item(0, 4 * MIB), item(1, 4 * MIB + 1)]), 1);
     }

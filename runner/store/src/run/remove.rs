@@ -3,10 +3,10 @@
 //!
 //! # Instants
 //!
-//! Groups that follow others ask for instants that may be older than all runs that are kept (the last instant of a yearly
-//! group). So before a run is removed, its success is written to *successes*. For each group, the newest instant stays in
-//! *run_instants*, and so do instants that the overlap skipped. A row whose run is gone keeps nobody from creating another
-//! run for its instant.
+//! Groups that follow others ask for instants that may be older than all runs that are kept (the last instant of a
+//! yearly group). So before a run is removed, its success is written to *successes*. For each group, the newest instant
+//! stays in *run_instants*, and so do instants that the overlap skipped. A row whose run is gone does not prevent
+//! another run for its instant.
 //!
 //! A run that people delete leaves the same rows if it succeeded, or never began. Otherwise its instant is forgotten
 //! ([`forget_instant`]): nobody can restart or override the run any more, and groups that follow its group would wait for
@@ -30,7 +30,8 @@ macro_rules! each_of_days {
     };
 }
 
-/// The others, in which rows outlive a day that is dropped. Of some only a part goes with the run: `t` is the row.
+/// The other tables, whose rows remain when a day is dropped. In some of them only a part of the rows is deleted with
+/// the run: the condition is about the row `t`.
 macro_rules! each_without_days {
     ($do:ident) => {
         $do!("overrides", "");
@@ -45,8 +46,8 @@ macro_rules! each_without_days {
     };
 }
 
-/// Removes ended runs, whose rows the transaction has locked, with all that belongs to them; answers the number of each one's
-/// state.
+/// Removes ended runs, whose rows the transaction has locked, with all of their data; returns the state of each run, as
+/// its number.
 pub(crate) async fn remove_runs(tx: &mut PgSession, ids: &[Uuid]) -> Result<Vec<i16>, StoreError> {
     if ids.is_empty() {
         return Ok(Vec::new());
@@ -80,8 +81,8 @@ pub(crate) async fn remove_runs(tx: &mut PgSession, ids: &[Uuid]) -> Result<Vec<
     Ok(states)
 }
 
-/// Removes up to `limit` rows of each table that runs with ids from `first` on, and before `behind`, have left: their day was
-/// dropped, and they are gone. Answers how many it were.
+/// Removes up to `limit` rows of each table that belong to runs with ids from `first` on, and before `behind`: their
+/// day was dropped, so the runs are gone. Returns how many rows were removed.
 pub(crate) async fn remove_left(pool: &Pool, (first, behind): (Uuid, Uuid), limit: i64) -> Result<u64, StoreError> {
     let mut gone = 0;
     macro_rules! remove {

@@ -1,4 +1,4 @@
-//! Since when a schedule has been as it is now: its instants count from there.
+//! Since when a schedule has been unchanged: its instants are counted from that time.
 
 use heddle_domain::Time;
 use heddle_domain::schedule::{Schedule, local};
@@ -8,8 +8,9 @@ use serde_json::Value;
 use super::zone_of;
 use crate::StoreError;
 
-/// Whether a schedule of `after` goes on as it was in `before`: it has the same text, which means the same in the zones of
-/// both. Disabling and enabling it does not start it anew: `sync` leaves out the disabled time.
+/// Whether a schedule of the spec `after` is unchanged since the spec `before`: its text is the same, and means the
+/// same in the time zones of both specs. Disabling and enabling it does not start it anew: `sync` leaves out the
+/// disabled time.
 pub(crate) fn is_unchanged(name: &str, before: &Value, after: &Value) -> bool {
     let rhythm = |spec: &Value| {
         let mut schedule = spec.get("schedules")?.get(name)?.clone();
@@ -38,7 +39,7 @@ pub(crate) fn is_unchanged(name: &str, before: &Value, after: &Value) -> bool {
     }
 }
 
-/// Since when a schedule has been as it is now; `None`: nothing is recorded about it.
+/// Since when a schedule has been unchanged; `None`: no such time is recorded.
 pub(super) fn anchor_of(revision: i64, anchors: &Value, name: &str) -> Result<Option<Time>, StoreError> {
     let Some(anchor) = anchors.get(name) else {
         return Ok(None);

@@ -20,7 +20,7 @@ pub struct KnownInstants {
     pub made: Vec<Time>,
 }
 
-/// Intervals and instants at which a group holds up nobody.
+/// Intervals and instants of a group for which no follower waits.
 #[derive(Clone, Debug, Default)]
 pub struct ExcusedTimes {
     /// When it was disabled.
@@ -83,8 +83,8 @@ impl Completion {
         .await?)
     }
 
-    /// When a group holds up nobody between `from` and `to`, both included: the intervals in which it was disabled (an
-    /// open one has no end), and the instants that its overlap skipped.
+    /// The times between `from` and `to`, both included, for which no follower of a group waits: the intervals in which
+    /// it was disabled (an open one has no end), and the instants that its overlap skipped.
     pub async fn excused_between(&mut self, group_id: i64, from: Time, to: Time) -> Result<ExcusedTimes, StoreError> {
         let rows = sqlx::query!(
             r#"SELECT since AS "at!", until, false AS "skipped!" FROM heddle.group_disabled

@@ -8,20 +8,20 @@
 //!
 //! Schedules that are not due are not read. A node takes the rows whose `next_fire_at` has passed, by the database's
 //! clock, in batches, skipping those that another node has locked ([`Completion::take_schedules`]).
-//! [`heddle_domain::schedule`] decides what they call for; the runs are inserted and the rows advanced
+//! [`heddle_domain::schedule`] decides which runs are due; the runs are inserted and the rows advanced
 //! ([`Completion::move_schedules`]) in that transaction. If the node dies before the commit, nothing has happened;
 //! after it, everything has. If two schedules have one instant, or a backfill was first, *run_instants* detects that.
 //!
 //! `after` has no instants of its own: when it has fired, it waits for the end of that run (`awaits`), and the
 //! transaction that ends the run makes it due again (`sql/finish_runs.sql`, `sql/complete_single_task.sql`).
 //!
-//! `cursor` only moves forward. So the scheduler does not need what *run_instants* says of earlier instants any more;
-//! [`crate::upstream`] says when these rows may be deleted.
+//! `cursor` only moves forward. So the scheduler does not need the rows of *run_instants* for earlier instants any
+//! more; [`crate::upstream`] says when these rows may be deleted.
 //!
 //! # Disabled time
 //!
 //! Disabling locks the rows: a node that is firing one of them commits first, and later ticks find nothing due.
-//! Enabling sets the cursor to the present, so that nothing of the disabled time is ever made up.
+//! Enabling sets the cursor to the present, so that runs of the disabled time are never created later.
 
 mod anchor;
 mod instants;
@@ -313,14 +313,14 @@ pub(crate) async fn remove(connection: &mut PgSession, group_id: i64) -> Result<
 }
 
 impl Store {
-    /// Makes schedules due that wait for a run that is not live any more, among `limit` that wait, in the order of the runs
-    /// from `from` on. Returns how many, and the run to go on with unless these were the last.
+    /// Makes schedules due that wait for a run that is not live any more, among `limit` that wait, in the order of the
+    /// runs from `from` on. Returns how many, and the run from which to continue unless these were the last.
     ///
     /// The end of a run does this itself (`counted` in `sql/finish_runs.sql`), except for a schedule that began to wait for
     /// the run while that statement was under way: it reads schedules as they were when it began. That can happen if the
     /// schedule's instant already had a run.
     ///
-    /// Locking: one schedule, and nothing besides. If it has begun to wait for another run meanwhile, it is left alone.
+    /// Locking: one schedule, and no other row. If it waits for another run by now, it is not changed.
     pub async fn free_schedules(&self, from: Uuid, limit: i64, now: Time) -> Result<(u64, Option<Uuid>), StoreError> {
         let waiting = sqlx::query!(
             // OFFSET keeps this a look-up for each schedule: as a join it may read all live runs.

@@ -12,22 +12,22 @@
 //!
 //! So no wake-up is lost: if a success and a creation concern the same follower, one of them gets the gate second, and
 //! sees what the other has written. *needs* has a row for each instant that a waiting run still lacks, found by (group,
-//! instant) when that succeeds: the cost of a success depends on which runs wait for it, not on how many runs wait.
+//! instant) when that succeeds. So the cost of a success depends on the runs that wait for it, not on all waiting runs.
 //!
-//! *successes* stores for which logical times a followed group has succeeded: a repeated success calls for nothing.
-//! Successes from before the group was followed are in *run_instants* and in the runs' history. A row is deleted when its
-//! run is reopened, also by an override of its state: then the success does not count any more.
+//! *successes* stores for which logical times a followed group has succeeded: a repeated success creates no runs.
+//! Successes from before the group was followed are in *run_instants* and in the runs' history. A row is deleted when
+//! its run is reopened, also by an override of its state: then the success does not count any more.
 //!
 //! # Retention
 //!
 //! What may be deleted with old runs, and what must stay:
 //!
-//! * A row of *run_instants* is deleted with its run, never before: it keeps the instant from getting a second run. When
-//!   the run is gone, the row keeps nobody from creating another one, and may be deleted at any time: no schedule returns
-//!   to an instant before its `cursor`, and a backfill is meant to create runs that are missing. Rows are deleted in
-//!   bounded batches, by run id (index `run_instants_run`). Ids are UUIDv7, so the rows of a dropped day are those below
-//!   the first id of the next day whose run is not in *runs_live*. A row that is `skipped` says that nobody needs to wait
-//!   for its instant; its run never began, and is as old as the row.
+//! * A row of *run_instants* is deleted with its run, never before: it keeps the instant from getting a second run.
+//!   When the run is gone, the row prevents no other run for its instant, and may be deleted at any time: no schedule
+//!   returns to an instant before its `cursor`, and a backfill is meant to create runs that are missing. Rows are
+//!   deleted in bounded batches, by run id (index `run_instants_run`). Ids are UUIDv7, so the rows of a dropped day are
+//!   those below the first id of the next day whose run is not in *runs_live*. A row that is `skipped` says that nobody
+//!   needs to wait for its instant; its run never began, and is as old as the row.
 //! * A row of *successes* **stays when its run is deleted**. It answers followers whose intervals are longer than the
 //!   upstream's runs are kept (a year of monthly runs), and keeps a repeated success from calling for runs. A row is small
 //!   (some 70 bytes with its two indexes), and there is one for each instant of a followed group. It may be deleted when
@@ -81,9 +81,9 @@ pub struct LeftEvent {
     pub group_id: i64,
     /// The instant that succeeded, or was skipped.
     pub logical_time: Time,
-    /// For a success that includes dependants: the run, its source, and whether a backfill caused it. A second check
-    /// of any other success would call for nothing: it is left as an instant that may call for runs, and followers that
-    /// have their run do not get another.
+    /// For a success that includes dependants: the run, its source, and whether a backfill caused it. For any other
+    /// success this is `None`: it is checked again as an instant for which followers may get runs, and a follower that
+    /// has its run does not get another.
     pub cascade: Option<(RunId, Uuid, bool)>,
 }
 
@@ -101,7 +101,7 @@ pub struct Success {
     pub cascades: Option<Urgency>,
 }
 
-/// What became of a success that was to be noted.
+/// The result of noting a success.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Noted {
     /// It is the first of its logical time.
@@ -200,8 +200,8 @@ impl Store {
 }
 
 impl Completion {
-    /// Takes events, oldest first, except these; each with its number. A backfill that has been cancelled calls for nothing
-    /// any more, neither by its own runs nor by those that they have called for.
+    /// Takes events, oldest first, except these; each with its number. Successes of a cancelled backfill create no runs
+    /// any more; neither do successes of the runs that it caused in dependants.
     ///
     /// Locking: the events, skipping those that another node is taking: nobody waits for them.
     pub async fn take_link_events(&mut self, passed_over: &[i64]) -> Result<Vec<(i64, LinkEvent)>, StoreError> {
@@ -345,10 +345,11 @@ impl Completion {
         Ok(())
     }
 
-    /// Notes successes, unless they have been undone; returns for each what became of it.
+    /// Notes successes, unless they have been undone; returns the result for each.
     ///
-    /// Locking: the rows of *runs_done*, in id order, until the end of the transaction. Whoever changes one of them next finds
-    /// its success noted, and deletes that; whoever changes one now is waited for. No such transaction waits for events or gates.
+    /// Locking: the rows of *runs_done*, in id order, until the end of the transaction. A transaction that changes one
+    /// of them later finds the note of its success, and deletes it. This waits for a transaction that is changing one
+    /// now, which never waits for events or gates.
     pub async fn note_successes(&mut self, successes: &[Success]) -> Result<Vec<Noted>, StoreError> {
         if successes.is_empty() {
             return Ok(Vec::new());
@@ -391,7 +392,7 @@ impl Completion {
     /// The same for runs without a row in *runs_done*: they have been reopened or deleted. A deleted run has succeeded.
     async fn note_missing(&mut self, missing: &[&Success]) -> Result<HashMap<Uuid, Noted>, StoreError> {
         let runs: Vec<Uuid> = missing.iter().map(|success| success.run.0).collect();
-        // Whoever reopened one, and was waited for, may have ended it again.
+        // A transaction that reopened one, and for which this has waited, may have ended it again.
         let undone: HashSet<Uuid> = sqlx::query_scalar!(
             r#"SELECT id AS "id!" FROM heddle.runs_live WHERE id = ANY ($1)
                UNION ALL SELECT id FROM heddle.runs_done WHERE id = ANY ($1) AND state <> 3"#,

@@ -1,4 +1,4 @@
-//! Creates the runs of a backfill for the instants that were found.
+//! Creates the runs of a backfill for the instants that `search.rs` has found.
 
 use std::collections::hash_map::Entry;
 use std::collections::{HashMap, HashSet};

@@ -135,7 +135,7 @@ impl Schedules {
                         came_to = RoundEnd::Busy;
                     }
                 }
-                // A backfill that cannot go on must not hold up the others.
+                // An error in one backfill must not delay the others.
                 Err(error) => {
                     tracing::warn!(error = %Chain(&error), backfill = %id, "cannot continue a backfill; trying again");
                 }

@@ -54,7 +54,7 @@ impl Source {
 /// Instants that are not free are always read again.
 #[derive(Debug)]
 pub(super) struct Ahead {
-    /// They follow directly after this position.
+    /// The instants that follow directly after this position.
     pub(super) position: Option<Time>,
     catching_up: bool,
     /// By [`NodeClock::elapsed`].
@@ -76,7 +76,7 @@ impl Ahead {
 }
 
 impl Schedules {
-    /// Its instants, computed from the revision for which it was created; cached while it is not ended.
+    /// Its instants, computed from the revision for which it was created; cached until it has ended.
     pub(super) async fn backfill_source(&self, row: &BackfillRow) -> Result<Arc<Source>, EngineError> {
         if let Some(source) = self.sources.get(&row.id) {
             return Ok(source);
@@ -146,7 +146,7 @@ pub(super) async fn search(
             (true, false) => (row.from_at, row.started_to, Order::Desc),
             (true, true) => (row.from_at, now, Order::Asc),
         };
-        // As many as there is room for; more and more if it turns out that most of them are skipped.
+        // It looks up as many instants as there is room for runs, and more with each step if most of them are skipped.
         let chunk = (room - found.make.len()).max(2 * looked_at).clamp(AHEAD_MIN, CHUNK_MAX);
         let instants: Vec<Time> = source.grid.after(moved.position, from, to, order).take(chunk).collect();
         if instants.is_empty() {

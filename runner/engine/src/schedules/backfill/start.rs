@@ -196,7 +196,7 @@ impl Schedules {
     /// Cancels the active runs of a cancelled backfill; when all of them have ended, the backfill ends.
     pub(super) async fn cancel_backfill(self: &Arc<Self>, id: Uuid) -> Result<(), EngineError> {
         let runs = self.node.store.live_runs_of_source(id, CANCELLED_MAX).await?;
-        // Those that have ended meanwhile are refused, which is fine.
+        // The cancel of a run that has ended meanwhile is refused, which is no error here.
         self.runs.control_all(&runs, &BulkAction::Cancel, "backfill").await?;
         if self.node.store.live_runs_of_source(id, 1).await?.is_empty() {
             self.node.store.end_cancelled_backfill(id, self.node.now()).await?;

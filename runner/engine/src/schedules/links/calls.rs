@@ -1,4 +1,4 @@
-//! The runs that a success calls for.
+//! The runs that have to be created after a success.
 //!
 //! A follower without schedules gets a run (trigger `upstream`) for the logical time if all of its upstreams have
 //! succeeded for it, if it is enabled, and if it has none yet. Upstreams that were disabled then, or whose overlap
@@ -22,7 +22,7 @@ use super::{Schedules, unless_unreadable};
 use crate::runs::submit::Layout;
 use crate::{EngineError, RunContext};
 
-/// How many runs one backfilled success calls for in one follower.
+/// How many runs of one follower are created after one backfilled success.
 const CASCADE_MAX: usize = 10_000;
 
 /// A follower that may be called for an instant, and by which event.
@@ -152,7 +152,7 @@ impl Schedules {
         succeeded.extend(completion.succeeded_at(&pairs).await?);
         let unnoted: Vec<(i64, Time)> = pairs.into_iter().filter(|pair| !succeeded.contains(pair)).collect();
         succeeded.extend(completion.succeeded_unnoted(&unnoted).await?);
-        // The follower gets no run for that instant either, and must not hold up its own followers.
+        // The follower gets no run for that instant either, and its own followers must not wait for that run.
         let mut passed_on = Vec::new();
         for call in calls {
             let Calling { follower, at, .. } = call;

@@ -67,7 +67,8 @@ impl Left {
     }
 }
 
-/// Whether something in the database is unreadable here: it concerns only those that need it.
+/// Whether the error is that this node cannot read something in the database. Such an error concerns only the groups
+/// that need it.
 fn is_unreadable(error: &EngineError) -> bool {
     matches!(
         error,
@@ -143,7 +144,7 @@ impl Schedules {
                 return Ok(());
             }
             if !self.work_events(completion, events).await? {
-                // The events that are left are not checked again at once, however many they are.
+                // Events that were left for later are not checked again at once, however many there are.
                 return Ok(());
             }
         }
@@ -216,7 +217,7 @@ impl Schedules {
         gates.extend(&concerned);
         gates.extend(followers.iter().map(|follower| follower.group_id));
         completion.hold_gates(&gates.into_iter().collect::<Vec<_>>()).await?;
-        // From here on, every statement sees what earlier holders of these gates have written.
+        // From here on, every statement sees the rows that earlier holders of these gates have written.
         let noted = completion.note_successes(&successes).await?;
         let successes: Vec<(i64, &Success, bool)> = (numbers.iter().zip(&successes).zip(noted))
             .filter(|(_, noted)| *noted != Noted::Undone)

@@ -144,7 +144,7 @@ fn shown(at: Time) -> String {
     at.to_rfc3339_opts(chrono::SecondsFormat::Micros, true)
 }
 
-/// The last instant at or before `at` at which a group must have succeeded; `None`: there is none.
+/// The last instant at or before `at` for which a group must have succeeded; `None`: there is none.
 async fn latest(
     completion: &mut Completion,
     family: &Family,
@@ -199,7 +199,8 @@ async fn latest(
     let succeeded = completion.succeeded_at(&pairs).await?;
     let counts = match call(completion, family, above, &succeeded, common).await? {
         Call::Waits | Call::LeftOut => true,
-        // It is called for and there is no run: it was disabled, it did not follow them yet, or the run will never come.
+        // Its upstreams have succeeded, and there is no run: it was disabled, it did not follow them yet, or the run
+        // will never be created.
         Call::Starts => was_disabled(completion, group, common).await?,
     };
     Ok(if counts { Some(common) } else { made })
@@ -280,9 +281,9 @@ async fn excused(
 pub(super) enum Call {
     /// It has to wait for a group.
     Waits,
-    /// One of the groups above it has succeeded; all others have too, or hold up nobody.
+    /// One of its upstream groups has succeeded. All others have succeeded too, or no follower waits for them.
     Starts,
-    /// All of the groups above it skipped it.
+    /// All of its upstream groups skipped it.
     LeftOut,
 }
 
@@ -362,7 +363,7 @@ pub(super) async fn next_instant(
         if nexts.is_empty() {
             return Ok(Some(last));
         }
-        // They have no instant in common before the last of these.
+        // Before the last of these, the upstream groups have no instant in common.
         after = last - MICRO;
     }
     Ok(own)

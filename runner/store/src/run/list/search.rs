@@ -42,7 +42,7 @@ const READ_OF_DAY: [i64; 2] = [4_000, 16_000];
 /// The first step reads this many runs for each wanted one; each later step reads four times as many.
 const READ_PER_HIT: i64 = 4;
 
-/// The columns that tell whether a run matches.
+/// The columns by which a run is matched.
 const COLUMNS: &str = "l.id, l.revision_id, l.resolution_id, l.group_id, l.trigger, l.labels, l.logical_time";
 
 /// The result of a search.
@@ -127,8 +127,8 @@ pub(super) async fn search(
     Ok(Found { runs, stopped: None })
 }
 
-/// Of the newest `at_once` runs of a span, those that match as far as their rows tell, newest first; how many there
-/// were, and the oldest.
+/// Of the newest `at_once` runs of a span, those whose rows match the filter, newest first; how many runs were read,
+/// and the oldest of them.
 async fn newest_of(
     session: &mut PgSession,
     sought: &Sought<'_>,
@@ -162,8 +162,8 @@ async fn newest_of(
     Ok((hits, summary.try_get(1)?, summary.try_get(0)?))
 }
 
-/// All runs before this one that match as far as their rows tell, newest first, by the index of labels; `None`: more
-/// than [`LABELLED_MAX`] runs have the labels, whatever the other conditions.
+/// All runs before this one whose rows match the filter, newest first, by the index of labels; `None`: more than
+/// [`LABELLED_MAX`] runs have the labels, whatever the other conditions.
 ///
 /// The session keeps the plan: making one for all days costs more than the search itself. The statement leaves the
 /// planner no other index: the other conditions are checked outside of it.

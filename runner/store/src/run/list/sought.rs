@@ -22,7 +22,7 @@ const USERS_MAX: i64 = 1_000;
 /// How many of them are enough to see that they belong to many groups.
 const USERS_FIRST: i64 = 200;
 
-/// By so much may the clock that dated a revision or a backfill be ahead of one that made runs of it.
+/// How far the clock that dated a revision or a backfill may be ahead of the clocks that dated its runs.
 pub(super) const CLOCKS_DIFFER: TimeDelta = TimeDelta::hours(1);
 
 /// A filter with what its names mean.

@@ -38,7 +38,7 @@ pub struct LockedRun {
 pub struct Locked {
     /// The runs that are live.
     pub runs: HashMap<RunId, LockedRun>,
-    /// Attempts that were the caller's to end, with the time at which they began. The caller must not end any others.
+    /// The attempts that the caller may end, with the time at which they began. It must not end any others.
     pub owned: HashMap<(RunId, AttemptKey), Time>,
     /// The workers that had claimed attempts, for those that were claimed.
     pub workers: HashMap<(RunId, AttemptKey), String>,
@@ -107,8 +107,8 @@ impl Store {
         Ok(Completion { tx, lease, clock, now })
     }
 
-    /// Ends runs of one task run, under this node's lease; returns which were its to end, and whether a run succeeded
-    /// whose group others follow. `lines` are their log lines.
+    /// Ends runs of one task run, under this node's lease; returns which of them it has ended, and whether a run
+    /// succeeded whose group others follow. `lines` are their log lines.
     pub async fn complete_single_task(
         &self,
         rows: &[&SingleTaskEnd],
@@ -215,8 +215,8 @@ impl Completion {
         self.now
     }
 
-    /// Locks were obtained: reads the time again, which is never before `begun`. (Other nodes, or the database, may
-    /// have dated these; nothing ends before it began.)
+    /// To be called after waiting for locks: reads the time again, which is never before `begun`. (Other nodes, or the
+    /// database, may have dated these; an end must not be before its begin.)
     pub(super) fn dated(&mut self, begun: impl IntoIterator<Item = Time>) {
         self.now = begun.into_iter().fold(self.now.max(self.clock.now()), Time::max);
     }

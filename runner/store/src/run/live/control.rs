@@ -1,4 +1,4 @@
-//! Controls of runs, as far as the tables are concerned.
+//! The statements for controls of runs.
 
 use heddle_domain::Time;
 use heddle_domain::id::RunId;
@@ -344,7 +344,7 @@ impl Store {
         Ok(ids.into_iter().map(RunId).collect())
     }
 
-    /// Which of these attempts are still this node's; the others have to be stopped.
+    /// The attempts that the database has under this lease. A node must stop all others.
     pub async fn held(&self, lease: i64) -> Result<Vec<(RunId, AttemptKey)>, StoreError> {
         let rows = sqlx::query!(
             "SELECT run, task, item, attempt FROM heddle.running WHERE lease = $1",

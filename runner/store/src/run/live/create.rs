@@ -213,7 +213,7 @@ async fn insert_runs(
     Ok(fit)
 }
 
-/// Writes notices for runs that begin at once, if somebody wants to be told.
+/// Writes notices for runs that begin at once, if a rule asks for them.
 async fn tell_started(connection: &mut PgSession, runs: &[&NewRun], now: Time) -> Result<(), StoreError> {
     let notices: Vec<NewNotices> = runs
         .iter()

@@ -34,7 +34,8 @@ pub enum Effect {
 }
 
 impl Completion {
-    /// Applies the effects of a script. `false`: a compare-and-set was lost, and none of the effects is applied.
+    /// Applies the effects of a script. `false`: the value of a compare-and-set has changed, and none of the effects is
+    /// applied.
     pub async fn apply_effects(
         &mut self,
         run: RunId,

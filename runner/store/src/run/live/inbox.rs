@@ -95,7 +95,7 @@ pub struct Gate {
 #[derive(Clone, Copy, Debug)]
 pub struct AtGate {
     pub run: RunId,
-    /// It was reopened after its end: it has been decided about before.
+    /// It was reopened after its end: the overlap was applied to it before.
     pub reopened: bool,
 }
 
@@ -160,8 +160,8 @@ impl Completion {
         Ok(rows.into_iter().map(RunId).collect())
     }
 
-    /// Completes runs that were submitted in SQL, and that are locked, with what only the engine knows, and sets the timers
-    /// of their deadlines. Runs that are complete already stay as they are: those that pin their scripts.
+    /// Adds the values that only the engine knows to locked runs that were submitted in SQL, and sets the timers of
+    /// their deadlines. Runs with pinned scripts are complete already, and are not changed.
     pub async fn complete_starts(&mut self, starts: &[SqlStart]) -> Result<(), StoreError> {
         if starts.is_empty() {
             return Ok(());
@@ -232,7 +232,7 @@ impl Completion {
     /// The runs that wait at the gates of groups that this transaction holds, highest priority and then oldest logical
     /// time first, and the active runs behind these gates (runs that were paused while they waited are in neither
     /// list); of the waiting runs up to `limit` per group. Gates without waiting runs are left out. These statements
-    /// come after the gates' locks, so that they see what the last holders did.
+    /// come after the gates' locks, so that they see the changes of the last holders.
     pub async fn gates(&mut self, groups: &[i64], limit: i64) -> Result<Vec<Gate>, StoreError> {
         if groups.is_empty() {
             return Ok(Vec::new());
@@ -281,7 +281,7 @@ impl Completion {
                 });
             }
         }
-        // If nobody waits, it does not matter what is active.
+        // If no run waits, it does not matter which runs are active.
         gates.retain(|_, gate| !gate.waiting.is_empty());
         let asked: Vec<i64> = gates.keys().copied().collect();
         let active = sqlx::query!(
@@ -305,9 +305,9 @@ impl Completion {
         Ok(gates.into_values().collect())
     }
 
-    /// Of these groups, whose gates this transaction holds: those behind whose gates nothing waits for its turn (paused
-    /// runs count here) and nothing is active. The statement comes after the gates' locks, as those of [`Self::gates`].
-    /// Each group is looked up by itself (`OFFSET 0`): a join would read all that wait and all that live.
+    /// Of these groups, whose gates this transaction holds: those without a run that waits for its turn (paused runs
+    /// count here) and without an active run. The statement comes after the gates' locks, as those of [`Self::gates`].
+    /// Each group is looked up by itself (`OFFSET 0`): a join would read all waiting and all live runs.
     pub async fn vacant_gates(&mut self, groups: &[i64]) -> Result<Vec<i64>, StoreError> {
         if groups.is_empty() {
             return Ok(Vec::new());

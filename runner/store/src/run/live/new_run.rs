@@ -1,4 +1,4 @@
-//! A run to be created, and what came of it.
+//! A run to be created, and the result.
 
 use heddle_domain::Time;
 use heddle_domain::id::RunId;
@@ -45,7 +45,7 @@ pub struct NewRun {
     pub follows: bool,
     /// Its group may have only this run for its logical time.
     pub instant: bool,
-    /// Somebody wants to be told that it has started.
+    /// A rule asks for a notification that it has started.
     pub announces_start: bool,
     /// The audit entry, if people create it otherwise than by a submission.
     pub audited: Option<Audited>,

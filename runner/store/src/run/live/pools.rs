@@ -3,8 +3,8 @@
 //! # The story
 //!
 //! There are no counters of slots: a counter would stay wrong for ever after a node dies between its two changes. The
-//! rows that make an attempt ready or running also say who holds slots, and every way of ending an attempt deletes
-//! them.
+//! rows that make an attempt ready or running also say which attempts hold slots, and every way of ending an attempt
+//! deletes them.
 //!
 //! A task run that needs slots does not become *ready*; it goes to *ready_pooled*. Whenever an attempt of a run with
 //! pools changes, and periodically, a node *admits*: it locks the pools' rows, deletes the *pool_holds* whose attempt

@@ -47,13 +47,13 @@ pub struct QueueRow {
     pub ready_at: Option<Time>,
 }
 
-/// What a worker shows to prove that a claim is its own.
+/// The token by which a worker proves that a claim belongs to it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ClaimKey {
     pub id: Uuid,
     pub run: RunId,
     pub at: AttemptKey,
-    /// The fence: whoever ends the claim must name it.
+    /// The lease of the claim, which every end of the claim must name.
     pub lease: i64,
 }
 

@@ -16,7 +16,7 @@ use crate::{Store, StoreError};
 pub struct ClaimReport {
     /// 0 to 1; `None` keeps the last value.
     pub progress: Option<f64>,
-    /// In words; `None` keeps the last value.
+    /// A text; `None` keeps the last value.
     pub note: Option<String>,
     /// For the log, in order.
     pub lines: Vec<ReportLine>,

@@ -33,7 +33,7 @@ pub struct RunWrite {
     pub error: Option<String>,
     /// If it never began: why.
     pub skipped: Option<Skip>,
-    /// Whether it had ended in the same state before, and has done nothing since: the feed has told its end.
+    /// Whether it had ended in the same state before, and has done nothing since: its end is in the feed already.
     pub told: bool,
     /// Whether its end may let other runs of its group begin.
     pub gated: bool,

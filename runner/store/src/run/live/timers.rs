@@ -183,7 +183,7 @@ impl Completion {
     }
 
     /// Those of these locked runs that have a deadline. A run that ended and was reopened while the caller held its
-    /// deadline's timer has none any more: whoever reopened it knows that the deadline has passed.
+    /// deadline's timer has none any more: the deadline has passed, and the operator who reopened the run knows that.
     pub async fn with_deadline(&mut self, runs: &[RunId]) -> Result<HashSet<RunId>, StoreError> {
         let ids: Vec<Uuid> = runs.iter().map(|run| run.0).collect();
         Ok(sqlx::query_scalar!(

@@ -25,7 +25,7 @@ pub struct Unclaimed {
     pub at: AttemptKey,
     /// When it became ready.
     pub since: Time,
-    /// A node only passes it on, to workers or to an audience; this does not count as claimed.
+    /// A node holds it only to give it to workers or to an audience; this does not count as claimed.
     pub handed_on: bool,
 }
 
@@ -47,9 +47,9 @@ macro_rules! taken {
 impl Completion {
     /// Locks the runs of these attempts, and takes those that still wait.
     ///
-    /// Each statement waits for whoever moves a row of its table, and the next one sees where that has put it: an
-    /// admission moves rows from *ready_pooled* to *ready*, a claim from *ready* to *running*. What a node passes on,
-    /// it moves under the run's lock.
+    /// Each statement waits for transactions that move rows of its table, and the next statement sees the rows at their
+    /// new place: an admission moves rows from *ready_pooled* to *ready*, a claim from *ready* to *running*. What a
+    /// node passes on, it moves under the run's lock.
     pub async fn take_unclaimed(&mut self, late: &[Unclaimed]) -> Result<Locked, StoreError> {
         let ids = column(late, |one| one.run);
         let mut locked = Locked {
@@ -96,7 +96,8 @@ impl Completion {
         Ok(locked)
     }
 
-    /// Takes those that a node only passes on; that node finds that they are not its own any more.
+    /// Takes attempts that a node would only give to workers or to an audience; that node finds that they do not belong
+    /// to it any more.
     async fn take_handed_on(&mut self, late: &[Unclaimed]) -> Result<Vec<(RunId, AttemptKey)>, StoreError> {
         let late: Vec<&Unclaimed> = late.iter().filter(|one| one.handed_on).collect();
         if late.is_empty() {

@@ -17,7 +17,7 @@ use crate::notice::NewNotices;
 /// The result of writing.
 #[derive(Clone, Debug, Default)]
 pub struct Written {
-    /// Attempts that were stopped; their nodes must be told.
+    /// Attempts that were stopped; their nodes must be notified.
     pub interrupted: Vec<Interrupted>,
     /// Whether this node got the rows that were meant for it.
     pub handed: bool,
@@ -58,8 +58,8 @@ impl Completion {
             let ids: Vec<Uuid> = going.iter().map(|write| write.run.0).collect();
             let states: Vec<i16> = going.iter().map(|write| write.state.number()).collect();
             let progress: Vec<Vec<u8>> = going.iter().map(|write| write.progress.clone()).collect();
-            // A waiting run, paused or not, keeps what it waits for, and has not begun yet, or not begun again. Nor does a
-            // run begin that is paused.
+            // A waiting or paused run keeps its `waiting_for`, and neither `started_at` nor `reopened_at` is set: it
+            // does not begin now.
             sqlx::query!(
                 "WITH moved AS (
                      UPDATE heddle.runs_live l
