@@ -1,4 +1,4 @@
-//! Backfills: what may be asked for, which instants that means, and what becomes of an instant that has a run.
+//! Backfills: what may be asked for, which instants that means, and what happens with an instant that has a run.
 //!
 //! All is computed from the spec, the calendar and the present instant, so a node that takes a backfill over continues
 //! exactly where the last one stopped: it only needs the last decided instant.
@@ -24,7 +24,7 @@ pub const ACTIVE_MAX: u32 = 10_000;
 /// How much lower a backfill's priority is than that of its group's other runs, by default.
 pub const PRIORITY_BELOW: i16 = 10;
 
-/// Where a run's priority ends.
+/// The bounds of a run's priority.
 const PRIORITY_MAX: i16 = 1_000;
 
 /// Where the priority of a run comes from.
@@ -251,7 +251,7 @@ impl Grid {
         }
     }
 
-    /// Whether [`Grid::count`] tells the number itself where it is too many, not only one that it is at least.
+    /// Whether [`Grid::count`] returns the exact number even if it is too large, and not only a lower bound.
     fn counts_exactly(&self) -> bool {
         match self {
             Self::Calendar(calendar) => calendar.schedules_with_grid() == 1,
@@ -286,7 +286,7 @@ pub struct Checked {
 }
 
 impl Checked {
-    /// Itself, unless it means more instants than a backfill may have.
+    /// Returns itself, unless it has more instants than a backfill may have.
     fn bounded(self, now: Time) -> Result<Self, Faults> {
         let Err(count) = self.grid.count(self.from, self.to.unwrap_or(now)) else {
             return Ok(self);
@@ -380,7 +380,7 @@ impl BackfillSpec {
 pub struct Existing<R> {
     pub run: R,
     pub state: RunState,
-    /// Whether it was there before the backfill was.
+    /// Whether it is older than the backfill.
     pub earlier: bool,
 }
 

@@ -9,9 +9,9 @@
 //!
 //! If nothing was installed (tests of this crate, small tools), the work is done in this process.
 //!
-//! If work was stopped, its input was too expensive. If nobody could do it, that says nothing about the input: a caller
-//! that acts on the result for a schema or a template asks within [`or_trouble`], and tries again when it was our own
-//! trouble.
+//! If work was stopped, its input was too expensive. If the work could not be done, the input may still be good. So a
+//! caller that acts on the result for a schema or a template calls within [`or_trouble`], and tries again after an
+//! error of Heddle.
 //!
 //! Why not a WebAssembly module in the sandbox: it would be a second build of the validator and of all else that is to
 //! run there, take minutes of each clean build, and compile code twice with different features. The child needs nothing
@@ -61,40 +61,41 @@ pub(crate) enum Answer {
     Asked(Vec<String>),
     Read(Result<Plain, StrictError>),
     Rendered(Result<Plain, String>),
-    /// The work was not understood: another build's.
+    /// The work cannot be read: another build has written it.
     Unread(String),
 }
 
 /// Why there is no result.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Stopped {
-    /// It used up its processor time.
+    /// It exceeded its processor time.
     #[error("it needs more than the limit of {0} ms of processor time")]
     Time(u64),
-    /// It used up its memory, or the stack.
+    /// It exceeded its memory, or the stack.
     #[error("it needs more than the limit of {0} MiB of memory, or it is nested too deeply")]
     Memory(u64),
-    /// No answer could be computed, for a reason of ours.
+    /// No answer could be computed, because of an error of Heddle.
     #[error("this node cannot do it at the moment ({0}); try again")]
     Trouble(String),
 }
 
 /// Does work that may have to be stopped.
 pub trait Bounds: Send + Sync {
-    /// Has [`answer`] called with `work`, and ends it when it takes too much. `key` is the same for works that
-    /// presumably end the same way: what was ended several times need not be begun again. `owner` is the same for works
-    /// that have to wait for one another, lest who has many make others wait.
+    /// Lets a process call [`answer`] with `work`, and ends it when it takes too much. Works with the same `key`
+    /// probably end in the same way: a work that was ended several times need not be started again. Works with the same
+    /// `owner` wait for each other, so that an owner of many works does not delay other owners.
     fn compute(&self, work: Vec<u8>, key: u64, owner: u64) -> Result<Vec<u8>, Stopped>;
 }
 
 static BOUNDS: OnceLock<Box<dyn Bounds>> = OnceLock::new();
 
-/// Says where such work is done from now on, in this process. Only the first call has an effect.
+/// Sets where this process does such work from now on. Only the first call has an effect.
 pub fn install(bounds: Box<dyn Bounds>) {
     let _ = BOUNDS.set(bounds);
 }
 
-/// Computes the work given to [`Bounds::compute`]. `begun` is called once, after the part for which the key stands.
+/// Does the work that was given to [`Bounds::compute`]. `begun` is called once, after the part of the work that the key
+/// identifies.
 pub fn answer(work: &[u8], begun: &mut dyn FnMut()) -> Vec<u8> {
     let answer = match postcard::from_bytes(work) {
         Ok(work) => done(work, begun),
@@ -129,7 +130,7 @@ pub(crate) fn key_of(text: &[u8]) -> u64 {
 }
 
 thread_local! {
-    /// The last trouble of our own that works on this thread met, for [`or_trouble`].
+    /// The last error of Heddle in work on this thread, for [`or_trouble`].
     static TROUBLE: RefCell<Option<Stopped>> = const { RefCell::new(None) };
 }
 
@@ -220,7 +221,7 @@ mod tests {
         assert_eq!(or_trouble(check), Err(trouble.clone()));
         assert_eq!(or_trouble(written), Err(trouble.clone()));
         assert_eq!(or_trouble(|| Schema::compile(&heavy).is_err()), Err(trouble.clone()));
-        // Trouble within an inner call belongs to the inner call, and is reported once.
+        // An error within an inner call belongs to the inner call, and is reported only there.
         assert_eq!(or_trouble(|| or_trouble(check)), Ok(Err(trouble)));
         assert_eq!(or_trouble(|| 2), Ok(2));
         NOBODY.set(false);

@@ -1,4 +1,4 @@
-//! How errors are logged: with all that caused them, once.
+//! How errors are logged: with all of their causes, each once.
 
 use std::error::Error;
 use std::fmt;

@@ -1,4 +1,4 @@
-//! Executors: what does the work of a task, each with its own part of the task's spec.
+//! Executors: how the work of a task is done, each with its own part of the task's spec.
 //!
 //! A new executor begins here: its variant, the field of [`TaskSpec`] that names it, its bounds, its templates. An attempt of
 //! it is prepared in the engine (`runner/engine/src/attempts/prepare.rs`).

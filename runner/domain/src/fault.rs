@@ -40,7 +40,7 @@ impl fmt::Display for Fault {
     }
 }
 
-/// Words of which one is meant, as an error says them: `` `a`, `b` or `c` ``.
+/// Alternatives, as an error lists them: `` `a`, `b` or `c` ``.
 pub fn one_of(words: &[&str]) -> String {
     let quoted: Vec<String> = words.iter().map(|word| format!("`{word}`")).collect();
     match quoted.split_last() {
@@ -49,7 +49,8 @@ pub fn one_of(words: &[&str]) -> String {
     }
 }
 
-/// One or more things wrong with an input; bounded by [`Faults::MAX`], since a hostile input may have a million.
+/// One or more errors of an input. Their number is bounded by [`Faults::MAX`], because a hostile input may have a
+/// million.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct Faults(pub Vec<Fault>);
@@ -58,7 +59,7 @@ impl Faults {
     /// How many are kept.
     pub const MAX: usize = 100;
 
-    /// Adds one, unless there are enough.
+    /// Adds a fault, unless the maximum is reached.
     pub fn push(&mut self, fault: Fault) {
         if self.0.len() < Self::MAX {
             self.0.push(fault);

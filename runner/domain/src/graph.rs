@@ -1,4 +1,5 @@
-//! The graph of a group's tasks, and the graph between groups: cycles named, and an order to work in.
+//! The graph of a group's tasks, and the graph between groups: cycles, with the names along them, and an order of the
+//! nodes.
 //!
 //! Wraps petgraph; none of its types leave this file.
 

@@ -1,4 +1,4 @@
-//! Scheduled messages: where they are kept, what they are called, and how a line becomes one.
+//! Scheduled messages: where they are kept, how their ids are made, and how a line becomes a message.
 //!
 //! A message is addressed by (day, bucket, id), and its id contains the first two, so that a message is found by its id
 //! without a search.
@@ -68,7 +68,7 @@ pub fn address_of(id: Uuid) -> Option<(NaiveDate, i16)> {
     (i64::from(bucket) < BUCKETS).then_some((day, bucket))
 }
 
-/// The bucket that a message's id tells.
+/// The bucket in a message's id.
 pub fn bucket_in(id: Uuid) -> i16 {
     (id.as_u128() >> 48 & 0x3fff) as i16
 }
@@ -118,8 +118,8 @@ const DUE: &str = "/due";
 const PAYLOAD: &str = "/payload";
 const KEY: &str = "/key";
 
-/// Reads a message from a JSON text; an error says in words what is wrong with it, and has the pointer of the field. The
-/// words name the field too: the answer to many messages contains only them.
+/// Reads a message from a JSON text; an error has a text and the pointer of the field. The text names the field too,
+/// because the answer for many messages contains only the texts.
 pub fn read<'a>(topic: &Topic, text: &'a str, now: Time) -> Result<Incoming<'a>, Fault> {
     // A derived reader would also accept an array of the fields' values.
     if !text.trim_start().starts_with('{') {
@@ -294,8 +294,8 @@ fn words_of(error: &serde_json::Error) -> String {
     words
 }
 
-/// The error of a line. An error of `serde_json` names the field only in its words. A text that is not JSON at all is a line
-/// of a stream, whose number the caller tells.
+/// The error of a line. An error of `serde_json` names the field only in its text. A line that is not JSON at all has
+/// no pointer; the caller adds the number of the line.
 fn unfit(error: &serde_json::Error) -> Fault {
     let detail = match error.is_data() {
         true => words_of(error),

@@ -1,19 +1,19 @@
-//! Who is told what: rules, channels, messages, and the limits that keep a storm of failures from becoming a storm of
+//! Notifications: rules, channels, messages, and the limits that keep a storm of failures from becoming a storm of
 //! mails.
 //!
 //! # From an event to a message
 //!
-//! 1. A run changes. [`rules::notices`] says of which changes somebody wants to be told. Most groups have no rules, and
-//!    [`rules::Subscriptions`] tells that without a further check. A [`rules::Notice`] only names the change; it is
+//! 1. A run changes. [`rules::notices`] finds the changes for which there are rules. Most groups have no rules;
+//!    [`rules::Subscriptions`] detects that without a further check. A [`rules::Notice`] only names the change; it is
 //!    written in the same transaction.
 //! 2. Later, outside of that transaction, a notice is turned into notifications: [`rules::targets`] merges the
-//!    recipients of the group's rule and the tasks', so that each address is told once of one event, and [`storm`]
-//!    decides for each channel whether this is told alone or in the next digest.
+//!    recipients of the group's rule and the tasks', so that each address gets one notification of an event, and
+//!    [`storm`] decides for each channel whether it is sent by itself or in the next digest.
 //! 3. The facts are a [`message::Facts`]; [`message`], or a channel's own templates, make subject and text of them.
 //!
 //! # Invariants
 //!
-//! * Nothing here knows how a message travels; nothing of a channel that is secret gets into facts or messages.
+//! * Nothing here depends on how a message is sent. No secret part of a channel gets into facts or messages.
 //! * A subject is one line, a text has at most [`message::TEXT_MAX_BYTES`].
 //! * A digest counts all its events, however many of them it lists.
 
@@ -53,7 +53,7 @@ impl Event {
         Self::Test,
     ];
 
-    /// The word in the API and in the database.
+    /// The name in the API and in the database.
     pub fn as_str(self) -> &'static str {
         match self {
             Self::Rule(NotifyEvent::Started) => "started",
@@ -71,7 +71,7 @@ impl Event {
         }
     }
 
-    /// The event of a word.
+    /// The event with this name.
     pub fn from_word(word: &str) -> Option<Self> {
         Self::ALL.into_iter().find(|event| event.as_str() == word)
     }
@@ -79,12 +79,13 @@ impl Event {
 
 /// How long to wait after the *n*th failed try, in seconds; after the last there is none.
 ///
-/// Dense at first, for problems that pass soon, then spread over a day: as the Standard Webhooks specification
-/// recommends.
+/// The first pauses are short, for problems that pass soon; the later ones spread over a day, as the Standard Webhooks
+/// specification recommends.
 const RETRY_AFTER_SECONDS: [u64; 11] = [2, 5, 15, 60, 300, 900, 3_600, 7_200, 14_400, 21_600, 28_800];
 
 /// How long to wait before a message is tried again that has been tried `attempts` times (from 1), by up to a fifth
-/// longer as `bits` have it, so that what failed together does not come back together; `None`: no more.
+/// longer (random, from `bits`), so that messages that failed together are not tried together again. `None`: no more
+/// tries.
 pub fn retry_after(attempts: u32, bits: u128) -> Option<std::time::Duration> {
     let seconds = *RETRY_AFTER_SECONDS.get(attempts.checked_sub(1)? as usize)?;
     let millis = seconds * 1_000;

@@ -102,8 +102,8 @@ pub fn visible(layers: Layers<'_>, scope: &Scope, templates: &Templates) -> Resu
     Ok(merged)
 }
 
-/// The params that a task is given. `visible` is what [`visible`] made of the same layers. A fault's pointer leads into
-/// them.
+/// The params that a task gets. `visible` is the result of [`visible`] for the same layers. A fault's pointer leads
+/// into them.
 pub fn effective(
     layers: Layers<'_>,
     visible: Map<String, Value>,

@@ -1,4 +1,4 @@
-//! A revision made ready to run: tasks by number, with edges both ways. Immutable, cached by nodes.
+//! A revision prepared for runs: tasks by number, with edges in both directions. Immutable, cached by nodes.
 
 use std::collections::{BTreeSet, HashMap};
 
@@ -18,7 +18,8 @@ pub const TASKS_MAX: usize = 10_000;
 /// How many items a mapped task may have.
 pub const ITEMS_MAX: u32 = 10_000;
 
-/// How many lines a log of so many bytes may have. Bytes count the text alone, so this is what ends a flood of empty lines.
+/// How many lines a log of so many bytes may have. Bytes are counted only for the text, so this bounds the number of
+/// empty lines.
 pub const fn log_lines_max(bytes_max: u64) -> u64 {
     const LEAST: u64 = 65_536;
     const BYTES_OF_LINE: u64 = 16;
@@ -33,7 +34,7 @@ pub const LOST_MAX_DEFAULT: u32 = 5;
 #[derive(Clone, Debug)]
 pub struct PlanTask {
     pub name: Name,
-    /// What does its work, with what the spec says of it.
+    /// The executor, with its part of the spec.
     pub executor: Executor,
     /// Tasks it waits for.
     pub depends_on: Vec<TaskIndex>,
@@ -51,7 +52,7 @@ pub struct PlanTask {
     pub fail_fast: bool,
     /// How failed attempts are tried again; none: not.
     pub retry: Option<Policy>,
-    /// Lost attempts that are made up for.
+    /// How many lost attempts are repeated.
     pub lost_max: u32,
     /// How long an attempt may take.
     pub timeout: Option<std::time::Duration>,
@@ -59,7 +60,7 @@ pub struct PlanTask {
     pub spec: TaskSpec,
 }
 
-/// What runs of a revision go by.
+/// The plan of the runs of a revision.
 #[derive(Clone, Debug)]
 pub struct Plan {
     /// The tasks, in the order of their names.
@@ -77,7 +78,7 @@ pub struct Plan {
 }
 
 impl Plan {
-    /// Compiles a spec that has been validated; what it refuses nevertheless (a spec of another version) it names.
+    /// Compiles a spec that has been validated. An error names what cannot be compiled (in a spec of another version).
     pub fn compile(spec: GroupSpec) -> Result<Self, Faults> {
         let mut faults = Faults::default();
         if spec.tasks.is_empty() || spec.tasks.len() > TASKS_MAX {
@@ -224,7 +225,7 @@ impl Plan {
         order
     }
 
-    /// The constant number of items of a mapped task, where the spec tells it.
+    /// The number of items of a mapped task, if it is a constant in the spec.
     pub fn constant_items(task: &PlanTask) -> Option<u32> {
         match (&task.spec.for_each, &task.spec.shards) {
             (Some(ForEach::Items(items)), _) => Some(items.len() as u32),

@@ -1,4 +1,4 @@
-//! Pools: who of those that wait for slots gets them.
+//! Pools: which of the waiting task runs get free slots.
 
 use std::collections::{BTreeMap, BTreeSet};
 

@@ -1,8 +1,8 @@
 //! When a failed attempt is tried again.
 //!
 //! A [`Policy`] is compiled from what people write ([`RetrySpec`]); a [`RetryState`] is what a task run remembers
-//! between attempts; [`next`] is the decision. `n` retries are `n + 1` attempts. Attempts lost with their nodes are no
-//! business of this module: they use up no retry.
+//! between attempts; [`next`] is the decision. `n` retries are `n + 1` attempts. Attempts that are lost with their
+//! nodes do not count as retries, and are not handled here.
 
 use chrono::{Datelike, NaiveDate, NaiveTime};
 use chrono_tz::Tz;
@@ -70,7 +70,7 @@ pub struct RetryState {
     pub day: Option<i32>,
     /// `daily`: which day of retries it is, from 1.
     pub days: u32,
-    /// `daily`: retries used up on that day.
+    /// `daily`: how many retries that day has had.
     pub today: u32,
 }
 

@@ -90,7 +90,7 @@ fn cannot_be_used(whose: &str, why: &Fault) -> String {
     format!("the schema of {whose} is not valid: {why}")
 }
 
-/// The error for a schema, or a value, that took too much.
+/// The error for a schema, or a value, that needed too much time or memory.
 fn too_much(what: &str, stopped: &Stopped) -> String {
     format!("{what} was stopped: {stopped}")
 }
@@ -122,8 +122,8 @@ impl Schema {
         }))
     }
 
-    /// The same of a schema that was let in: if it cannot be used all the same, it is one that nothing satisfies and that
-    /// says why. `whose` says whose it is. Nothing is computed of one that may take long before a value is checked.
+    /// The same for a stored schema. If it cannot be used any more, no value satisfies it, and the error says why.
+    /// `whose` names its owner in that error. A schema that may take long is not compiled before a value is checked.
     pub fn of_kept(schema: &Value, whose: &str) -> Self {
         if !is_one(schema) {
             let why = cannot_be_used(whose, &none());
@@ -155,8 +155,8 @@ impl Schema {
         self.check_except(value, &[])
     }
 
-    /// The same, for a value of which some parts are not known yet: `unknown` are the pointers of those parts. What
-    /// they could still mend is not a fault.
+    /// The same, for a value of which some parts are not known yet: `unknown` are the pointers of those parts. An error
+    /// that these parts may still remove is no fault.
     pub fn check_except(&self, value: &Value, unknown: &[String]) -> Faults {
         if let Kind::Unusable(why) = &self.0.kind {
             return Fault::at("", why.clone()).into();

@@ -3,7 +3,7 @@
 //! Wraps minijinja, with fuel for its steps, and bounds on a template's length and output. There are expressions, `if`,
 //! `for` and plain `set`; no macros, includes or blocks. An undefined name is an error that says so.
 //!
-//! Nothing says beforehand what a template will take. Only short ones with a few harmless words and little to read
+//! The cost of a template is not known beforehand. Only short ones with a few harmless words and little to read
 //! (`light`) are rendered in this process; all others are rendered with bounds on time and memory from outside
 //! ([`crate::bounded`]).
 
@@ -40,7 +40,7 @@ pub const FUEL: u64 = 100_000;
 /// How deeply a template's result may be nested.
 pub const DEPTH_MAX: usize = 100;
 
-/// Why a template gave nothing.
+/// Why a template has no result.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{0}")]
 pub struct TemplateError(pub String);
@@ -50,7 +50,7 @@ pub struct TemplateError(pub String);
 pub struct Scope {
     fixed: Arc<BTreeMap<Cow<'static, str>, minijinja::Value>>,
     params: minijinja::Value,
-    /// The same as they were given, for who renders elsewhere.
+    /// The same values as they were given, for rendering in another process.
     source: Arc<Source>,
     own: Arc<Map<String, Value>>,
 }
@@ -426,7 +426,7 @@ fn shown(text: &str) -> String {
     shown
 }
 
-/// An error in words. If the source was rewritten, its position refers to the rewritten source.
+/// An error as a text. If the source was rewritten, its position refers to the rewritten source.
 fn explain(error: &Error, source: &str, rewritten: Option<&rewrite::Rewritten>) -> TemplateError {
     let snippet = error.range().and_then(|range| {
         let range = rewritten.map_or(range.clone(), |rewritten| rewritten.source_range(range));

@@ -53,7 +53,7 @@ impl ChannelKind {
         Self::Wecom,
     ];
 
-    /// The word in the API.
+    /// The name in the API.
     pub fn as_str(self) -> &'static str {
         match self {
             Self::Email => "email",
@@ -65,7 +65,7 @@ impl ChannelKind {
         }
     }
 
-    /// What a word in the API means.
+    /// The kind with this name in the API.
     pub fn parse(word: &str) -> Option<Self> {
         Self::ALL.into_iter().find(|kind| kind.as_str() == word)
     }
@@ -252,8 +252,8 @@ impl ChannelSpec {
         self
     }
 
-    /// What of what is secret it would [take](Self::complete) from what is kept, of which only what is shown can be read: that
-    /// has to be given anew.
+    /// The secret parts that it would [take](Self::complete) from the stored channel. If only the shown parts of that
+    /// can be read, these secret parts have to be given again.
     pub fn lost(&self, shown: &Self) -> Result<(), Faults> {
         let takes = self.takes_of(shown);
         let is_email = self.kind == Some(ChannelKind::Email);
@@ -270,7 +270,7 @@ impl ChannelSpec {
         faults.or(())
     }
 
-    /// What is left out, or given as it is shown, and can be taken from what is kept.
+    /// The parts that are left out, or given as they are shown, and can be taken from the stored channel.
     fn takes_of(&self, kept: &Self) -> Takes {
         if self.kind != kept.kind {
             return Takes::default();
@@ -290,8 +290,8 @@ impl ChannelSpec {
         }
     }
 
-    /// Whether mails can go out by it: from whom, to whom, and by which server; else what is missing, and whatever else is
-    /// wrong with it.
+    /// Checks that mails can be sent through it: the sender, the recipients and the server. Reports what is missing,
+    /// and all other errors.
     pub fn check_mail_server(&self) -> Result<(), Faults> {
         if self.kind != Some(ChannelKind::Email) {
             return Ok(());
@@ -456,7 +456,7 @@ impl ChannelSpec {
     }
 }
 
-/// Whether messages may be posted there, as far as its text tells.
+/// Whether messages may be posted to this URL, as far as its text shows that.
 pub fn check_http_url(text: &str) -> Result<Url, String> {
     if text.len() > VALUE_MAX_BYTES {
         return Err(format!("a URL must have at most {VALUE_MAX_BYTES} bytes"));
@@ -490,7 +490,7 @@ fn is_webhook_secret(secret: &str) -> bool {
             .all(|byte| byte.is_ascii_alphanumeric() || byte == b'+' || byte == b'/')
 }
 
-/// What of a channel is taken from the one that is kept.
+/// The parts of a channel that are taken from the stored one.
 #[derive(Default)]
 struct Takes {
     url: bool,

@@ -1,7 +1,7 @@
 //! The content of a notification: facts, and the subject and text made of them.
 //!
-//! Facts are kept with the notification; subject and text follow from them alone, so that a try that is repeated says the
-//! same. A channel's own templates see the facts, and `subject` and `text` as Heddle would have put them.
+//! Facts are stored with the notification. Subject and text depend only on them, so a repeated try sends the same. The
+//! templates of a channel get the facts, and Heddle's own `subject` and `text`.
 
 use std::collections::BTreeMap;
 use std::fmt::Write;
@@ -38,7 +38,7 @@ pub struct Entry {
     pub error: Option<String>,
 }
 
-/// What is known of what happened. Fields may be added, never renamed: channels' templates name them.
+/// The facts about the event. Fields may be added, never renamed: channels' templates name them.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Facts {
@@ -71,11 +71,11 @@ pub struct Facts {
     pub link: Option<String>,
     /// The schedule or the queue that it is about.
     pub about: Option<String>,
-    /// What a script wants to be said: its subject.
+    /// The subject of a message of a script.
     pub said: Option<String>,
     /// The same: its body.
     pub body: Option<String>,
-    /// How many events this stands for.
+    /// How many events this notification combines.
     pub count: u64,
     /// Of a digest: some of them.
     pub entries: Vec<Entry>,

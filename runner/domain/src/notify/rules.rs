@@ -1,4 +1,4 @@
-//! Of which changes of a run somebody wants to be told, and who that is.
+//! Which changes of a run cause notifications, and who gets them.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -8,10 +8,10 @@ use crate::run::{AttemptKey, Progress};
 use crate::spec::{GroupSpec, NotifyEvent, NotifyRules};
 use crate::state::{RunState, TaskState};
 
-/// How many failed tasks a notice of a run's failure names as told before.
+/// How many failed tasks a notice of a run's failure lists as already notified.
 const COVERS_MAX: usize = 1_000;
 
-/// Who is told what of a revision's runs: computed once, used for each outcome.
+/// The notification rules for runs of a revision: computed once, used for each outcome.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Subscriptions {
     group: u16,
@@ -39,7 +39,7 @@ impl Subscriptions {
         Self { group, tasks, anywhere }
     }
 
-    /// Whether anybody is told anything.
+    /// Whether there is any rule.
     pub fn any(&self) -> bool {
         self.anywhere != 0
     }
@@ -60,7 +60,7 @@ impl Subscriptions {
     }
 }
 
-/// An event of which somebody wants to be told.
+/// An event that causes notifications.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Notice {
     /// The event; `None`: the callback of the run.
@@ -74,8 +74,8 @@ pub struct Notice {
     pub due: Option<Time>,
     /// The run's message, from the same moment, includes this: recipients of that one do not get this too.
     pub with_run: bool,
-    /// For a run's failure: tasks that had failed before, and were told. Recipients of those are not told of the run;
-    /// so tasks whose failure [`Notice::with_run`] leaves to the run's message are listed here too.
+    /// For a run's failure: tasks that had failed before and have their own notices. Recipients of these get no
+    /// notification of the run. Tasks whose failure is part of the run's message ([`Notice::with_run`]) are listed too.
     pub covers: Vec<TaskIndex>,
 }
 
@@ -121,12 +121,12 @@ pub struct Moves<'a> {
 pub struct Telling {
     /// In the order in which they happened.
     pub notices: Vec<Notice>,
-    /// What has failed now (a task, or `None`: the run), if somebody wants to be told of its recovery.
+    /// What has failed now (a task, or `None`: the run), if there is a rule for its recovery.
     pub troubled: Vec<Option<TaskIndex>>,
 }
 
 impl Telling {
-    /// Whether there is nothing to tell, now or later.
+    /// Whether it causes no notification, now or later.
     pub fn is_empty(&self) -> bool {
         self.notices.is_empty() && self.troubled.is_empty()
     }
@@ -242,7 +242,7 @@ fn tell_run(plan: &Plan, subscriptions: &Subscriptions, moves: &Moves<'_>, telli
     }
 }
 
-/// Tasks that had failed, and were told, before the run failed because of them.
+/// Tasks that had failed, with notices of their own, before the run failed because of them.
 fn announced_before(plan: &Plan, subscriptions: &Subscriptions, moves: &Moves<'_>) -> Vec<TaskIndex> {
     let now = |task| moves.settled.iter().any(|&(settled, _)| settled == task);
     plan.tasks
@@ -339,8 +339,8 @@ pub fn default_mail(channels: &BTreeMap<String, Reach>) -> &str {
         .unwrap_or(PREFERRED)
 }
 
-/// The recipients of a notice: those of the group's rule and of the task's, each address once, without those who are
-/// told of the same by another notice.
+/// The recipients of a notice: those of the group's rule and of the task's, each address once, without those who get
+/// another notice of the same failure.
 pub fn targets(spec: &GroupSpec, notice: &Notice, channels: &BTreeMap<String, Reach>) -> Targets {
     use NotifyEvent::{
         DeadlineMissed, Failed, QueueStalled, Recovered, Retrying, ScheduleMissed, Skipped, Started, Succeeded,
@@ -359,7 +359,7 @@ pub fn targets(spec: &GroupSpec, notice: &Notice, channels: &BTreeMap<String, Re
         rules.for_each(|rules| targets.add(rules, channels, fallback));
         targets
     };
-    // For the run: without those who were told of the task because of which it failed.
+    // For the run: without those who were notified of the task because of which it failed.
     let of_run = || {
         let mut targets = merged(&mut of_group().into_iter());
         targets.remove(&merged(&mut notice.covers.iter().filter_map(|&task| named(task))));

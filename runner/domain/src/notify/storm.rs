@@ -1,7 +1,7 @@
 //! Keeping a storm of events from becoming a storm of messages.
 //!
 //! For each group, event, channel and set of recipients there is a window. The first [`Pace::burst`] events of a window
-//! are told one by one; later ones are gathered into one digest, which is sent when the window ends. A window with a
+//! are sent one by one; later ones are gathered into one digest, which is sent when the window ends. A window with a
 //! digest is directly followed by one in which all events are gathered, so a group that continues to fail causes one
 //! message per [`Pace::every`]. A window without a digest ends the storm.
 //!
@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use crate::Time;
 
-/// How many events are told one by one before a digest, unless the channel says otherwise.
+/// How many events are sent one by one before a digest, unless the channel says otherwise.
 pub const BURST_DEFAULT: u32 = 5;
 /// The same for what scripts send themselves. It is higher, because each of their messages says something different.
 pub const SCRIPT_BURST_DEFAULT: u32 = 100;
@@ -27,7 +27,7 @@ pub const LISTED_MAX: usize = 50;
 /// How many messages a channel accepts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Pace {
-    /// How many events of a window are told one by one.
+    /// How many events of a window are sent one by one.
     pub burst: u32,
     /// How long a window is.
     pub every: Duration,
@@ -37,7 +37,7 @@ pub struct Pace {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Window<D> {
     pub opened_at: Time,
-    /// How many of its events were told one by one.
+    /// How many of its events were sent one by one.
     pub told: u32,
     /// The digest that gathers the others, if there are any.
     pub digest: Option<D>,
@@ -46,7 +46,7 @@ pub struct Window<D> {
 /// What happens with an event.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Verdict<D> {
-    /// It is told alone.
+    /// It is sent by itself.
     Tell,
     /// It joins this digest, if that is still open; otherwise a new one that is sent then.
     Gather(Option<D>, Time),
@@ -91,7 +91,7 @@ mod tests {
         Time::from_timestamp(seconds, 0).unwrap()
     }
 
-    /// What happens with events at these seconds: `.` is told alone, a number names the digest.
+    /// What happens with events at these seconds: `.` is sent by itself, a number names the digest.
     fn check(seconds: &[i64], expect: &str) {
         let mut window = None;
         let mut digests = 0;

@@ -12,7 +12,7 @@ use crate::state::{ErrorKind, TaskState};
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Past {
     pub at: AttemptKey,
-    /// How the task run stood after it, where that is certain.
+    /// The state of the task run after it, if that is certain.
     pub left: Option<TaskState>,
 }
 

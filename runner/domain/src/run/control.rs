@@ -1,7 +1,7 @@
 //! Controls of operators: cancel, override, retry now, clear, restart.
 //!
-//! Each takes back what followed from the states that it changes, and applies the rules again. What a task run's own
-//! outcome, or an operator, has decided stays.
+//! Each undoes the consequences of the states that it changes, and applies the rules again. States that come from the
+//! outcome of a task run, or from an operator, stay.
 
 use super::machine::Machine;
 use super::{Control, Refused, SkipCause, TaskKey};
@@ -77,7 +77,7 @@ impl Machine<'_> {
             self.actions.settled.push((key.task, state));
         }
         if is_cancelled {
-            // It comes back by restart only, which will find what was set here.
+            // Only a restart opens it again, and uses the state that is set here.
             if key.item.is_some() && made_by_items {
                 self.set_by_items(key.task);
             }

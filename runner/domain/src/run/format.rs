@@ -31,7 +31,7 @@ use crate::state::{ErrorKind, TaskState};
 /// The beginning of a form with a number.
 const NUMBERED: [u8; 2] = [0x80, 0x00];
 
-/// The section that holds the failure of which the run's error tells. Where it is missing, the error's text has to do.
+/// The section with the failure in the run's error. If it is missing, the failure is read from the text of the error.
 const FAILURE: u8 = 1;
 
 /// Why bytes are no progress.
@@ -80,7 +80,7 @@ struct BaseRead {
     error: Option<String>,
 }
 
-/// The section [`FAILURE`]. Like `Base`, for ever what it is; more goes into another section.
+/// The section [`FAILURE`]. Like `Base`, it never changes; additions go into another section.
 #[derive(Serialize, Deserialize)]
 struct FailureSection {
     task: TaskIndex,

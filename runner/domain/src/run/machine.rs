@@ -1,4 +1,4 @@
-//! The transitions themselves: every event in one match, then what follows from them until nothing moves.
+//! The transitions: every event in one match, then the consequences, until nothing changes any more.
 
 use std::collections::{BTreeSet, HashSet};
 
@@ -77,11 +77,11 @@ impl<'a> Machine<'a> {
         }
     }
 
-    /// What each event asks for and does.
+    /// Applies each event.
     #[expect(clippy::too_many_lines, reason = "a table: an entry for each event")]
     pub(super) fn apply(&mut self, event: &Event) -> Result<(), Refused> {
         if !matches!(event, Event::Expanded { .. } | Event::Ended { .. } | Event::Due(_)) {
-            // Controls see what has come of the outcomes before them.
+            // A control sees the consequences of the outcomes before it.
             self.follow();
         }
         match event {
@@ -166,8 +166,8 @@ impl<'a> Machine<'a> {
         }
     }
 
-    /// The run begins, or goes on: makes ready what waits for nothing else, and what was held back while the run was
-    /// paused or waited for its turn again.
+    /// The run begins or continues: makes task runs ready that wait for nothing else, and those that were held back
+    /// while the run was paused or waited for its turn again.
     fn go(&mut self) {
         *self.state = RunState::Running;
         self.touched.extend(0..self.plan.tasks.len() as TaskIndex);
@@ -199,7 +199,7 @@ impl<'a> Machine<'a> {
         *self.state == RunState::Waiting && !self.has_begun()
     }
 
-    /// Works off what has been touched and says whether the run has ended.
+    /// Applies the rules to all changed tasks, and finds out whether the run has ended.
     pub(super) fn finish(mut self) -> Actions {
         self.follow();
         let progress = &*self.progress;
@@ -220,7 +220,7 @@ impl<'a> Machine<'a> {
         self.actions
     }
 
-    /// How a run ends all of whose tasks are settled.
+    /// The final state of a run whose tasks are all settled.
     fn end(&mut self) -> RunState {
         let count = self.plan.tasks.len() as TaskIndex;
         if self.cancelled {

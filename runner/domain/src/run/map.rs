@@ -17,7 +17,7 @@ use crate::state::{ErrorKind, TaskState};
 /// `null`, for an item without output.
 const NULL_BYTES: u64 = 4;
 
-/// How a map whose items are all settled ends.
+/// The end of a map whose items are all settled.
 pub(super) enum End {
     Succeeded,
     Cancelled,
@@ -257,9 +257,10 @@ impl Machine<'_> {
         }
     }
 
-    /// Makes the items of a mapped task that failed or were cancelled pending again. Forgets all items where they will come
-    /// out otherwise: they came from outputs, and one of the dependencies goes again. And where the task failed as a whole,
-    /// though none of its items did: somebody set its state, or its joined output is too large.
+    /// Makes the items of a mapped task that failed or were cancelled pending again. Forgets all items if they may be
+    /// different the next time: they came from outputs, and one of the dependencies runs again. Also forgets them if
+    /// the task failed as a whole, and none of its items did: an operator set its state, or its joined output is too
+    /// large.
     pub(super) fn reset_map(&mut self, task: TaskIndex, above: bool) {
         let Some(map) = self.progress.maps.get(&task) else {
             return;

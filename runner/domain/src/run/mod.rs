@@ -18,7 +18,7 @@
 //! * Every decision is a function of its arguments: the same events in the same order give the same actions.
 //! * When a decision ends with no task unsettled, it says that the run has ended, with its state.
 //!
-//! `docs/state-machine.md` draws the states and tells the rules.
+//! `docs/state-machine.md` shows the states and the rules.
 
 mod abandoned;
 mod allowed;
@@ -123,7 +123,7 @@ type TaskStateByte = u8;
 /// field (see [`format`]).
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 struct Detail {
-    /// Attempts that have ended, or may have begun and are not wanted any more. (A success is not counted until
+    /// How many attempts have ended, or may have begun and are not needed any more. (A success is not counted until
     /// somebody overrides it: most tasks succeed at once, and need no detail.)
     used: u32,
     /// Of these, lost with their nodes since the task run was last opened.
@@ -252,7 +252,7 @@ pub struct Actions {
     pub ready: Vec<AttemptKey>,
     /// Retries, and when each is due.
     pub timers: Vec<(Time, AttemptKey)>,
-    /// Timers that have lost their meaning.
+    /// Timers that are not needed any more.
     pub drop_timers: Vec<TaskKey>,
     /// Attempts (or ready rows, or sub-runs) to be stopped: their outcome is no longer wanted.
     pub interrupt: Vec<TaskKey>,
@@ -270,7 +270,7 @@ impl Actions {
     /// Adds the consequences of a second decision on the same run within one transaction: both are carried out as one.
     /// Where only one value is possible (how the run ended, whether more is to be withdrawn), the later one counts.
     pub fn and_then(&mut self, later: Self) {
-        // Named one by one, so that a new field does not compile before it is thought of here.
+        // The fields are named one by one, so that the compiler reports a new field that is missing here.
         let Self {
             ready,
             timers,
@@ -309,7 +309,7 @@ pub enum Refused {
 /// How many bytes the joined output of a mapped task may have.
 pub const JOINED_OUTPUT_BYTES_MAX: u64 = 8 * 1024 * 1024;
 
-/// How many attempts a task run may have: what an attempt's number can tell apart.
+/// How many attempts a task run may have: the range of an attempt's number.
 pub const ATTEMPTS_MAX: u32 = i32::MAX as u32;
 
 /// Decides on events of a run. `bits` returns random bits for jitter.
@@ -391,7 +391,7 @@ impl Progress {
         used.saturating_add(1)
     }
 
-    /// Why a mapped task failed, if none of its attempts tells: failed items, or too large an output.
+    /// Why a mapped task failed, if that is not the error of an attempt: failed items, or a too large output.
     pub fn map_failure(&self, task: TaskIndex) -> Option<(ErrorKind, String)> {
         match self.maps.get(&task)?.end() {
             map::End::Failed(kind, message) if self.task(task) == TaskState::Failed => Some((kind, message)),
@@ -414,7 +414,7 @@ impl Progress {
         self.made_by_items(task) == Some(self.task(task))
     }
 
-    /// Whether `on_failure: stop` has struck: nothing new starts.
+    /// Whether `on_failure: stop` has taken effect: nothing new starts.
     pub fn is_stopping(&self) -> bool {
         self.stopping
     }

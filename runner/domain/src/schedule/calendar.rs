@@ -7,16 +7,17 @@ use crate::Time;
 
 /// The schedules of a group, as one sequence of instants: several that name the same instant name it once.
 ///
-/// Data intervals are asked for one after the other, in the order of time or against it, and of a hundred schedules
-/// hardly one has had an instant meanwhile. So each remembers the gap in its grid that was asked for last: another
-/// question about the same gap costs two comparisons. (This is memory, not state: answers do not depend on it.)
+/// Data intervals are computed one after the other, in ascending or descending order, and of a hundred schedules hardly
+/// one has an instant in between. So each schedule caches the last gap of its grid that was computed: another interval
+/// in the same gap costs two comparisons. (This is only a cache: results do not depend on it.)
 #[derive(Clone, Debug, Default)]
 pub struct Calendar {
     schedules: Vec<Schedule>,
     gaps: Arc<Mutex<Vec<Option<Gap>>>>,
 }
 
-/// Two neighbours in a schedule's grid; what lies between them, or is the second, has the first before it.
+/// Two neighbours in a schedule's grid. For each instant after the first, up to the second, the first is the previous
+/// one.
 #[derive(Clone, Copy, Debug)]
 struct Gap {
     before: Option<Time>,
@@ -88,13 +89,13 @@ impl Calendar {
             .max()
     }
 
-    /// The data interval of a logical time: from the previous instant to this one. Where no schedule tells a previous
-    /// one (`once`, `after`, none at all), it is empty.
+    /// The data interval of a logical time: from the previous instant to this one. If no schedule has a previous
+    /// instant (`once`, `after`, no schedule), the interval is empty.
     pub fn data_interval(&self, logical_time: Time) -> (Time, Time) {
         self.data_interval_from(None, logical_time)
     }
 
-    /// The same for a group that has had an instant before it, `previous`, which no schedule tells.
+    /// The same for a group with an earlier instant `previous` that does not follow from its schedules.
     pub fn data_interval_from(&self, previous: Option<Time>, logical_time: Time) -> (Time, Time) {
         let mut gaps = self.gaps.lock().unwrap_or_else(PoisonError::into_inner);
         let start = gaps

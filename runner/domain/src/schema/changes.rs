@@ -1,4 +1,4 @@
-//! In what one version's schema of params is another than the version before: for people, field by field.
+//! The differences between the params schemas of two versions: for people, field by field.
 
 use std::fmt;
 
@@ -14,7 +14,7 @@ const VALUE_CHARS_MAX: usize = 60;
 /// The change of a field.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Change {
-    /// It is new; whether it has to be given.
+    /// The field is new; whether it is required.
     Added {
         required: bool,
     },
@@ -73,7 +73,8 @@ impl fmt::Display for SchemaChange {
     }
 }
 
-/// In what `new` is another schema than `old`, field by field, up to [`CHANGES_MAX`]; no schema is one without fields.
+/// The differences between the schemas `old` and `new`, field by field, up to [`CHANGES_MAX`]. No schema counts as a
+/// schema without fields.
 pub fn changes(old: &Value, new: &Value) -> Vec<SchemaChange> {
     let mut found = Vec::new();
     compare("", old, new, 0, &mut found);
@@ -106,7 +107,7 @@ fn compare(field: &str, old: &Value, new: &Value, depth: usize, found: &mut Vec<
     };
     let empty = Map::new();
     let (was, is) = (object(old).unwrap_or(&empty), object(new).unwrap_or(&empty));
-    // These are compared field by field; all else is a keyword like others.
+    // These keywords are compared field by field; all others are compared as a whole.
     let has_fields = depth < DEPTH_MAX && (properties(old).is_some() || properties(new).is_some());
     let has_items = depth < DEPTH_MAX
         && [was, is]
@@ -115,7 +116,7 @@ fn compare(field: &str, old: &Value, new: &Value, depth: usize, found: &mut Vec<
     let apart = |keyword: &str| match keyword {
         "properties" | "required" => has_fields,
         "items" => has_items,
-        // That params are an object everybody knows, whether it is said or not.
+        // Params are always an object, so it is no change if a schema begins or ceases to say that.
         "type" => field.is_empty(),
         // The name of the schema itself.
         "$schema" | "title" | "$id" => true,

@@ -1,4 +1,5 @@
-//! What the library for JSON Schema says, here and now: the work that [`crate::bounded`] may have done elsewhere.
+//! The checks by the library for JSON Schema, in this process: the work that [`crate::bounded`] may let another process
+//! do.
 
 use std::cell::RefCell;
 use std::collections::{BTreeSet, VecDeque};
@@ -18,7 +19,7 @@ const BACKTRACK_MAX: usize = 10_000;
 const PATTERN_MAX_BYTES: usize = 1 << 20;
 /// The longest detail of a fault.
 const DETAIL_MAX_CHARS: usize = 300;
-/// How many compiled schemas are kept by who does bounded work.
+/// How many compiled schemas a process for bounded work keeps.
 const KEPT_MAX: usize = 8;
 
 pub(super) fn validator(schema: &Value) -> Result<Validator, Fault> {
@@ -35,7 +36,7 @@ pub(super) fn validator(schema: &Value) -> Result<Validator, Fault> {
         .map_err(|error| Fault::at(error.instance_path().to_string(), bounded(&error.to_string())))
 }
 
-/// Everything that is wrong with a value, but for what unknown parts could still mend.
+/// All errors of a value, except those that unknown parts may still remove.
 pub(super) fn faults_of(validator: &Validator, value: &Value, unknown: &[String]) -> Faults {
     let mut faults = Faults::default();
     for error in validator.iter_errors(value) {
@@ -45,7 +46,7 @@ pub(super) fn faults_of(validator: &Validator, value: &Value, unknown: &[String]
         }
         let mut detail = error.to_string();
         if detail.chars().nth(DETAIL_MAX_CHARS).is_some() {
-            // It repeats the value that is wrong, which is better left out if it is so long.
+            // The error text repeats the wrong value, which is left out if it is too long.
             detail = error.masked().to_string();
         }
         faults.push(Fault::at(pointer, bounded(&detail)));
@@ -136,7 +137,7 @@ fn integers_asked(error: &jsonschema::ValidationError<'_>, asked: &mut BTreeSet<
     }
 }
 
-/// Whether an error remains one, whatever the unknown parts will be.
+/// Whether an error remains, whatever values the unknown parts get.
 fn is_certain(error: &jsonschema::ValidationError<'_>, pointer: &str, unknown: &[String]) -> bool {
     if unknown.is_empty() {
         return true;
@@ -149,13 +150,13 @@ fn is_certain(error: &jsonschema::ValidationError<'_>, pointer: &str, unknown: &
     if unknown.iter().any(|part| lies_in(pointer, part)) {
         return false;
     }
-    // Which branch applies may hang on something unknown anywhere in the value.
+    // An unknown part anywhere in the value may decide which branch applies.
     const BRANCHES: [&str; 6] = ["anyOf", "oneOf", "not", "then", "else", "dependentSchemas"];
     let schema_path = error.schema_path().to_string();
     if schema_path.split('/').any(|segment| BRANCHES.contains(&segment)) {
         return false;
     }
-    // An object with something unknown in it has the keys that it has nevertheless.
+    // The keys of an object are known, even if some of its values are not.
     !unknown.iter().any(|part| lies_in(part, pointer))
         || matches!(
             error.kind(),

@@ -11,7 +11,7 @@ use serde_json::{Map, Value};
 
 /// How many subschemas, members of lists and the like a light schema has, its references written out.
 const WEIGHT_MAX: u64 = 2_000;
-/// How deep they lie in one another, references followed.
+/// How deeply they may be nested, with references followed.
 const DEPTH_MAX: usize = 32;
 /// The largest product of a schema's weight and the number of a value's positions that is checked in this process: some
 /// milliseconds of work.
@@ -33,7 +33,7 @@ const SAID: [&str; 8] = [
     "writeOnly",
     "$comment",
 ];
-/// Keywords whose value is one plain thing, compared with one plain thing.
+/// Keywords with a scalar value, which is compared with a scalar value.
 const BOUNDS: [&str; 14] = [
     "type",
     "minimum",
@@ -76,8 +76,7 @@ const FORMATS: [&str; 24] = [
     "binary",
     "password",
 ];
-/// The drafts in which the keywords of this module mean what this module takes them to mean. Schemas of other drafts are
-/// not light.
+/// The drafts in which the keywords have the meaning that this module assumes. Schemas of other drafts are not light.
 const DRAFTS: [&str; 3] = [
     "https://json-schema.org/draft/2020-12/schema",
     "http://json-schema.org/draft-07/schema#",

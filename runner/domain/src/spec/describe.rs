@@ -1,4 +1,4 @@
-//! JSON Schemas of what has more than one form, which Serde's attributes do not tell of.
+//! JSON Schemas of values that have more than one form, which cannot be derived from Serde's attributes.
 
 use std::borrow::Cow;
 

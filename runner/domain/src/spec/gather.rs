@@ -22,7 +22,7 @@ const DETAIL_MAX_CHARS: usize = 600;
 /// The readable part of an input, and the errors of the rest.
 #[derive(Debug)]
 pub struct Gathered<T> {
-    /// The readable part; `None` if the input is wrong as a whole, or in too many places.
+    /// The readable part; `None`: the input is unreadable as a whole, or in too many places.
     pub rest: Option<T>,
     /// The errors; empty: none.
     pub faults: Faults,
@@ -64,14 +64,14 @@ impl<T: DeserializeOwned> Gathered<T> {
         gathered
     }
 
-    /// The known fault whose consequence this one is. A wrong value is taken out, and is then missing: that is no second
-    /// fault. A misspelt field is missing too, under its right name.
+    /// The known fault of which this one is a consequence. A wrong value is removed, and then it is missing: that is no
+    /// second fault. A misspelt field is also missing, under its right name.
     fn cause_of(&mut self, unreadable: &Unreadable) -> Option<&mut Fault> {
         let Unreadable { fault, kind } = unreadable;
         let is_missing = matches!(kind, MistakeKind::Missing(_));
         let unknown = &self.unknown;
         let is_misspelt = |known: &str| is_missing && unknown.contains(known) && is_meant(known, &fault.pointer);
-        // A list with a wrong item was taken out as a whole.
+        // A list with a wrong item was removed as a whole.
         let is_above = |known: &str| is_missing && is_below(known, &fault.pointer);
         let mut faults = self.faults.0.iter_mut();
         faults.find(|known| known.pointer == fault.pointer || is_above(&known.pointer) || is_misspelt(&known.pointer))
@@ -156,7 +156,7 @@ fn is_meant(written: &str, missing: &str) -> bool {
 }
 
 impl<T> Gathered<T> {
-    /// Adds what is wrong with the part that could be read, but for what may follow from the rest.
+    /// Adds the errors of the readable part, except those that may be consequences of the removed parts.
     pub fn add(&mut self, found: Faults) {
         for fault in found.0 {
             let concerned = |pointer: &String| {
@@ -180,8 +180,9 @@ fn neighbourhood(pointer: &str) -> String {
     }
 }
 
-/// Takes out of a value what cannot be read; answers where. Elements of arrays go with their array, so that the places of
-/// others stay what they are; a task gives way to one that is right, since others may depend on it.
+/// Removes the unreadable part of a value; returns its pointer. An unreadable element is removed together with its
+/// array, so that no indexes change. An unreadable task is replaced by a valid one, because other tasks may depend on
+/// it.
 fn take_out(value: &mut Value, unreadable: &Unreadable) -> Option<String> {
     let mut pointer = unreadable.fault.pointer.as_str();
     if matches!(unreadable.kind, MistakeKind::Missing(_)) {
@@ -196,7 +197,7 @@ fn take_out(value: &mut Value, unreadable: &Unreadable) -> Option<String> {
                 let found = fields.contains_key(&name);
                 let (name, pointer) = match found {
                     true => (name, pointer.to_owned()),
-                    // The key itself is wrong, and is named in another form than it is written in.
+                    // The key itself is wrong, and the error names it in another form than the input.
                     false => {
                         let name = fields.keys().find(|key| pointer_token(key) == token)?.clone();
                         (name, pointer.to_owned())
@@ -298,7 +299,7 @@ mod tests {
         // A field that resembles none of the missing ones is a separate error.
         let faults = http(json!({"addresses": []}));
         assert_eq!(faults.len(), 2, "{faults:?}");
-        // And so is a field that is missing elsewhere.
+        // A field that is missing elsewhere is a separate error too.
         let faults = http(json!({"url": "https://example.com", "ulr": 1}));
         assert_eq!(faults.len(), 1, "{faults:?}");
         assert!(!faults[0].1.contains("meant"), "{faults:?}");

@@ -1,5 +1,5 @@
-//! A JSON value as Serde reads it, with errors in the words of JSON and of the documentation: who writes a spec knows
-//! objects and arrays, and nothing of Rust's structs, variants and `u32`.
+//! A JSON value as Serde reads it, with errors that use the terms of JSON and of the documentation: the author of a
+//! spec knows objects and arrays, but not Rust's structs, variants and `u32`.
 //!
 //! Also refuses what `serde_json` would accept: an array instead of an object, with its items as the fields in order.
 
@@ -20,7 +20,7 @@ pub(super) struct Plain<'de>(pub(super) &'de Value);
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Mistake {
     pub(super) kind: MistakeKind,
-    /// What is wrong, for people; programs decide by `kind`.
+    /// The text of the error, for people; programs use `kind`.
     words: String,
 }
 
@@ -115,7 +115,7 @@ fn found_in_words(found: Unexpected<'_>) -> String {
         Unexpected::Bool(value) => format!("`{value}`"),
         Unexpected::Unsigned(number) => format!("number `{number}`"),
         Unexpected::Signed(number) => format!("number `{number}`"),
-        // With its point: `1.0` is no whole number.
+        // Printed with its decimal point: `1.0` is no whole number.
         Unexpected::Float(number) => format!("number `{number:?}`"),
         Unexpected::Str(text) => format!("string \"{}\"", cut(text)),
         Unexpected::Unit | Unexpected::Option => "null".into(),
@@ -150,7 +150,7 @@ fn expected_in_words(expected: &str) -> String {
     }
 }
 
-/// The kind of a value, in Serde's words.
+/// The kind of a value, in the terms of Serde.
 fn unexpected(value: &Value) -> Unexpected<'_> {
     match value {
         Value::Null => Unexpected::Unit,

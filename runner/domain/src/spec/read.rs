@@ -14,7 +14,7 @@ use super::gather::Gathered;
 use super::*;
 use crate::Faults;
 
-/// Reads a group's spec. What it says is not judged here; see [`super::validate`].
+/// Reads a group's spec. It is not validated here; see [`super::validate`].
 pub fn parse_group(value: &Value) -> Result<GroupSpec, Faults> {
     let gathered = gather_group(value);
     match gathered.rest {
@@ -23,13 +23,12 @@ pub fn parse_group(value: &Value) -> Result<GroupSpec, Faults> {
     }
 }
 
-/// Reads as much of a group's spec as can be read, with all that is wrong with the rest.
+/// Reads as much of a group's spec as can be read, and collects all errors of the rest.
 pub fn gather_group(value: &Value) -> Gathered<GroupSpec> {
     Gathered::read(value)
 }
 
-/// Fields of a submission in which null means the same as nothing. (Where a value may be missing altogether, Serde says
-/// so already.)
+/// Fields of a submission in which null means the same as nothing. (For optional fields, Serde does this already.)
 const NULL_IS_ABSENT: [&str; 4] = ["params", "task_params", "labels", "force"];
 
 pub fn parse_submission(value: &Value) -> Result<SubmissionSpec, Faults> {
@@ -100,7 +99,7 @@ pub(super) fn by_name<'de, D: Deserializer<'de>, T: Deserialize<'de>>(
             Ok(named)
         }
     }
-    /// The value of a name, unless the name is known already. (An error of the value is told with its pointer.)
+    /// The value of a name, unless the name occurred before. (An error of the value has its pointer.)
     struct Once<T>(bool, PhantomData<T>);
     impl<'de, T: Deserialize<'de>> DeserializeSeed<'de> for Once<T> {
         type Value = T;
@@ -116,13 +115,13 @@ pub(super) fn by_name<'de, D: Deserializer<'de>, T: Deserialize<'de>>(
     deserializer.deserialize_map(ByName(PhantomData))
 }
 
-/// A script, `name` or `name@version`: no [`Name`], since it may say a version, but composed like one, so that it is
-/// found under the name that the script was put under. What is wrong with it is for [`super::validate`] to say.
+/// A script, `name` or `name@version`. It is no [`Name`], because it may contain a version, but it is composed like
+/// one, so that the script is found under its stored name. [`super::validate`] reports its errors.
 pub(crate) fn script<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<String>, D::Error> {
     Ok(Option::<String>::deserialize(deserializer)?.map(|text| text.nfc().collect()))
 }
 
-/// A condition: an expression, or a constant, which YAML and JSON have words of their own for.
+/// A condition: an expression, or a constant, which YAML and JSON write as `true` or `false`.
 pub(super) fn condition<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<String>, D::Error> {
     struct Either;
     impl Visitor<'_> for Either {
@@ -143,7 +142,7 @@ pub(super) fn condition<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Op
     deserializer.deserialize_any(Either)
 }
 
-/// An audience alone, or with all that may be said of an offer to it.
+/// An audience alone, or an object with the fields of an offer to it.
 pub(super) fn audience<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<AudienceSpec>, D::Error> {
     struct Either;
     impl<'de> Visitor<'de> for Either {

@@ -1,4 +1,4 @@
-//! JSON and YAML without doubt: an object that names a key twice is refused rather than half ignored, nesting is bounded.
+//! Strict JSON and YAML: an object with a duplicate key is refused, and nesting is bounded.
 
 use std::fmt;
 
@@ -40,7 +40,7 @@ pub fn parse_json_strict(bytes: &[u8]) -> Result<Value, StrictError> {
     Ok(value)
 }
 
-/// The place in a document at which its reading is.
+/// The current position in the document that is read.
 #[derive(Default)]
 pub(super) struct Position {
     keys: Vec<String>,

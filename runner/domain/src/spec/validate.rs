@@ -49,7 +49,7 @@ pub fn validate(name: &Name, spec: &GroupSpec, catalog: &dyn Catalog, now: Time)
     }
     let templates = Templates::new();
     let ancestry = graph::Ancestry::new(spec);
-    // The group's params are rendered for each of its tasks, some of which may have defaults for what others take.
+    // The group's params are rendered for each of its tasks. A param that one task needs may be a default of another.
     let known = |upstream: &Name| ancestry.check_known(upstream);
     templates.check_value(&Value::Object(spec.params.clone()), "/params", &known, &mut faults);
     for (task_name, task) in &spec.tasks {
@@ -118,7 +118,8 @@ fn check_group(spec: &GroupSpec, catalog: &dyn Catalog, now: Time, faults: &mut 
         let pointer = format!("/schedules/{}", pointer_token(name));
         match Schedule::compile(schedule, zone, now) {
             Err(fault) => faults.push(fault.below(&pointer)),
-            // A history may be filled by a schedule that is over, and one that has done its duty may be put again.
+            // A backfill may use a schedule that is over, and a schedule that has fired for the last time may be put
+            // again.
             Ok(compiled) if compiled.enabled() && !compiled.fires() => {
                 let made_up_later = spec.history && compiled.has_grid();
                 if !made_up_later && !catalog.has_schedule(name, schedule) {
@@ -131,7 +132,7 @@ fn check_group(spec: &GroupSpec, catalog: &dyn Catalog, now: Time, faults: &mut 
     }
 }
 
-/// Which field it is that lies in the past.
+/// The field whose value lies in the past.
 fn never_fires_by(schedule: &ScheduleSpec) -> &'static str {
     match schedule {
         ScheduleSpec { ends_at: Some(_), .. } => "/ends_at",

@@ -9,7 +9,7 @@ use serde_saphyr::{Error, MessageFormatter, Options, UserMessageFormatter};
 use super::strict::{NESTING_MAX, Position, Strict, StrictError};
 use crate::Fault;
 
-/// Reads the documents of a file of one's own, strictly. Empty documents are left out.
+/// Reads the documents of a local file, strictly. Empty documents are left out.
 pub fn parse_yaml_documents(text: &str) -> Result<Vec<Value>, String> {
     struct Document(Value);
     impl<'de> Deserialize<'de> for Document {
@@ -53,7 +53,7 @@ fn cause(mut error: &Error) -> &Error {
     error
 }
 
-/// What is wrong, and where. The library's own words for some errors tell a programmer how to call it.
+/// The error and its position. Some texts of the library are replaced: they are for programmers who call it.
 fn in_words(error: &Error) -> String {
     let words = match cause(error) {
         Error::MultipleDocuments { .. } => "there is more than one document".into(),

@@ -5,10 +5,10 @@ use serde_json::Value;
 use super::strict::StrictError;
 use crate::bounded::{Answer, Stopped, Work, key_of, perform};
 
-/// Why a YAML document gave nothing.
+/// Why a YAML document could not be read.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum YamlError {
-    /// It is none, or has a key twice.
+    /// It is no YAML, or has a duplicate key.
     #[error(transparent)]
     Refused(#[from] StrictError),
     /// Reading it was ended.

@@ -6,7 +6,7 @@ use super::seen::Seen;
 use super::{Scope, Source, TemplateError};
 use crate::bounded::{Answer, Stopped, Work, key_of, perform};
 
-/// Has a template, or a condition, rendered where that is bounded.
+/// Lets a template, or a condition, be rendered with bounds.
 pub(super) fn render(template: &str, condition: bool, scope: &Scope) -> Result<Value, TemplateError> {
     let run = match &*scope.source {
         Source::Task(given) => given.run["id"].to_string(),

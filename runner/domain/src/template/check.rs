@@ -6,7 +6,7 @@ use super::uses::{self, Use, UsedField};
 use super::{Templates, condition_expression, explain, guard, is_template, rewrite, scan};
 use crate::{Faults, Name};
 
-/// Says why a template may not take the output of a task, if it may not.
+/// Returns the reason if a template may not use the output of a task.
 pub type Tasks<'a> = &'a dyn Fn(&Name) -> Result<(), String>;
 
 /// Lets templates take the output of any task.

@@ -41,7 +41,7 @@ pub(super) fn install(env: &mut Environment<'_>) {
     env.remove_filter("batch");
 }
 
-/// The group's zone, which the scope carries in its instants.
+/// The group's zone, which the instants of the scope contain.
 fn group_zone(state: &State) -> Tz {
     let logical_time = state.lookup("logical_time");
     logical_time

@@ -130,7 +130,7 @@ fn check_tag(template: &str, code: &Code<'_>) -> Result<(), String> {
     if tag == "set" && !code.tokens.iter().any(|token| token.is("=")) {
         return Err("`set` needs a value, `{% set name = value %}`; blocks are not supported".into());
     }
-    // An attribute that is set outlives its block, and a value could contain itself.
+    // An attribute that is set remains after its block, and a value could contain itself.
     if tag == "set"
         && code
             .tokens

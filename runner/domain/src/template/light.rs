@@ -21,7 +21,7 @@
 //! * `tojson`: it escapes too, but refuses a value of more than 1 MiB as text, so that escapes of escapes end there.
 //! * Tests: those in [`TESTS`] look at the kind of a value, or at a number.
 //!
-//! `*` makes much of little at once, slices and maps may contain one another, and a function may be `range`: none of
+//! `*` makes a large value from a small one, slices and maps may be nested, and a function may be `range`: none of
 //! these is light. The largest value that can be made is some megabytes long, and takes some milliseconds.
 //!
 //! A template that only names values is light whatever their size: it reads no more than it gives, which has a bound,
@@ -81,7 +81,7 @@ pub(super) fn is_rendered_here(template: &str, codes: &[Code<'_>], scope: &Scope
     is_light(template, codes) && (is_path(codes) || reads_little(codes, scope))
 }
 
-/// Whether it does nothing that makes much of little.
+/// Whether it contains no operation that makes a large value from a small one.
 pub(super) fn is_light(template: &str, codes: &[Code<'_>]) -> bool {
     let operations = |code: &Code<'_>| {
         (0..code.tokens.len())

@@ -1,4 +1,4 @@
-//! A template's code, divided into tokens exactly as minijinja does: text in quotes, comments and `raw` is no code.
+//! A template's code, divided into tokens exactly as minijinja does: text in quotes, comments and `raw` are no code.
 //!
 //! All bounds and checks that come before minijinja's parser work on these tokens, so where the two could disagree
 //! (a word right after a number, a bracket that closes nothing) the text is refused here.

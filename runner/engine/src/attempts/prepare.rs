@@ -30,7 +30,7 @@ use crate::{EngineError, RunContext};
 
 /// The result of preparing an attempt.
 pub(crate) enum Prepared {
-    /// Nothing is to be started: the attempt is skipped, expanded its task, or has failed before its start.
+    /// There is nothing to start: the attempt was skipped, has computed the items of its task, or cannot start.
     End(End),
     Script {
         script: Script,

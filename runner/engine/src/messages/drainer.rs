@@ -216,8 +216,8 @@ impl Drainer {
         None
     }
 
-    /// Lets the consumer send a batch, and returns the outcomes to be recorded. Breaks if the batch must not be sent by
-    /// this node any more, because it has waited too long, or if it cannot be put into its queue now.
+    /// Lets the consumer send a batch, and returns the outcomes to be recorded. Breaks if the batch has waited so long
+    /// that this node must not send it any more, or if it cannot be put into its queue now.
     async fn work_on<'a>(
         &mut self,
         consumer: Option<Consumer>,

@@ -328,8 +328,8 @@ impl Queues {
         })
     }
 
-    /// Ends claims that no worker will end, and ignores errors: these claims expire anyway. `unseen`: no worker has
-    /// seen them, so they do not count for the rate limit of their queue.
+    /// Ends claims that no worker will end, and ignores errors: these claims expire anyway. `unseen`: the queue of
+    /// claims that no worker has seen, which do not count for its rate limit.
     pub(super) async fn give_back(self: &Arc<Self>, claims: Vec<(ClaimKey, Ending)>, unseen: Option<&str>) {
         if let Err(error) = self.settle(&claims, false, unseen).await {
             tracing::warn!(error = %Chain(&error), claims = claims.len(), "cannot release claims; their leases expire \

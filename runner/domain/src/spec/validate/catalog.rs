@@ -35,11 +35,11 @@ pub trait Catalog {
 pub enum ScriptLookup {
     /// There is no script of that name.
     NoScript,
-    /// There is, but not in that version.
+    /// There is such a script, but not in that version.
     NoVersion,
     /// There are versions, but none is active.
     NoActiveVersion,
-    /// It is not for tasks; in words, such as `consumer`.
+    /// It is not for tasks, but for this (such as `consumer`).
     OtherWorld(String),
     /// It has no function for tasks, only one for messages.
     OnlyHandles,

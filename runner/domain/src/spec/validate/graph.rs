@@ -1,4 +1,4 @@
-//! Edges between tasks and between groups: unknown, doubled, and in circles.
+//! Checks the edges between tasks and between groups: unknown targets, duplicates and cycles.
 
 use std::cell::OnceCell;
 use std::collections::{BTreeSet, HashMap, VecDeque};
