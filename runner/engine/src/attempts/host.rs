@@ -46,7 +46,7 @@ impl Host {
 
     /// Waits for something that Heddle must provide. If Heddle cannot provide it, the script gets no answer: the
     /// attempt ends with an error of Heddle itself, and this call with it.
-    async fn owed<T, F>(&self, what: &'static str, ask: impl FnMut() -> F) -> T
+    async fn provided<T, F>(&self, what: &'static str, ask: impl FnMut() -> F) -> T
     where
         F: Future<Output = Result<T, EngineError>>,
     {
@@ -84,7 +84,7 @@ impl HostServices for Host {
                 .ok_or_else(|| format!("`{task}` is not a task that this one depends on, directly or indirectly"))?;
             let named = [index];
             let ask = || self.attempts.outputs(&self.context, &named);
-            let mut outputs = self.owed("read an output", ask).await;
+            let mut outputs = self.provided("read an output", ask).await;
             Ok(outputs.pop().map_or_else(|| "null".into(), |output| output.1))
         })
     }
@@ -94,7 +94,7 @@ impl HostServices for Host {
         Box::pin(async move {
             let group = self.context.facts.group_id;
             let ask = || async { Ok(self.attempts.node.store.script_state(group, &key).await?) };
-            Ok(self.owed("read the group's state", ask).await)
+            Ok(self.provided("read the group's state", ask).await)
         })
     }
 
@@ -107,7 +107,7 @@ impl HostServices for Host {
                     .runs
                     .granted_secret("group", group, self.category(), &name)
             };
-            let value = self.owed("read a secret", ask).await?;
+            let value = self.provided("read a secret", ask).await?;
             self.secrets.learn(&value);
             Ok(value)
         })
@@ -122,7 +122,7 @@ impl HostServices for Host {
                     .runs
                     .granted_connection("group", group, self.category(), &name)
             };
-            self.owed("read a connection", ask).await
+            self.provided("read a connection", ask).await
         })
     }
 

@@ -31,7 +31,7 @@ impl ConsumerHost {
 impl ConsumerHost {
     /// Waits for something that Heddle must provide. If Heddle cannot provide it, the messages of the batch fail, and
     /// are retried as their topic says.
-    async fn owed<T, F>(&self, what: &'static str, ask: impl FnMut() -> F) -> Result<T, String>
+    async fn provided<T, F>(&self, what: &'static str, ask: impl FnMut() -> F) -> Result<T, String>
     where
         F: Future<Output = Granted<T>>,
     {
@@ -49,7 +49,7 @@ impl HostServices for ConsumerHost {
         let name = Name::sought(name);
         Box::pin(async move {
             let ask = || self.runs.granted_secret("topic", &self.name, self.category(), &name);
-            self.owed("read a secret", ask).await
+            self.provided("read a secret", ask).await
         })
     }
 
@@ -60,7 +60,7 @@ impl HostServices for ConsumerHost {
                 self.runs
                     .granted_connection("topic", &self.name, self.category(), &name)
             };
-            self.owed("read a connection", ask).await
+            self.provided("read a connection", ask).await
         })
     }
 

@@ -108,7 +108,7 @@ async fn submit(messages: &Messages, row: &TopicRow, batch: &MessageBatch) -> Re
 }
 
 /// What a worker reported for a batch.
-fn said(ended: &EndedQueueBatch) -> Vec<MessageEnd> {
+fn ends_of(ended: &EndedQueueBatch) -> Vec<MessageEnd> {
     if ended.state != Some(RunState::Succeeded) {
         let why = match (ended.state, &ended.error) {
             (None, _) => "its run was deleted",
@@ -189,7 +189,7 @@ impl Messages {
     /// Records batches whose runs have ended.
     pub(super) async fn settle_queue(self: &Arc<Self>, row: &TopicRow, topic: &Topic) -> Result<(), EngineError> {
         for ended in self.node.store.ended_queue_batches(row.id).await? {
-            let ends = said(&ended);
+            let ends = ends_of(&ended);
             let ids = ended.ids.iter();
             let handled = Handled {
                 batch: ended.id,
@@ -229,7 +229,7 @@ mod tests {
         let succeeded = Some(RunState::Succeeded);
         let names_it = format!("{{\"failed\": [\"{id}\"]}}");
         for output in [None, Some("null"), Some("{}")] {
-            assert_eq!(said(&ended(succeeded, output)), [MessageEnd::Sent], "{output:?}");
+            assert_eq!(ends_of(&ended(succeeded, output)), [MessageEnd::Sent], "{output:?}");
         }
         let failures = [
             (succeeded, Some(names_it.as_str()), "reported this message as failed"),
@@ -238,14 +238,14 @@ mod tests {
             (None, None, "its run was deleted"),
         ];
         for (state, output, why) in failures {
-            let said = said(&ended(state, output));
+            let ends = ends_of(&ended(state, output));
             let [
                 MessageEnd::Failed {
                     message, fatal: false, ..
                 },
-            ] = &said[..]
+            ] = &ends[..]
             else {
-                panic!("{state:?}, {output:?}: {said:?}");
+                panic!("{state:?}, {output:?}: {ends:?}");
             };
             assert!(message.contains(why), "{message}");
         }

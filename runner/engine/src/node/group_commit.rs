@@ -285,7 +285,7 @@ async fn settle<C: Commits>(commits: &C, gathered: Vec<Asked<C>>, over: impl Fn(
             .map(|(request, answer)| Asked { request, answer })
             .collect();
         let times = times + 1;
-        tell(policy.what, &error, batch.len());
+        log_failure(policy.what, &error, batch.len());
         let met = Met::of(&error);
         if met == Met::Others && batch.iter().any(|asked| C::may_wait(&asked.request)) {
             // The other requests must not wait for the same lock.
@@ -388,7 +388,7 @@ impl<T> Halves<T> {
     }
 }
 
-fn tell(what: &'static str, error: &EngineError, requests: usize) {
+fn log_failure(what: &'static str, error: &EngineError, requests: usize) {
     let error_chain = Chain(error);
     match Met::of(error) {
         // A conflict with another transaction is no error of a request.

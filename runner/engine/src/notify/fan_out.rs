@@ -112,8 +112,8 @@ impl Notifier {
         let ids: Vec<i64> = notices.iter().map(|notice| notice.id).collect();
         let deleted: HashSet<i64> = tx.take(&ids).await?.into_iter().collect();
         let mut mine: Vec<&NoticeRow> = notices.iter().filter(|notice| deleted.contains(&notice.id)).collect();
-        let vain = self.recovered(&mut tx, &known, &mine).await?;
-        mine.retain(|notice| !vain.contains(&notice.id));
+        let wrong = self.recovered(&mut tx, &known, &mine).await?;
+        mine.retain(|notice| !wrong.contains(&notice.id));
         let now = self.node.now();
         let drafts: Vec<Draft<'_>> = mine.iter().flat_map(|notice| self.drafts(&known, notice)).collect();
         let hopeless: Vec<Way> = drafts
@@ -221,13 +221,13 @@ impl Notifier {
             .collect::<Result<_, EngineError>>()?;
         // Rows are locked in the order in which runs' transactions lock them.
         all.sort_unstable();
-        let mut vain = HashSet::new();
+        let mut wrong = HashSet::new();
         for (group_id, task, at, id) in all {
             if !tx.recover(group_id, &task, at).await? {
-                vain.insert(id);
+                wrong.insert(id);
             }
         }
-        Ok(vain)
+        Ok(wrong)
     }
 
     /// Decides which drafts become notifications of their own and which go into digests, and writes them.

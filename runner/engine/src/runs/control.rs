@@ -164,6 +164,22 @@ impl BulkAction {
     }
 }
 
+/// The override of a run as a whole, in the form of one of a task run.
+fn override_of_run<'a>(state: RunState, reason: &'a str, actor: &'a str) -> NewOverride<'a> {
+    NewOverride {
+        // This number means the run itself.
+        key: TaskKey::whole(u16::MAX),
+        state: match state {
+            RunState::Succeeded => TaskState::Succeeded,
+            RunState::Failed => TaskState::Failed,
+            _ => TaskState::Cancelled,
+        },
+        output: None,
+        reason,
+        actor,
+    }
+}
+
 /// How often a control is tried again after a conflict with another transaction.
 const TRIES_MAX: u32 = 5;
 
@@ -345,10 +361,7 @@ impl Runs {
             _ => {}
         }
         let event = match action.withdrawing() {
-            Some(event) => {
-                let withdrawn = locked.completion.withdraw(&[run]).await?;
-                event(withdrawn.into_iter().map(|(_, key)| key).collect())
-            }
+            Some(event) => event(locked.completion.withdraw_of(run).await?),
             None if reopen => Event::Restart,
             None => Event::Resume {
                 waits: locked.live.waits,
@@ -472,21 +485,6 @@ impl Runs {
                 "the state of a run cannot be set to {state}"
             )));
         }
-        let set = NewOverride {
-            // This key means the run itself.
-            key: TaskKey {
-                task: u16::MAX,
-                item: None,
-            },
-            state: match state {
-                RunState::Succeeded => TaskState::Succeeded,
-                RunState::Failed => TaskState::Failed,
-                _ => TaskState::Cancelled,
-            },
-            output: None,
-            reason,
-            actor,
-        };
         let noted = Noted {
             actor,
             action: "override",
@@ -506,8 +504,7 @@ impl Runs {
                 told: state == live.state,
             }
         } else {
-            let withdrawn = completion.withdraw(&[run]).await?;
-            let withdrawn = withdrawn.into_iter().map(|(_, key)| key).collect();
+            let withdrawn = completion.withdraw_of(run).await?;
             let event = Event::Cancel { withdrawn };
             let now = completion.now();
             let cancelled = self
@@ -531,7 +528,9 @@ impl Runs {
         self.write(&mut completion, &[write], &mut after).await?;
         // Dated after the ends that it causes: an override that is older than an end has no effect any more.
         let now = completion.now();
-        completion.insert_override(run, &set, now).await?;
+        completion
+            .insert_override(run, &override_of_run(state, reason, actor), now)
+            .await?;
         noted.write(&mut completion, run, now, live.state, state).await?;
         completion.commit().await?;
         self.contexts.remove(&run);

@@ -286,8 +286,7 @@ impl Runs {
             let (events, why) = match cause {
                 Cause::Due(retries) => (retries.into_iter().map(Event::Due).collect(), None),
                 Cause::Deadline(why) => {
-                    let withdrawn = completion.withdraw(&[run]).await?;
-                    let withdrawn = withdrawn.into_iter().map(|(_, key)| key).collect();
+                    let withdrawn = completion.withdraw_of(run).await?;
                     (vec![Event::Cancel { withdrawn }], Some(why))
                 }
             };

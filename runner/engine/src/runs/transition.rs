@@ -120,9 +120,7 @@ impl Runs {
         let mut bits = || self.node.chance.bits();
         let mut actions = decide(plan, &mut state, &mut progress, events, now, &mut bits)?;
         if actions.withdraw {
-            let withdrawn = completion.withdraw(&[context.facts.id]).await?;
-            let keys = withdrawn.into_iter().map(|(_, key)| key).collect();
-            let withdrawn = [Event::Withdrawn(keys)];
+            let withdrawn = [Event::Withdrawn(completion.withdraw_of(context.facts.id).await?)];
             actions.and_then(decide(plan, &mut state, &mut progress, &withdrawn, now, &mut bits)?);
         }
         Ok(Transition {

@@ -258,6 +258,12 @@ impl Completion {
             .collect())
     }
 
+    /// Takes back all ready rows of one run.
+    pub async fn withdraw_of(&mut self, run: RunId) -> Result<Vec<TaskKey>, StoreError> {
+        let withdrawn = self.withdraw(&[run]).await?;
+        Ok(withdrawn.into_iter().map(|(_, key)| key).collect())
+    }
+
     /// Takes back all ready rows of runs.
     pub async fn withdraw(&mut self, runs: &[RunId]) -> Result<Vec<(RunId, TaskKey)>, StoreError> {
         let ids: Vec<Uuid> = runs.iter().map(|run| run.0).collect();
