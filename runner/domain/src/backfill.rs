@@ -49,8 +49,8 @@ impl Urgency {
         }
     }
 
-    /// What gave this priority to a sub-run whose group has that one, so that runs of other groups can be as urgent as it
-    /// is. The sub-run may belong to a backfill or not.
+    /// The urgency of a sub-run with this `priority`, in a group whose own priority is `group`: its own sub-runs get
+    /// the same urgency in their groups. The sub-run may belong to a backfill or not.
     pub fn of(priority: i16, group: Option<i16>) -> Self {
         match Self::Usual.priority(group) == priority {
             true => Self::Usual,
@@ -58,8 +58,8 @@ impl Urgency {
         }
     }
 
-    /// The same for a run that a backfill has created, itself or in a dependant. It is as urgent as its group's other runs
-    /// only if it was given their priority.
+    /// The same for a run that a backfill has created, in its own group or in a dependant. It is as urgent as the other
+    /// runs of its group only if it was given their priority.
     pub fn of_historic(priority: i16, group: Option<i16>) -> Self {
         match Self::Historic.priority(group) == priority {
             true => Self::Historic,

@@ -315,7 +315,8 @@ pub fn parse_stock(given: Option<&Value>) -> Result<Option<i32>, String> {
     }
 }
 
-/// The kind of an offer, which its fields tell if it does not; and which of them do not go with it.
+/// The kind of an offer. If it is left out, it follows from the other fields. Fields that an offer of this kind cannot
+/// have are added to `faults`.
 fn kind_of(spec: &OfferSpec, faults: &mut Faults) -> OfferKind {
     use OfferKind::{Daily, Interval, Once};
     let kind = spec.kind.unwrap_or(match (&spec.every, &spec.at, &spec.every_days) {
@@ -341,7 +342,7 @@ fn kind_of(spec: &OfferSpec, faults: &mut Faults) -> OfferKind {
     kind
 }
 
-/// When an offer is due; `None`: that is not said as it has to be.
+/// When an offer is due; `None`: its fields are wrong, as `faults` says.
 fn rhythm_of(kind: OfferKind, spec: &OfferSpec, zone: Tz, starts_at: Time, faults: &mut Faults) -> Option<Rhythm> {
     use OfferKind::{Daily, Interval, Once};
     match kind {
@@ -479,7 +480,7 @@ fn daily(spec: &OfferSpec, zone: Tz, starts_at: Time, faults: &mut Faults) -> Op
         starts_at: Some(starts_at.to_rfc3339()),
         ..ScheduleSpec::default()
     };
-    // The window begins with `starts_at`; nothing is left out for having been due before the offer was made.
+    // The window begins with `starts_at`. Occurrences from before the creation of the offer count too.
     let ever = "1900-01-02T00:00:00Z".parse().unwrap_or(starts_at);
     match Schedule::compile(&schedule, zone, ever) {
         Ok(schedule) => Some(Rhythm::Daily(Box::new(schedule))),
@@ -494,7 +495,7 @@ fn daily(spec: &OfferSpec, zone: Tz, starts_at: Time, faults: &mut Faults) -> Op
     }
 }
 
-/// What may be given to a user now: both ends inclusive.
+/// The period whose occurrences may be given to a user now, both ends included.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Window {
     pub from: Time,
@@ -511,7 +512,7 @@ impl Window {
     }
 }
 
-/// The position of an occurrence among those that a user may be given: the least goes first.
+/// The position of an occurrence among those that a user may get: the smallest goes first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Rank {
     occurrence: Time,
@@ -522,7 +523,7 @@ pub struct Rank {
 }
 
 impl Rank {
-    /// `again`: the user has had it before (`repeat`). `seq`: which offer was made first.
+    /// `again`: the user has had it before (`repeat`). `seq`: the number of the offer; older offers have smaller ones.
     pub fn new(occurrence: Time, again: bool, priority: i16, seq: i64) -> Self {
         Self {
             occurrence,

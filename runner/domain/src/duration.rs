@@ -218,7 +218,7 @@ impl<'de> Deserialize<'de> for Span {
                 Err(E::custom(SpanError::Malformed(number.to_string())))
             }
         }
-        // Readers that do not describe themselves (the progress of a run is kept in one) hold the text.
+        // Formats that are not self-describing contain the text. (The progress of a run is stored in such a format.)
         if deserializer.is_human_readable() {
             deserializer.deserialize_any(Visitor)
         } else {

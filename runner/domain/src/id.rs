@@ -78,7 +78,7 @@ mod tests {
         let ids: Vec<Uuid> = all
             .iter()
             .enumerate()
-            // The random bits would put them the other way round.
+            // By their random bits, the two ids would be in the opposite order.
             .map(|(index, nth)| uuid_v7_nth(at, *nth, u128::MAX - index as u128))
             .collect();
         assert!(

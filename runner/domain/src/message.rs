@@ -168,9 +168,10 @@ pub fn read<'a>(topic: &Topic, text: &'a str, now: Time) -> Result<Incoming<'a>,
     })
 }
 
-/// Reads a JSON text to its end. What cannot be read as a value (numbers out of range, lone surrogates, endless nesting)
-/// would be found only when it is sent, and would hold up its whole batch. What is refused in every other body (a key
-/// twice, U+0000) would arrive changed. The number is how many levels deeper it may be nested.
+/// Reads a JSON text to its end. Without this check, an unreadable value (numbers out of range, lone surrogates, too
+/// deep nesting) would be found only when it is sent, and would block its whole batch. A text that is refused in every
+/// other body (a duplicate key, U+0000) would arrive changed. The number is how many levels deeper the value may be
+/// nested.
 #[derive(Clone, Copy)]
 struct Readable(usize);
 
@@ -284,7 +285,7 @@ fn without_nul<E: Error>(text: &str) -> Result<(), E> {
     }
 }
 
-/// What an error of JSON says, without its position, which counts from where the parser began: in the payload, or at the
+/// The text of a JSON error without its position, which is relative to the start of the parser: the payload, or the
 /// line of a stream.
 fn words_of(error: &serde_json::Error) -> String {
     let mut words = error.to_string();

@@ -153,8 +153,8 @@ impl Retention {
         faults
     }
 
-    /// How long runs of a group are kept: its own word for the state, its own for all states, the cluster's for the
-    /// state, the cluster's for all.
+    /// How long runs of a group are kept. The first of these that is set counts: the group's value for the state, the
+    /// group's value for all states, the cluster's value for the state, the cluster's value for all states.
     pub fn kept(&self, group: Option<&GroupRetention>, state: EndState) -> Kept {
         let own = group.and_then(|group| group.states.get(&state).copied().or(group.runs));
         let runs = own.or(self.states.get(&state).copied()).unwrap_or(self.runs);

@@ -305,8 +305,8 @@ impl Schedule {
         Ok(schedule)
     }
 
-    /// Whether another zone of the group moves what a schedule means: all of cron and daily, and dates and local times of
-    /// the others. Durations and RFC 3339 times are the same in every zone.
+    /// Whether another zone of the group changes the instants of a schedule: always for cron and daily, and for dates
+    /// and local times of the others. Durations and RFC 3339 times are the same in every zone.
     pub fn is_moved(spec: &ScheduleSpec, from: Tz, to: Tz) -> bool {
         let once = spec.once.as_ref().and_then(|once| once.at.as_ref());
         let moments = [

@@ -1,4 +1,4 @@
-//! What can go wrong between Heddle and its database.
+//! Errors between Heddle and its database.
 
 use std::fmt;
 use std::panic::Location;
@@ -26,13 +26,13 @@ pub enum StoreError {
     /// Two transactions conflicted (deadlock, serialisation): repeat the whole transaction.
     #[error("the transaction must be repeated")]
     Conflict(#[source] Failed),
-    /// A statement failed: our fault.
+    /// A statement failed: an error of Heddle.
     #[error("an SQL statement failed")]
     Database(#[source] Failed),
     /// The schema could not be updated to that of this version.
     #[error("migration failed")]
     Migration(#[source] Arc<MigrateError>),
-    /// A row contains what this version cannot read: our fault, or written by a newer node.
+    /// A row contains a value that this version cannot read: an error of Heddle, or a newer node has written it.
     #[error("cannot read row {row} in {table}: {column} is {found}")]
     Unreadable {
         table: &'static str,
@@ -40,7 +40,7 @@ pub enum StoreError {
         row: String,
         found: String,
     },
-    /// What was to be kept cannot be written as JSON: our fault. Nothing is kept in its place.
+    /// A value cannot be written as JSON: an error of Heddle. Nothing is stored in its place.
     #[error("cannot write {column} of {table} as JSON")]
     Unwritable {
         table: &'static str,
@@ -51,7 +51,7 @@ pub enum StoreError {
 }
 
 impl StoreError {
-    /// Others change this faster than it can be locked.
+    /// Other transactions change this row faster than it can be locked.
     #[track_caller]
     pub(crate) fn contended() -> Self {
         Self::Conflict(Failed::new(sqlx::Error::RowNotFound))
@@ -82,7 +82,7 @@ impl StoreError {
         read(number).ok_or_else(|| Self::unreadable(table, column, row, number))
     }
 
-    /// What a column keeps as JSON.
+    /// A value as JSON, for a column.
     pub fn json_of(value: &impl Serialize, (table, column): (&'static str, &'static str)) -> Result<Value, Self> {
         serde_json::to_value(value).map_err(|error| Self::Unwritable {
             table,
@@ -101,7 +101,8 @@ impl StoreError {
             .map_err(|error| Self::unreadable(table, column, row, format_args!("not JSON: {error}")))
     }
 
-    /// Whether the same may succeed later without anybody changing it: nobody's work is to blame.
+    /// Whether the same call may succeed later without any change: the cause is the database or another transaction,
+    /// not the data.
     pub fn is_passing(&self) -> bool {
         matches!(self, Self::Unavailable(_) | Self::ReadOnly(_) | Self::Conflict(_))
     }

@@ -36,8 +36,8 @@ pub(crate) struct Span {
 /// two months take six statements.
 const DAYS: [i64; 4] = [1, 3, 11, 48];
 
-/// The maximum difference between the millisecond in an id and the time that its row says for the same moment: who lists by
-/// that time reads the ids of so much more.
+/// The maximum difference between the millisecond in an id and the time that its row says for the same moment: a list
+/// by that time reads the ids of a period that is longer by this.
 pub(crate) const ID_SLACK: TimeDelta = TimeDelta::minutes(1);
 
 /// For a longer span, a statement whose text does not change uses a plan that the session keeps: making one each time

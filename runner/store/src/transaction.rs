@@ -1,14 +1,15 @@
-//! Named transactions: each is a span, its duration is counted, and one that met another transaction is repeated.
+//! Named transactions: each is a span, its duration is counted, and it is repeated after a conflict with another
+//! transaction.
 //!
 //! ```text
 //! transaction!(self, control, "put_setting", |tx| { ...; tx.commit().await?; Ok(true) })
 //! ```
 //!
 //! begins a transaction on that pool of the store and runs the block with it. The block returns `Result<_,
-//! StoreError>`; if it ends without a commit, nothing has changed. If it met another transaction (a deadlock, a lock
-//! that was not released in time, a row that changes faster than it can be locked), all of it is repeated, a few times:
-//! Postgres has rolled it back. It is not repeated when the database was lost: the commit may have succeeded, and only
-//! its answer may be lost. Only the caller knows whether a repeat does harm.
+//! StoreError>`; if it ends without a commit, nothing has changed. After a conflict with another transaction (a
+//! deadlock, a lock that was not released in time, a row that changes faster than it can be locked), the whole block is
+//! repeated, a few times: Postgres has rolled it back. It is not repeated when the database was lost: the commit may
+//! have succeeded, and only its answer may be lost. Only the caller knows whether a repeat does harm.
 //!
 //! This is for what people configure, and for services for which nobody waits. Transactions of the data plane are
 //! repeated by their group commits, which know what else waits (`heddle_engine`'s `group_commit`). Those, and

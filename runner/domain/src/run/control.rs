@@ -300,8 +300,9 @@ impl Machine<'_> {
         self.plan.on_failure == OnFailure::Stop && (0..count).any(|task| self.is_failure(task))
     }
 
-    /// What `on_failure: stop` or `fail_fast` cancelled continues if the failures that caused it are gone. If no failure
-    /// stood before either, then tasks were cancelled without a stop, together with their run: they are for `restart`.
+    /// If the failures that caused `on_failure: stop` or `fail_fast` are gone, the task runs that were cancelled for
+    /// them continue. If there was no such failure before either, tasks were cancelled together with their run: only
+    /// `restart` continues these.
     pub(super) fn lift(&mut self) {
         if self.is_stopped() {
             return;
@@ -322,8 +323,8 @@ impl Machine<'_> {
         }
     }
 
-    /// Whether a task's state is what its dependencies' states led to. With `fresh` outputs above it, what it decided
-    /// by itself is asked again as well.
+    /// Whether a task's state follows from the states of its dependencies. `fresh`: these get new outputs, so that a
+    /// skip by the task itself (`when`, its script) is decided again too.
     fn follows(&self, task: TaskIndex, fresh: bool) -> bool {
         match self.progress.task(task) {
             TaskState::UpstreamFailed => true,
@@ -341,7 +342,7 @@ impl Machine<'_> {
         }
     }
 
-    /// Opens again what followed from a task's state.
+    /// Sets all tasks to pending whose states follow from the state of this task.
     fn reopen_dependants(&mut self, task: TaskIndex, fresh: bool) {
         let mut stack = self.task(task).dependants.clone();
         while let Some(next) = stack.pop() {
@@ -353,7 +354,7 @@ impl Machine<'_> {
         }
     }
 
-    /// Sets a task back to pending, its attempts' numbers kept. `above`: tasks that it depends on go again.
+    /// Sets a task to pending, and keeps the numbers of its attempts. `above`: tasks that it depends on run again.
     fn reset(&mut self, task: TaskIndex, above: bool) {
         self.reset_map(task, above);
         if let Some(detail) = self.progress.details.get_mut(&task) {

@@ -21,9 +21,9 @@ pub(super) struct Machine<'a> {
     now: Time,
     bits: &'a mut dyn FnMut() -> u128,
     pub(super) actions: Actions,
-    /// Tasks whose dependencies have moved.
+    /// Tasks whose dependencies have changed.
     pub(super) touched: Vec<TaskIndex>,
-    /// Mapped tasks whose items have moved.
+    /// Mapped tasks whose items have changed.
     pub(super) moved: BTreeSet<TaskIndex>,
     /// Mapped tasks of which an item has failed that cancels the rest.
     failing: BTreeSet<TaskIndex>,
@@ -203,7 +203,8 @@ impl<'a> Machine<'a> {
     pub(super) fn finish(mut self) -> Actions {
         self.follow();
         let progress = &*self.progress;
-        // A task run may become ready, or settled, and then something else within one decision.
+        // Within one decision, a task run may become ready or settled and then change again. Only the last state
+        // counts.
         let still =
             |at: &AttemptKey, state| progress.state(at.key) == Some(state) && progress.attempt(at.key) == at.attempt;
         self.actions.ready.retain(|at| still(at, TaskState::Ready));
@@ -326,7 +327,7 @@ impl<'a> Machine<'a> {
         *self.state == RunState::Running && !self.progress.stopping
     }
 
-    /// A task's rule is met: it may be worked on, or its items if they are known.
+    /// A task's rule is met: the task becomes ready, or its items if they are known.
     fn begin(&mut self, task: TaskIndex) {
         let key = TaskKey::whole(task);
         if self.progress.stopping {
@@ -567,7 +568,7 @@ impl<'a> Machine<'a> {
             TriggerRule::AllSkipped if success + failed > 0 => Some(TaskState::Skipped),
             TriggerRule::AnySuccess if success > 0 => Some(TaskState::Ready),
             TriggerRule::AnyFailed if failed > 0 => Some(TaskState::Ready),
-            // A skipped dependency settles nothing yet: one that fails later goes before it.
+            // A skipped dependency decides nothing yet, because a dependency that fails later counts more.
             _ if open > 0 => None,
             TriggerRule::AllSuccess if skipped > 0 => Some(TaskState::Skipped),
             TriggerRule::NoneFailedMinOneSuccess if success == 0 => Some(TaskState::Skipped),
@@ -581,7 +582,7 @@ impl<'a> Machine<'a> {
         }
     }
 
-    /// One wave: the rules of all pending tasks whose dependencies have moved.
+    /// Applies the rules of all pending tasks whose dependencies have changed.
     fn ask_rules(&mut self) {
         let mut batch = std::mem::take(&mut self.touched);
         batch.sort_unstable();

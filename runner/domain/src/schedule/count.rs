@@ -1,9 +1,9 @@
-//! How many instants a schedule has in a stretch of time, without walking them.
+//! Counts the instants of a schedule in a period, without enumerating them.
 //!
 //! A day on which the clock does not change has as many instants of a cron expression as any other day that the
-//! expression names, since its fields for days do not depend on those for times. So only days are walked, and one day's
-//! instants counted; days with a clock change, the days after these (where what was skipped may come down), and the two
-//! ends are walked instant by instant. (Of those with very many instants only as long as it matters, see [`EXACT_MAX`].)
+//! expression names, because its fields for days do not depend on those for times. So only days are enumerated, and the
+//! instants of one day are counted. Instants are enumerated on days with a clock change, on the days after these (to
+//! which a skipped time may move), and at both ends of the period. (If there are very many, only up to [`EXACT_MAX`].)
 
 use chrono::{Days, NaiveDate, NaiveDateTime, NaiveTime, TimeDelta};
 
@@ -15,8 +15,8 @@ use crate::Time;
 
 const DAY: TimeDelta = TimeDelta::days(1);
 
-/// How many instants of a day are enumerated, however many there are in all. A day with more, on which the clock
-/// changes, counts by its length when it is clear that there are too many: so frequent a schedule is spread evenly.
+/// How many instants of a day are enumerated. If a day with a clock change has more, and the total is too large anyway,
+/// the count of the day is computed from its length: such a frequent schedule is spread evenly.
 const EXACT_MAX: u64 = 3_600;
 
 impl Schedule {

@@ -86,11 +86,11 @@ fn bound_names<'s>(codes: &[Code<'s>]) -> Vec<&'s str> {
     bound
 }
 
-/// The field that code takes of a map: of `upstream` the task, of `params` the param.
+/// The field of a map that code uses: a task in `upstream`, a param in `params`.
 pub(super) enum UsedField<'s> {
-    /// This one, by a name that there may not be.
+    /// The field with this name, which may not exist.
     Field(&'s str),
-    /// Any, since the name is computed, or the map is used as a whole.
+    /// Perhaps any field: the name is computed, or the map is used as a whole.
     Any,
 }
 

@@ -33,7 +33,7 @@ pub(super) fn from_json(json: &Json) -> Value {
     }
 }
 
-/// A template value as JSON, using up `budget`, roughly the bytes that it would take as text.
+/// A template value as JSON. Its approximate size as text, in bytes, is subtracted from `budget`.
 pub(super) fn to_json(value: &Value, budget: &mut usize, depth: usize) -> Result<Json, Error> {
     /// The memory of a small map is many times its text.
     const MAP_BYTES: usize = 24;

@@ -2,8 +2,8 @@
 //!
 //! The database may refuse an outcome for a reason that does not pass: a value that it does not accept, somebody's
 //! trigger, a page that cannot be read, a progress that cannot be decoded. Such an outcome must come to an end that
-//! people can see. If it were silently dropped, its row would stay in *running* under a valid lease; the attempt would
-//! look like one of which the node has not heard, and would run again, without end and uncounted.
+//! people can see. If it were silently dropped, its row would stay in *running* under a valid lease. The node would
+//! take the attempt for one that it does not know yet, and would run it again and again, without counting it.
 //!
 //! 1. The outcome is tried alone, so that no other outcome waits for it.
 //! 2. Instead of it, a failure of kind `invalid` is recorded, which says so.
@@ -171,7 +171,7 @@ impl Runs {
     async fn is_over(&self, ended: EndedAttempt) -> Result<bool, EngineError> {
         let EndedAttempt { run, at, .. } = ended;
         let mut completion = self.node.completion("look_at_set_aside").await?;
-        // This only looks: it is rolled back.
+        // This transaction only reads: it is rolled back.
         let locked = completion.lock(&[ended]).await?;
         let (true, Some(found)) = (locked.owned.contains_key(&(run, at)), locked.runs.get(&run)) else {
             return Ok(true);

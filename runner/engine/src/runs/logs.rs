@@ -91,7 +91,7 @@ pub(crate) struct LogWriter {
     round: VecDeque<(Arc<LogBuffer>, Vec<LogRow>)>,
     /// What the next statement writes.
     statement: Statement,
-    /// It has written, and pauses: nothing wakes it.
+    /// It has written, and pauses: no signal ends the pause.
     rests: bool,
 }
 
@@ -161,7 +161,7 @@ impl Service for LogWriter {
         Ok(took.unwrap_or(FLUSH_EVERY))
     }
 
-    /// The lines of the round are in no buffer any more.
+    /// The lines of the round are already taken out of the buffers.
     async fn finish(&mut self) {
         while !self.is_round_over() {
             if let Err(error) = self.write().await {

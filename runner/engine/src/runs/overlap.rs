@@ -11,9 +11,9 @@
 //! | `allow` | begins |
 //! | `cancel_previous` | cancels the other one, and begins when that has stopped; if several wait, only the last |
 //!
-//! Of the timed runs that wait for their turn, at most `max_waiting` stay: beyond that the oldest is skipped. Between
-//! its creation and the next check there is one more; two checks of a group never happen at once, so each leaves
-//! exactly as many. Runs that wait for upstreams are not counted: they wait for a repair.
+//! Of the timed runs that wait for their turn, at most `max_waiting` stay: beyond that the oldest is skipped. Until the
+//! next check there may be one more than that. Two checks of a group never happen at once, so after each check at most
+//! `max_waiting` wait. Runs that wait for upstreams are not counted: they wait for a repair.
 //!
 //! A skipped run never began: it ends as `cancelled`, with the reason in `skipped` and as text in its error. No
 //! follower waits for its instant.

@@ -1,4 +1,4 @@
-//! The admitter: gives free slots of pools to task runs that wait for them; `heddle_store::live` describes it (pools).
+//! The admitter: gives free slots of pools to task runs that wait for them; `heddle_store::live` describes how (pools).
 //!
 //! It ticks when a run that uses pools changes, when a pool is changed, and periodically.
 

@@ -30,7 +30,7 @@ pub struct Moved {
     pub catching_up: bool,
     /// Instants that this round skipped.
     pub skipped: i64,
-    /// Why it creates no runs although it could.
+    /// Why it creates no runs although there is room for them.
     pub note: Option<String>,
     /// The state in which it has ended, if it has.
     pub ended: Option<i16>,

@@ -11,7 +11,7 @@ use crate::transaction::transaction;
 use crate::usage::{self, Removal};
 use crate::{Store, StoreError};
 
-/// The options of a connection that people choose, without its URL.
+/// The options of a connection that people set, without its URL.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ConnectionOptions {
     pub grant: Grant,

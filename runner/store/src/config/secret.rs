@@ -207,7 +207,7 @@ struct SecretWrite<'a> {
     grant: &'a Grant,
 }
 
-/// A stored row with a sealed value, compared with what is put.
+/// A stored row with a sealed value, and how it compares with the value that is put.
 pub(crate) struct KeptSealed<R> {
     pub row: R,
     pub sealed: Sealed,

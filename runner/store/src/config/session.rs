@@ -29,7 +29,8 @@ impl Person<'_> {
     }
 }
 
-/// For the audit, when so many sessions of somebody have ended: nodes need to know only of an end.
+/// What the audit is about when this many sessions of a person or token have ended. It is announced to nodes only if at
+/// least one has ended.
 fn of_sessions(ended: u64) -> About {
     match ended {
         0 => Noun::Token.quiet(),

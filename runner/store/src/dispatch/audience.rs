@@ -25,7 +25,7 @@ pub struct MembersChange {
     pub removed: u64,
 }
 
-/// How many users the audit names for one change; it counts all.
+/// How many users an audit row of one change names. The row has the count of all.
 const NAMED_MAX: i64 = 1_000;
 
 /// How a change of members is given.

@@ -1,4 +1,4 @@
-//! Which occurrences are exhausted, that is, have no stock left: as many as a node reads at a time.
+//! Reads which occurrences are exhausted, that is, have no stock left: a bounded number at a time.
 
 use heddle_domain::Time;
 
@@ -14,7 +14,7 @@ pub struct Exhausted {
     pub cut_at: Option<Time>,
 }
 
-/// From which end of the taken occurrences a bounded number is checked.
+/// The end of the taken occurrences at which the check begins.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum TakenEnd {
     Earliest,
@@ -24,14 +24,14 @@ pub enum TakenEnd {
 /// How many taken occurrences of an audience's offers are checked for those without stock.
 const TAKEN_MAX: i64 = 50_000;
 
-/// How often unused parts of that number are divided again.
+/// How often the unused part of that number is divided again among the offers that need more.
 const TAKEN_PASSES: usize = 3;
 
 impl Store {
     /// The occurrences without stock of an audience's offers, of which `repeating` repeat, from an instant on.
     ///
-    /// The number of rows read is bounded, whatever has been taken and by whomever: each offer has its part, and what
-    /// one does not need goes to the others.
+    /// The number of rows read is bounded, however much has been taken: each offer has its part of that number, and the
+    /// unused part of one offer goes to the others.
     pub async fn exhausted(
         &self,
         offers: &[i64],

@@ -1,4 +1,4 @@
-//! What only pages need, and no route of the API: read only, and bounded, however long the history is.
+//! Data that only pages need, and no route of the API: read-only, and bounded, however long the history is.
 //!
 //! Every statement here reads an index from its newest end, and stops at a maximum that its caller gives. Nothing is
 //! counted that is not read: if there is more, the result is the maximum.

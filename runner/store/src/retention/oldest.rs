@@ -1,4 +1,4 @@
-//! The oldest of what is due. Together with the counts (`due`), this is what people want to know before it is removed.
+//! The oldest due rows. People see them, together with the counts (`due`), before anything is removed.
 
 use heddle_domain::Time;
 use heddle_domain::id::uuid_v7_time;
@@ -20,7 +20,7 @@ pub struct OldestDue {
 }
 
 impl Store {
-    /// The oldest of what is due now. Reads each table from its old end.
+    /// The oldest rows that are due now. Reads each table from its oldest rows on.
     pub async fn oldest_due(&self, retention: &Retention, now: Time) -> Result<OldestDue, StoreError> {
         let rules: RunRules = self.run_rules(retention).await?;
         let mut oldest = OldestDue::default();

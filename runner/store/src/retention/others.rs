@@ -29,7 +29,7 @@ const DISPATCH_KEPT_MIN: chrono::TimeDelta = chrono::TimeDelta::days(2);
 /// Up to how many offers, and backfills, a preview counts: each is looked up in every partition that may refer to it.
 pub const OTHERS_COUNT_MAX: i64 = 10_000;
 
-/// What is older than these instants is due.
+/// Rows that are older than these instants are due.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Cutoffs {
     /// Notifications, by their creation.

@@ -71,7 +71,7 @@ pub(crate) const OF_RUNS: [Partitioned; 4] = [
     Partitioned::Runs,
 ];
 
-/// What is checked again before partitions are dropped.
+/// The conditions that are checked again before partitions are dropped.
 #[derive(Clone, Copy)]
 struct Recheck<'a> {
     rules: &'a RunRules,

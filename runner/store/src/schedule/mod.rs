@@ -74,7 +74,7 @@ pub struct MovedSchedule {
     pub fired_at: Option<Time>,
 }
 
-/// A schedule as people see it.
+/// A schedule as the API shows it.
 #[derive(Clone, Debug)]
 pub struct ScheduleRow {
     pub name: String,

@@ -258,7 +258,7 @@ fn read_field(cron: &mut Cron, index: usize, text: &str, reading: Reading) -> Re
     match index {
         DAY_OF_MONTH => cron.days.any = all,
         DAY_OF_WEEK => cron.weekdays.any = all,
-        // One item that says all says all.
+        // If one item means all values, the field means all values.
         YEAR if all => cron.years = Years::All,
         _ => {}
     }

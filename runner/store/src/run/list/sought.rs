@@ -1,4 +1,4 @@
-//! What the names in a filter mean.
+//! Looks up the names in a filter.
 
 use chrono::TimeDelta;
 use heddle_domain::Time;
@@ -25,7 +25,7 @@ const USERS_FIRST: i64 = 200;
 /// How far the clock that dated a revision or a backfill may be ahead of the clocks that dated its runs.
 pub(super) const CLOCKS_DIFFER: TimeDelta = TimeDelta::hours(1);
 
-/// A filter with what its names mean.
+/// A filter, with the ids and revisions that its names mean.
 pub(super) struct Sought<'f> {
     pub(super) filter: &'f RunFilter,
     pub(super) labels: Labels,

@@ -40,7 +40,7 @@ struct Arm {
     hot: Hot,
 }
 
-/// Which of the sought runs a statement finds.
+/// Which part of the wanted runs a statement finds.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Part<'p> {
     /// Columns of a live run's row `l`, and the same of one that has ended.

@@ -36,7 +36,7 @@ pub struct QueueTarget {
 #[derive(Clone, Debug)]
 pub struct QueueRow {
     pub at: AttemptKey,
-    /// The number of its run's rows up to it, from 1; 0: it returns to the position `floor`, where it was before.
+    /// Its number among the new rows of its run, from 1. 0: it returns to its former position, which is `floor`.
     pub ordinal: i64,
     /// The highest position that was claimed, as far as this node knows: this row gets a higher one.
     pub floor: i64,
