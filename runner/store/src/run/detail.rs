@@ -298,13 +298,14 @@ impl Store {
     /// are many bytes, those that are shown are read afterwards.
     pub async fn run_detail(&self, id: RunId, outputs: Outputs) -> Result<Option<RunDetail>, StoreError> {
         let (task, item, bytes_max) = outputs.asked();
+        let (live, done) = (&*LIVE, &*DONE);
         let statement = format!(
             "WITH outputs AS MATERIALIZED {OUTPUTS}
              SELECT runs.*, attempts.*, {OVERRIDES_OF_RUN} AS overrides, {TIMERS_OF_RUN} AS timers, {WAITS_OF_RUN} AS waits,
                     (SELECT are_few FROM outputs) AS outputs_are_few
-               FROM (SELECT {LIVE}{NAMES}, NULL::text AS version FROM heddle.runs_live l{JOINS}WHERE l.id = $1
+               FROM (SELECT {live}{NAMES}, NULL::text AS version FROM heddle.runs_live l{JOINS}WHERE l.id = $1
                       UNION ALL
-                     SELECT {DONE}{NAMES}, l.xmin::text AS version FROM heddle.runs_done l{JOINS}WHERE l.id = $1) AS runs
+                     SELECT {done}{NAMES}, l.xmin::text AS version FROM heddle.runs_done l{JOINS}WHERE l.id = $1) AS runs
               CROSS JOIN LATERAL {ATTEMPTS_OF_RUN} AS attempts"
         );
         let query = sqlx::query(AssertSqlSafe(statement))

@@ -1,6 +1,7 @@
 //! Reads runs, live and ended.
 
 mod detail;
+mod kept;
 mod list;
 pub mod live;
 pub mod log;
@@ -39,13 +40,13 @@ impl Store {
     /// A run, without its attempts.
     pub async fn run(&self, id: RunId) -> Result<Option<RunRow>, StoreError> {
         let mut query = QueryBuilder::<Postgres>::new("");
-        for (table, columns) in [("heddle.runs_live", LIVE), ("heddle.runs_done", DONE)] {
+        for (table, columns) in [("heddle.runs_live", &*LIVE), ("heddle.runs_done", &*DONE)] {
             if table == "heddle.runs_done" {
                 query.push(" UNION ALL ");
             }
             query
                 .push("SELECT ")
-                .push(columns)
+                .push(columns.as_str())
                 .push(NAMES)
                 .push(format!(" FROM {table} l"))
                 .push(JOINS)

@@ -129,35 +129,6 @@ impl Completion {
         }
     }
 
-    /// Makes it live again. A deadline that has not passed is still valid, so its timer, which was deleted at the end,
-    /// is set again. A deadline that has passed has had its effect, and whoever reopens the run knows that. A run that never
-    /// began waits until the caller writes what becomes of it.
-    ///
-    /// A success of it is not noted any more: it may end otherwise now. If it succeeds again, that is noted again.
-    async fn reopen(&mut self, run: RunId) -> Result<(), StoreError> {
-        sqlx::query!(
-            "WITH gone AS (DELETE FROM heddle.runs_done WHERE id = $1 RETURNING *),
-             unnoted AS (DELETE FROM heddle.successes WHERE run = $1),
-             back AS (
-             INSERT INTO heddle.runs_live (id, group_id, revision_id, resolution_id, state, trigger, priority,
-                 logical_time, interval_start, interval_end, params, task_params, labels, key, dedupe, callback,
-                 created_at, started_at, deadline_at, parent_run, parent_task, parent_item, parent_attempt, source,
-                 created_by, reopened_at, progress)
-             SELECT id, group_id, revision_id, resolution_id, CASE WHEN started_at IS NULL THEN 0 ELSE 1 END, trigger,
-                    priority, logical_time, interval_start, interval_end, params, task_params, labels, key, dedupe,
-                    callback, created_at, started_at, CASE WHEN deadline_at > now() THEN deadline_at END,
-                    NULL, NULL, NULL, NULL, source, created_by, reopened_at, progress
-               FROM gone
-             RETURNING id, deadline_at)
-             INSERT INTO heddle.timers (run, task, item, kind, attempt, due_at)
-             SELECT id, -1, -1, 1, 0, deadline_at FROM back WHERE deadline_at IS NOT NULL",
-            run.0
-        )
-        .execute(self.connection())
-        .await?;
-        Ok(())
-    }
-
     /// Notes that a reopened run goes on, and since when. One that ends again at once has that of its end: it did no work.
     pub async fn goes_on(&mut self, run: RunId) -> Result<(), StoreError> {
         let now = self.now();
