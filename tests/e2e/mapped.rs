@@ -314,6 +314,49 @@ async fn outputs_beyond_the_bound() {
     node.get(&run).await.expect_status(404);
 }
 
+/// Errors beyond a bound are left out of an answer about the run: traces first. Each item has its own error.
+#[tokio::test]
+async fn errors_beyond_the_bound() {
+    let (world, node) = World::with_node().await;
+    let failing = json!({"script": "flaky", "for_each": [1, 1, 1], "params": {"fail_times": "{{ item }}"}});
+    node.put_group("failing", one(failing)).await;
+    let run = node.run("failing", json!({})).await;
+    assert_eq!(run["state"], "failed", "{run:#}");
+    let run = format!("/v1/runs/{}", heddle_tests::id(&run));
+    let changed = "UPDATE heddle.attempts
+                      SET error_message = repeat('m', CASE item WHEN 0 THEN 1 << 10 ELSE 9 << 20 END),
+                          error_trace = CASE item WHEN 0 THEN repeat('t', 8 << 20) END
+                    WHERE error_message IS NOT NULL";
+    assert_eq!(world.sql().await.execute(changed, &[]).await.unwrap(), 3);
+    let length = |text: &Value| text.as_str().map(str::len);
+    let shown = node.get(&run).await.expect_status(200);
+    let [first, second, third] = [0, 1, 2].map(|index| item(&shown, "t", Some(index))["error"].clone());
+    assert_eq!(
+        (length(&first["message"]), &first["trace"]),
+        (Some(1 << 10), &Value::Null)
+    );
+    assert_eq!(
+        (length(&second["message"]), &second["omitted"]),
+        (Some(9 << 20), &Value::Null)
+    );
+    let said = third["message"].as_str().unwrap();
+    assert!(said.contains("left out"), "{} bytes", said.len());
+    assert_eq!((&first["omitted"], &third["omitted"]), (&json!(true), &json!(true)));
+
+    let own = node.get(&format!("{run}/tasks/t?item=0")).await.expect_status(200);
+    for error in [&own["error"], &own["attempts"][0]["error"]] {
+        assert_eq!(
+            (length(&error["trace"]), &error["omitted"]),
+            (Some(8 << 20), &Value::Null)
+        );
+    }
+    let own = node.get(&format!("{run}/tasks/t?item=2")).await.expect_status(200);
+    assert_eq!(
+        (length(&own["error"]["message"]), &own["error"]["omitted"]),
+        (Some(9 << 20), &Value::Null)
+    );
+}
+
 /// What is no array fails its task, fatally.
 #[tokio::test]
 async fn for_each_needs_an_array() {

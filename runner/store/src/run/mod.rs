@@ -1,6 +1,7 @@
 //! Reads runs, live and ended.
 
 mod detail;
+mod errors;
 mod list;
 pub mod live;
 pub mod log;
