@@ -314,6 +314,52 @@ async fn outputs_beyond_the_bound() {
     node.get(&run).await.expect_status(404);
 }
 
+/// Nor does a task that depends on it get what is beyond the bound, when somebody sets the mapped task to succeeded: one
+/// that reads the output fails, and says what to do.
+#[tokio::test]
+async fn a_joined_output_beyond_the_bound_is_not_read() {
+    let (_world, node) = World::with_node().await;
+    let large = json!({"script": "hostile", "max_output": "1MiB", "params": {"mode": "output", "count": 1_000_000}});
+    node.put_group(
+        "large",
+        json!({"tasks": {
+            "m": with(large, json!({"shards": 9})),
+            "after": {"script": "hello", "depends_on": ["m"]},
+            "template": {"script": "echo", "params": {"count": "{{ upstream.m | length }}"}, "depends_on": ["m"]},
+            "script": {"script": "sum", "params": {"upstream": ["m"]}, "depends_on": ["m"]},
+        }}),
+    )
+    .await;
+    let run = node.run("large", json!({})).await;
+    assert_eq!(task(&run, "m")["error"]["kind"], "output");
+    let id = heddle_tests::id(&run);
+    let state = format!("/v1/runs/{id}/tasks/m/state");
+    let set = json!({"state": "succeeded", "reason": "go on"});
+    node.put(&state, set).await.expect_status(200);
+    let run = node.ended(&id).await;
+    assert_eq!(
+        (&task(&run, "m")["state"], &task(&run, "after")["state"]),
+        (&json!("succeeded"), &json!("succeeded"))
+    );
+    assert_eq!(task(&run, "template")["error"]["kind"], "invalid");
+    for reader in ["template", "script"] {
+        let message = task(&run, reader)["error"]["message"].as_str().unwrap();
+        assert!(
+            message.contains("override of `m` with an `output`"),
+            "{reader}: {message}"
+        );
+    }
+    let set = json!({"state": "succeeded", "output": [1, 2], "reason": "only their sum counts"});
+    node.put(&state, set).await.expect_status(200);
+    node.post(&format!("/v1/runs/{id}/restart"), json!({}))
+        .await
+        .expect_status(200);
+    let run = node.ended(&id).await;
+    assert_eq!(run["state"], "succeeded", "{run:#}");
+    assert_eq!(task(&run, "template")["output"]["params"]["count"], 2);
+    assert_eq!(task(&run, "script")["output"]["sum"], 3.0);
+}
+
 /// Errors beyond a bound are left out of an answer about the run: traces first. Each item has its own error.
 #[tokio::test]
 async fn errors_beyond_the_bound() {
