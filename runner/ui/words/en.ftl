@@ -564,6 +564,7 @@ no-params-task = No params.
 no-output-yet = no output yet
 no-output = no output
 output-omitted = too large to be shown here; the API shows the output of each task and item
+error-omitted = the errors of this run are too large to be shown here in full; the API shows the error of each task and item
 facts = Facts
 scripts-by-task = Script of each task
 id = Id

@@ -510,6 +510,7 @@ no-params-task = 没有参数。
 no-output-yet = 尚无输出
 no-output = 无输出
 output-omitted = 过大，此处不显示；可通过 API 查看每个任务及其每一项的输出
+error-omitted = 此运行的错误信息过大，此处不完整显示；可通过 API 查看每个任务及其每一项的错误
 facts = 信息
 scripts-by-task = 每个任务的脚本
 id = 编号
