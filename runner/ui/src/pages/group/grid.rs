@@ -13,7 +13,7 @@ use std::fmt::Write;
 use heddle_api::{TaskDetail, TaskState};
 use heddle_domain::Time;
 use heddle_domain::plan::TaskIndex;
-use heddle_domain::run::{Progress, TaskKey};
+use heddle_domain::run::{Control, Progress, TaskKey};
 use heddle_store::pages::group::GroupRunRow;
 use maud::{Markup, html};
 use uuid::Uuid;
@@ -356,9 +356,12 @@ fn summary(ctx: &Ctx, one: &TaskDetail) -> Markup {
 async fn detail(ctx: &Ctx, here: &Here, run: &str, task: &str) -> Result<Markup, Trouble> {
     let run: Uuid = run.parse().map_err(|_| Trouble::not_found())?;
     let one = task_of(ctx, run, task).await?;
-    // Only ended tasks of an ended run; the API would refuse others.
     let whole = ctx.store().run(heddle_domain::id::RunId(run)).await?;
-    let clears = whole.as_ref().is_some_and(|run| run.finished_at.is_some());
+    let may = ctx.viewer.operates();
+    let allows = |control: Control| {
+        let run = whole.as_ref().filter(|_| may);
+        run.is_some_and(|run| control.is_allowed_of(&run.group_name, run.state))
+    };
     let failed_items = one
         .task
         .items
@@ -389,12 +392,14 @@ async fn detail(ctx: &Ctx, here: &Here, run: &str, task: &str) -> Result<Markup,
             }
             div.actions {
                 a.button href={ "/runs/" (run) "/log?task=" (segment(task)) } { (t!(ctx, "tab-log")) }
-                @if ctx.viewer.operates() && clears {
+                @if allows(Control::Clear) {
                     (button(Button { confirm: Some(t!(ctx, "clear-sure")), ..Button::new(format!("/runs/{run}/tasks/{}/clear", segment(task)), t!(ctx, "clear"), t!(ctx, "clear-will")) }))
                     (button(Button { fields: vec![("downstream", "false".into())], confirm: Some(t!(ctx, "clear-one-sure")), ..Button::new(format!("/runs/{run}/tasks/{}/clear", segment(task)), t!(ctx, "clear-one"), t!(ctx, "clear-one-will")) }))
                 }
-                @if ctx.viewer.operates() && failed {
+                @if failed && allows(Control::Restart) {
                     (button(Button { glyph: "restart", kind: "primary", ..Button::new(format!("/runs/{run}/restart"), t!(ctx, "restart"), t!(ctx, "restart-will")) }))
+                }
+                @if failed && may {
                     a.button href=(crate::pages::run::override_address(&run.to_string(), task, None)) title=(t!(ctx, "override-task-will")) { (t!(ctx, "override-open")) }
                 }
             }
