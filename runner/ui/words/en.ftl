@@ -474,6 +474,7 @@ cancel = Cancel
 cancel-will = Ends the run and interrupts its running tasks
 cancel-sure = Cancel it? Running tasks are interrupted.
 refused-ended = Already finished
+refused-batch = The run carries messages of a topic: the topic has recorded what became of each, and sends failed ones again by itself
 refused-restart = Only a failed or cancelled run can be restarted
 rerun = Rerun…
 rerun-will = Creates a new run like this one, with the same or other params

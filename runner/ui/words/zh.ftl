@@ -424,6 +424,7 @@ cancel = 取消
 cancel-will = 结束该运行，并中断正在运行的任务
 cancel-sure = 确定取消？正在运行的任务会被中断。
 refused-ended = 已经结束
+refused-batch = 该运行承载主题的消息：主题已记录每条消息的结果，失败的消息由主题自行重发
 refused-restart = 只有失败或已取消的运行才能从失败处继续
 rerun = 重新运行…
 rerun-will = 创建一个相同的新运行，参数可以更改

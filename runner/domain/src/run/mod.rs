@@ -31,7 +31,7 @@ pub mod offer_name;
 mod tests;
 
 pub use abandoned::Past;
-pub use allowed::Control;
+pub use allowed::{Control, runs_again};
 pub use format::FormatError;
 
 use std::collections::{BTreeMap, BTreeSet};

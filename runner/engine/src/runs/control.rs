@@ -312,7 +312,7 @@ impl Runs {
             .ok_or(ControlError::NotFound("run"))?;
         let context = self.context_of_live(&mut completion, run, &mut live).await?;
         action.check(live.state)?;
-        if reopen {
+        if action.control().is_again() {
             check_again(&context.revision.group_name).map_err(ControlError::Refused)?;
         }
         match action {
