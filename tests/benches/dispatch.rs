@@ -414,7 +414,7 @@ async fn pull_bare(bench: Bench, worker: usize) -> usize {
          PREPARE finish AS {}",
         include_str!("../../runner/store/src/sql/queue_claim.sql"),
         include_str!("../../runner/store/src/sql/queue_lock_claims.sql"),
-        include_str!("../../runner/store/src/sql/finish_runs.sql"),
+        heddle_tests::checked_statement("finish_runs"),
     ))
     .await
     .expect("the statements");

@@ -222,3 +222,36 @@ async fn a_cell_tells_what_it_is_to_those_who_point_and_to_those_who_type() {
     node.start("mixed", json!({})).await;
     chrome.until(&marked(23)).await;
 }
+
+/// Whoever presses a link or a cell of the grid hits it, with a finger too: 24 px each way, and none lies over another.
+#[tokio::test(flavor = "multi_thread")]
+async fn what_one_presses_in_the_grid_is_large_enough() {
+    let Some(mut chrome) = browser().await else { return };
+    let (_world, node) = World::with_node().await;
+    node.put_group(
+        "letters",
+        json!({"tasks": {"a": {"script": "hello"}, "b": {"script": "hello", "depends_on": ["a"]}}}),
+    )
+    .await;
+    for _ in 0..3 {
+        node.run("letters", json!({})).await;
+    }
+    open_signed_in(&mut chrome, node.base(), "/groups/letters").await;
+    // How many links there are, how many are too small, how many lie over another, and the side of a cell.
+    let measured = "(() => { const all = [...document.querySelectorAll('.grid-scroll a')].map((one) => one.getBoundingClientRect()); \
+                    const small = all.filter((at) => Math.min(at.width, at.height) < 23.9); \
+                    const over = (a, b) => a.left < b.right - .1 && b.left < a.right - .1 && a.top < b.bottom - .1 && b.top < a.bottom - .1; \
+                    const covered = all.filter((a, index) => all.slice(index + 1).some((b) => over(a, b))); \
+                    const size = Number(document.querySelector('svg[data-columns]').dataset.size); \
+                    return [all.length, small.length, covered.length, size]; })()";
+    for width in [1280, 390] {
+        chrome.shape(width, false).await;
+        assert_eq!(chrome.value(measured).await, json!([5, 0, 0, 24]), "{width} px");
+    }
+    // A name is as high as its row of cells.
+    let rows = "[...document.querySelectorAll('.grid-names a')].every((one, row) => { \
+                const svg = document.querySelector('svg[data-columns]'), top = svg.getBoundingClientRect().top; \
+                const first = top + Number(svg.dataset.top) + row * Number(svg.dataset.size); \
+                return Math.abs(one.getBoundingClientRect().top - first) < .5; })";
+    assert_eq!(chrome.value(rows).await, true);
+}

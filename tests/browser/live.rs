@@ -2,10 +2,11 @@
 
 use std::time::{Duration, Instant};
 
-use heddle_tests::{TOKEN, World, eventually};
+use heddle_tests::{TOKEN, World, eventually, path_part};
 use reqwest::StatusCode;
 use serde_json::json;
 
+use crate::open::{browser, open_signed_in};
 use crate::{Visitor, check_page, hear};
 
 #[expect(clippy::disallowed_methods, reason = "what is sent is timed")]
@@ -163,6 +164,63 @@ async fn a_page_ends_with_what_its_viewer_has_shown() {
         let back = format!("name=\"to\" value=\"{path}\"");
         assert!(asked.contains("name=\"token\"") && asked.contains(&back), "{asked}");
     }
+}
+
+/// The audit and the page of a script tell what people change while they are open.
+#[tokio::test]
+async fn what_people_change_comes_onto_open_pages() {
+    let (_world, node) = World::with_node().await;
+    let visitor = Visitor::signed_in(node.base(), TOKEN).await;
+    let upload = async |n: u32| {
+        let text = format!("export default () => {n};\n");
+        node.put_bytes("/v1/scripts/report", "text/javascript", text)
+            .await
+            .expect_status(201);
+    };
+    upload(1).await;
+    let mut script = visitor.opens(&visitor.get("/scripts/report").await.fine()).await;
+    let mut audit = visitor.opens(&visitor.get("/system/audit").await.fine()).await;
+    for stream in [&mut script, &mut audit] {
+        hear(stream, &["event: here"]).await;
+    }
+    upload(2).await;
+    hear(&mut script, &["event: versions", "source?version=2"]).await;
+    // Who uses it, too.
+    node.put_group("reports", json!({"tasks": {"t": {"script": "report"}}}))
+        .await;
+    hear(&mut script, &["event: versions", "/groups/reports"]).await;
+    node.put("/v1/pools/printers", json!({"slots": 3})).await;
+    hear(&mut audit, &["event: audit", "printers"]).await;
+    // A later page of the audit stays as it is, and so does the form of the console.
+    let newest = node.get("/v1/audit?limit=1").await.expect_status(200);
+    let cursor = path_part(newest["next_cursor"].as_str().unwrap());
+    for path in [
+        format!("/system/audit?cursor={cursor}"),
+        "/scripts/report/console".into(),
+    ] {
+        let page = visitor.get(&path).await.fine();
+        assert!(!page.contains("sse-connect"), "{path}: {page}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_somebody_has_opened_stays_open() {
+    let Some(mut chrome) = browser().await else { return };
+    let (_world, node) = World::with_node().await;
+    node.put("/v1/pools/letters", json!({"slots": 3})).await;
+    open_signed_in(&mut chrome, node.base(), "/system/audit?kind=pool").await;
+    chrome
+        .until("document.querySelector('#live').dataset.state === 'live'")
+        .await;
+    chrome.click("#audit details summary").await;
+    chrome.until("document.querySelector('#audit details').open").await;
+    node.put("/v1/pools/parcels", json!({"slots": 2})).await;
+    // The new entry is above, folded; the other one is as it was.
+    chrome
+        .until(
+            "[...document.querySelectorAll('#audit tbody tr')].map((row) => row.querySelector('details').open).join() === 'false,true'",
+        )
+        .await;
 }
 
 /// After a large update of a page the next one waits in relation to its size, however much happens meanwhile.

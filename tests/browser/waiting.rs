@@ -207,6 +207,60 @@ async fn what_a_topic_has_put_into_a_queue_waits_there_for_a_worker() {
 }
 
 #[tokio::test]
+async fn a_batch_of_messages_is_not_offered_to_run_again() {
+    let (world, node) = World::with_node().await;
+    let visitor = Visitor::signed_in(node.base(), TOKEN).await;
+    let spec = json!({"queue": "post", "granularity": "instant"});
+    node.put("/v1/topics/letters", spec).await.expect_status(201);
+    let due = json!([{"sender": 1, "receiver": 2, "due": world.now().await}]);
+    node.post("/v1/topics/letters/messages", due).await.expect_status(200);
+    let claim = json!({"worker": "w", "max": 1, "lease": "60s", "wait": "20s"});
+    let held = heddle_tests::eventually("the batch", async || {
+        let answer = node.post("/v1/queues/post/claims", claim.clone()).await;
+        let answer = answer.expect_status(200);
+        answer["items"].as_array().and_then(|items| items.first().cloned())
+    })
+    .await;
+    let (run, group) = (held["run"].as_str().unwrap(), held["group"].as_str().unwrap());
+    let path = format!("/runs/{run}");
+    let again = |page: &str| {
+        let verbs = ["restart", "rerun", "override", "tasks/batch/retry", "tasks/batch/clear"];
+        verbs.map(|verb| page.contains(&format!("\"{path}/{verb}\"")))
+    };
+    let why = "the topic has recorded what became of each";
+    let page = visitor.get(&path).await.fine();
+    assert!(page.contains(&format!("action=\"{path}/cancel\"")), "{page}");
+    assert!(page.contains(why) && again(&page) == [false; 5], "{page}");
+    let fail = format!("/v1/claims/{}/fail", held["id"].as_str().unwrap());
+    let body = json!({"token": held["token"], "error": "no line", "fatal": true});
+    node.post(&fail, body).await.expect_status(200);
+    node.run_becomes(run, "failed").await;
+    // The run, the forms, the overview, and the cell of the grid: nothing can be sent, and the reason is said.
+    for (at, says) in [
+        (path.clone(), why),
+        (format!("{path}/rerun"), why),
+        (format!("{path}/override"), why),
+        ("/".to_owned(), why),
+        (format!("/groups/{group}?run={run}&task=batch"), "log?task=batch"),
+    ] {
+        let page = visitor.get(&at).await.fine();
+        assert!(page.contains(says), "{says:?} is not in {at}: {page}");
+        assert!(page.contains(&format!("\"{path}")), "{at}: {page}");
+        assert!(!page.contains(&format!("action=\"{path}/")), "{at}: {page}");
+        assert_eq!(again(&page), [false; 5], "{at}: {page}");
+        assert!(!page.contains(&format!("/groups/{group}/run\"")), "{at}: {page}");
+    }
+    // Of many at once.
+    let list = visitor.get(&format!("/runs?group={group}")).await.fine();
+    let actions = list.split("id=\"action\"").nth(1).unwrap();
+    let actions = actions.split("</select>").next().unwrap();
+    assert!(actions.contains("value=\"cancel\""), "{actions}");
+    for again in ["restart", "rerun"] {
+        assert!(!actions.contains(&format!("value=\"{again}\"")), "{actions}");
+    }
+}
+
+#[tokio::test]
 async fn the_form_of_a_run_says_what_tasks_get_and_asks_for_what_templates_name() {
     let (_world, node) = World::with_node().await;
     let visitor = Visitor::signed_in(node.base(), TOKEN).await;

@@ -3,7 +3,7 @@
 //! Postgres makes for a connection of a node, for these arguments and for any, before and after it has analysed the
 //! tables.
 
-use heddle_tests::{Node, World};
+use heddle_tests::{Node, World, checked_statement};
 use serde_json::{Value, json};
 use tokio_postgres::Client;
 
@@ -160,6 +160,10 @@ async fn ends_of_a_thousand_claims() {
         format!("{keys}, {leases}, {ids}, {}", all("NULL::bigint")),
     );
     let interrupted = format!("{runs}, {tasks}, {items}, now()");
+    let (single_task, finish) = (
+        checked_statement("complete_single_task"),
+        checked_statement("finish_runs"),
+    );
     let statements: [(&str, &str, &str, &str); 6] = [
         (
             "queue_lock_claims",
@@ -173,24 +177,14 @@ async fn ends_of_a_thousand_claims() {
             "",
             &beats,
         ),
-        (
-            "complete_single_task",
-            include_str!("../../runner/store/src/sql/complete_single_task.sql"),
-            lease,
-            &own,
-        ),
+        ("complete_single_task", &single_task, lease, &own),
         (
             "lock_ended",
             include_str!("../../runner/store/src/sql/lock_ended.sql"),
             lease,
             &ended,
         ),
-        (
-            "finish_runs",
-            include_str!("../../runner/store/src/sql/finish_runs.sql"),
-            "",
-            &finished,
-        ),
+        ("finish_runs", &finish, "", &finished),
         (
             "interrupt",
             include_str!("../../runner/store/src/sql/interrupt.sql"),

@@ -314,6 +314,95 @@ async fn outputs_beyond_the_bound() {
     node.get(&run).await.expect_status(404);
 }
 
+/// Nor does a task that depends on it get what is beyond the bound, when somebody sets the mapped task to succeeded: one
+/// that reads the output fails, and says what to do.
+#[tokio::test]
+async fn a_joined_output_beyond_the_bound_is_not_read() {
+    let (_world, node) = World::with_node().await;
+    let large = json!({"script": "hostile", "max_output": "1MiB", "params": {"mode": "output", "count": 1_000_000}});
+    node.put_group(
+        "large",
+        json!({"tasks": {
+            "m": with(large, json!({"shards": 9})),
+            "after": {"script": "hello", "depends_on": ["m"]},
+            "template": {"script": "echo", "params": {"count": "{{ upstream.m | length }}"}, "depends_on": ["m"]},
+            "script": {"script": "sum", "params": {"upstream": ["m"]}, "depends_on": ["m"]},
+        }}),
+    )
+    .await;
+    let run = node.run("large", json!({})).await;
+    assert_eq!(task(&run, "m")["error"]["kind"], "output");
+    let id = heddle_tests::id(&run);
+    let state = format!("/v1/runs/{id}/tasks/m/state");
+    let set = json!({"state": "succeeded", "reason": "go on"});
+    node.put(&state, set).await.expect_status(200);
+    let run = node.ended(&id).await;
+    assert_eq!(
+        (&task(&run, "m")["state"], &task(&run, "after")["state"]),
+        (&json!("succeeded"), &json!("succeeded"))
+    );
+    assert_eq!(task(&run, "template")["error"]["kind"], "invalid");
+    for reader in ["template", "script"] {
+        let message = task(&run, reader)["error"]["message"].as_str().unwrap();
+        assert!(
+            message.contains("override of `m` with an `output`"),
+            "{reader}: {message}"
+        );
+    }
+    let set = json!({"state": "succeeded", "output": [1, 2], "reason": "only their sum counts"});
+    node.put(&state, set).await.expect_status(200);
+    node.post(&format!("/v1/runs/{id}/restart"), json!({}))
+        .await
+        .expect_status(200);
+    let run = node.ended(&id).await;
+    assert_eq!(run["state"], "succeeded", "{run:#}");
+    assert_eq!(task(&run, "template")["output"]["params"]["count"], 2);
+    assert_eq!(task(&run, "script")["output"]["sum"], 3.0);
+}
+
+/// Errors beyond a bound are left out of an answer about the run: traces first. Each item has its own error.
+#[tokio::test]
+async fn errors_beyond_the_bound() {
+    let (world, node) = World::with_node().await;
+    let failing = json!({"script": "flaky", "for_each": [1, 1, 1], "params": {"fail_times": "{{ item }}"}});
+    node.put_group("failing", one(failing)).await;
+    let run = node.run("failing", json!({})).await;
+    assert_eq!(run["state"], "failed", "{run:#}");
+    let run = format!("/v1/runs/{}", heddle_tests::id(&run));
+    let changed = "UPDATE heddle.attempts
+                      SET error_message = repeat('m', CASE item WHEN 0 THEN 1 << 10 ELSE 9 << 20 END),
+                          error_trace = CASE item WHEN 0 THEN repeat('t', 8 << 20) END
+                    WHERE error_message IS NOT NULL";
+    assert_eq!(world.sql().await.execute(changed, &[]).await.unwrap(), 3);
+    let length = |text: &Value| text.as_str().map(str::len);
+    let shown = node.get(&run).await.expect_status(200);
+    let [first, second, third] = [0, 1, 2].map(|index| item(&shown, "t", Some(index))["error"].clone());
+    assert_eq!(
+        (length(&first["message"]), &first["trace"]),
+        (Some(1 << 10), &Value::Null)
+    );
+    assert_eq!(
+        (length(&second["message"]), &second["omitted"]),
+        (Some(9 << 20), &Value::Null)
+    );
+    let said = third["message"].as_str().unwrap();
+    assert!(said.contains("left out"), "{} bytes", said.len());
+    assert_eq!((&first["omitted"], &third["omitted"]), (&json!(true), &json!(true)));
+
+    let own = node.get(&format!("{run}/tasks/t?item=0")).await.expect_status(200);
+    for error in [&own["error"], &own["attempts"][0]["error"]] {
+        assert_eq!(
+            (length(&error["trace"]), &error["omitted"]),
+            (Some(8 << 20), &Value::Null)
+        );
+    }
+    let own = node.get(&format!("{run}/tasks/t?item=2")).await.expect_status(200);
+    assert_eq!(
+        (length(&own["error"]["message"]), &own["error"]["omitted"]),
+        (Some(9 << 20), &Value::Null)
+    );
+}
+
 /// What is no array fails its task, fatally.
 #[tokio::test]
 async fn for_each_needs_an_array() {

@@ -5,7 +5,7 @@
 
 use std::collections::HashMap;
 
-use heddle_tests::World;
+use heddle_tests::{World, checked_statements};
 use serde_json::Value;
 use tokio_postgres::{Client, SimpleQueryMessage};
 
@@ -146,13 +146,9 @@ async fn statements_reach_their_rows_by_key_whatever_the_statistics_say() {
         .iter()
         .map(|row| (row.get(0), row.get(1)))
         .collect();
-    let directory = concat!(env!("CARGO_MANIFEST_DIR"), "/../.sqlx");
     let mut looked_at = 0;
     let mut wrong = Vec::new();
-    for entry in std::fs::read_dir(directory).expect("the checked statements") {
-        let entry = entry.expect("an entry");
-        let described: Value = serde_json::from_slice(&std::fs::read(entry.path()).expect("a file")).expect("JSON");
-        let statement = described["query"].as_str().expect("a statement");
+    for statement in checked_statements() {
         if !PASSED_THROUGH
             .iter()
             .any(|table| statement.contains(&format!("heddle.{table}")))
@@ -162,7 +158,7 @@ async fn statements_reach_their_rows_by_key_whatever_the_statistics_say() {
         }
         sql.batch_execute(&format!("PREPARE one AS {statement}"))
             .await
-            .expect(statement);
+            .expect(&statement);
         let types: Vec<String> = sql
             .query_one(
                 "SELECT parameter_types::text[] FROM pg_prepared_statements WHERE name = 'one'",

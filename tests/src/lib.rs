@@ -21,6 +21,7 @@ mod receiver;
 mod sink;
 mod smtp;
 mod specs;
+mod statements;
 mod wire;
 mod world;
 
@@ -36,6 +37,7 @@ pub use receiver::{Answer, Receiver};
 pub use sink::{Request, Sink};
 pub use smtp::{Mail, Manners, Smtp};
 pub use specs::{calls, fails, one, sleeps, with};
+pub use statements::{checked_statement, checked_statements};
 pub use wire::Wire;
 pub use world::{TOKEN, World};
 

@@ -7,6 +7,7 @@
 //! What people write (specs, submissions, backfills) is judged by the domain and therefore declared there; here it has
 //! its name on the wire.
 
+mod accept;
 mod admin;
 mod backfill;
 mod claim;
@@ -31,6 +32,7 @@ mod submission;
 mod timer_task;
 mod token;
 
+pub use accept::accepts;
 pub use admin::{AuditEntry, Prune, Pruned, RetentionOrPruned};
 pub use backfill::{Backfill, BackfillPlan, BackfillStarted};
 pub use claim::{

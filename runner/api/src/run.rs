@@ -27,8 +27,13 @@ pub struct Failure {
     pub kind: ErrorKind,
     /// The error message, one sentence.
     pub message: String,
-    /// The stack trace in the script's code, after a trap or a thrown error; else null.
+    /// The stack trace in the script's code, after a trap or a thrown error; else null. null also if it is too large for
+    /// this answer: see `omitted`.
     pub trace: Option<String>,
+    /// `true`: this answer leaves out the trace, or the message too, and then `message` says so. The errors of attempts in
+    /// an answer have at most 16 MiB together. The task run itself, or the item, has its error.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub omitted: Option<bool>,
     /// For a run: the name of the task that failed.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub task: Option<String>,

@@ -7,6 +7,7 @@ use axum::response::{IntoResponse, Response};
 use bytes::Bytes;
 use flate2::Compression;
 use flate2::write::GzEncoder;
+use heddle_api::accepts;
 
 /// A text that is made once, and compressed once.
 pub(crate) struct Kept {
@@ -29,10 +30,7 @@ impl Kept {
     /// The text, compressed for those who accept it.
     pub(crate) fn answer(&self, headers: &HeaderMap) -> Response {
         let accepted = headers.get_all(header::ACCEPT_ENCODING).iter();
-        let takes_gzip = accepted
-            .filter_map(|value| value.to_str().ok())
-            .flat_map(|value| value.split(','))
-            .any(|entry| entry.split(';').next().map(str::trim) == Some("gzip"));
+        let takes_gzip = accepts(accepted.filter_map(|value| value.to_str().ok()), "gzip");
         let about = [(header::CONTENT_TYPE, self.media), (header::VARY, "accept-encoding")];
         match &self.gzipped {
             Some(gzipped) if takes_gzip => {

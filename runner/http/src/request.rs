@@ -11,8 +11,8 @@ use axum::extract::RawPathParams;
 use axum::http::{HeaderMap, HeaderName, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use bytes::Bytes;
-use heddle_api::List;
 use heddle_api::moment::parse_moment;
+use heddle_api::{List, accepts};
 use heddle_domain::chance::fraction;
 use heddle_domain::{Faults, Name, Span, Time};
 use heddle_store::change::{By, Page};
@@ -295,9 +295,7 @@ impl Request {
 
     /// Whether the caller would rather have server-sent events.
     pub fn wants_events(&self) -> Result<bool, Problem> {
-        let texts = self.texts(header::ACCEPT);
-        let accepts = texts.iter().flat_map(|text| text.split(',')).any(is_event_stream);
-        Ok(accepts || self.flag("follow", false)?)
+        Ok(accepts(self.texts(header::ACCEPT), "text/event-stream") || self.flag("follow", false)?)
     }
 
     /// Refuses a body that is compressed.
@@ -417,19 +415,6 @@ fn revision_of(tag: &str) -> Option<(i32, bool)> {
         (None, Some(_)) => return None,
     };
     Some((number.parse().ok()?, weak.is_some()))
-}
-
-/// Whether an element of `Accept` asks for server-sent events. With `q=0` it refuses them.
-fn is_event_stream(range: &str) -> bool {
-    let mut parts = range.split(';').map(str::trim);
-    let is_refusal = |parameter: &str| {
-        let (name, value) = parameter.split_once('=').unwrap_or((parameter, ""));
-        name.trim().eq_ignore_ascii_case("q") && value.trim().parse::<f32>() == Ok(0.0)
-    };
-    let names_them = parts
-        .next()
-        .is_some_and(|name| name.eq_ignore_ascii_case("text/event-stream"));
-    names_them && !parts.any(is_refusal)
 }
 
 /// The body of a call that takes none.
@@ -556,28 +541,12 @@ mod tests {
     }
 
     #[test]
-    fn headers_are_read_as_rfc_9110_says() {
+    fn tags_are_read_as_rfc_9110_says() {
         assert_eq!(revision_of("\"3\""), Some((3, false)));
         assert_eq!(revision_of("3"), Some((3, false)));
         assert_eq!(revision_of("W/\"3\""), Some((3, true)));
         for wrong in ["\"3", "3\"", "W/3", "\"\"3\"\"", "\"x\"", "\""] {
             assert_eq!(revision_of(wrong), None, "{wrong}");
-        }
-        for events in [
-            "text/event-stream",
-            " Text/Event-Stream ; q=0.5",
-            "text/event-stream;charset=utf-8",
-        ] {
-            assert!(is_event_stream(events), "{events}");
-        }
-        for other in [
-            "text/event-stream;q=0",
-            "text/event-stream; Q = 0.000",
-            "text/event-streams",
-            "*/*",
-            "",
-        ] {
-            assert!(!is_event_stream(other), "{other}");
         }
     }
 

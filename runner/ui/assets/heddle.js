@@ -121,10 +121,16 @@ document.addEventListener("change", (event) => {
   if (all) for (const box of document.querySelectorAll(`input[name="${all.dataset.all}"]`)) box.checked = all.checked;
 });
 
-// What somebody has ticked stays so when the part of the page that it stands in is written anew.
-let ticked = [];
-document.addEventListener("htmx:sseBeforeMessage", () => { ticked = [...document.querySelectorAll("[data-pick]:checked")].map((box) => box.value); });
-document.addEventListener("htmx:sseMessage", () => { for (const box of document.querySelectorAll("[data-pick]")) if (ticked.includes(box.value)) box.checked = true; });
+// What somebody has ticked, opened or closed stays so when the part of the page that it stands in is written anew.
+let ticked = [], folds = [];
+document.addEventListener("htmx:sseBeforeMessage", () => {
+  ticked = [...document.querySelectorAll("[data-pick]:checked")].map((box) => box.value);
+  folds = [...document.querySelectorAll("details[id]")].map((one) => [one.id, one.open]);
+});
+document.addEventListener("htmx:sseMessage", () => {
+  for (const box of document.querySelectorAll("[data-pick]")) if (ticked.includes(box.value)) box.checked = true;
+  for (const [id, open] of folds) { const one = document.getElementById(id); if (one && one.open !== open) one.open = open; }
+});
 
 // How fast something goes: what has come from one change to another, over half a minute. What goes by batches comes at
 // once, and then for a while not at all; and when the page was opened, nobody knows what came just before.

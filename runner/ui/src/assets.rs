@@ -9,6 +9,7 @@ use axum::response::Response;
 use bytes::Bytes;
 use flate2::Compression;
 use flate2::write::GzEncoder;
+use heddle_api::accepts;
 use heddle_domain::hex;
 use sha2::{Digest, Sha256};
 
@@ -72,13 +73,8 @@ pub(crate) fn gzip(bytes: &[u8], level: Compression) -> Bytes {
 
 /// Whether a browser accepts compressed answers.
 pub(crate) fn takes_gzip(headers: &HeaderMap) -> bool {
-    headers
-        .get(header::ACCEPT_ENCODING)
-        .and_then(|value| value.to_str().ok())
-        .is_some_and(|text| {
-            text.split(',')
-                .any(|entry| entry.trim().split(';').next() == Some("gzip"))
-        })
+    let accepted = headers.get_all(header::ACCEPT_ENCODING).iter();
+    accepts(accepted.filter_map(|value| value.to_str().ok()), "gzip")
 }
 
 /// The address of an asset.

@@ -66,6 +66,8 @@ pub(crate) enum Beat {
     Still,
     /// Any change in the cluster.
     Cluster,
+    /// An entry of the audit: what people change, and no run that goes on.
+    Audited,
     /// A change of one run.
     Run(uuid::Uuid),
 }

@@ -1,6 +1,6 @@
 -- A history of `bench.runs` runs in `bench.groups` groups over `bench.days` days, made of runs that a node has really
 -- made: `one` succeeded, `fails` failed, `spins` was cancelled, `wide` has a thousand tasks. What is written is what the
--- engine would have written (create_runs.sql, complete_single_task.sql): a run's row, its attempt, its key or its instant, and
+-- engine would have written (create_runs, complete_single_task): a run's row, its attempt, its key or its instant, and
 -- the feed of the last week, some of it one run a row, some of it a hundred.
 SELECT setseed(0.14);
 SELECT heddle.make_partitions((now() AT TIME ZONE 'UTC')::date - current_setting('bench.days')::integer,

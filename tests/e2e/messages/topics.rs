@@ -76,6 +76,9 @@ async fn the_group_of_a_topic_is_its_own() {
     node.get(&path).await.expect_status(200);
     let spec = json!({"tasks": {"a": {"queue": "elsewhere"}}});
     node.put(&path, spec.clone()).await.expect_said(409, "topic `t`");
+    node.post(&format!("{path}/validate"), spec.clone())
+        .await
+        .expect_said(409, "topic `t`");
     let patch = node.request(Method::PATCH, &path).json(&spec);
     node.send(patch).await.expect_said(409, "topic `t`");
     node.delete(&format!("{path}?force=true"))
@@ -87,6 +90,9 @@ async fn the_group_of_a_topic_is_its_own() {
             .expect_said(409, "topic `t`");
     }
     node.put("/v1/groups/_topic-4711", spec.clone())
+        .await
+        .expect_problem(422, &[""]);
+    node.post("/v1/groups/_topic-4711/validate", spec.clone())
         .await
         .expect_problem(422, &[""]);
 

@@ -97,7 +97,7 @@ impl MapProgress {
     }
 
     /// The length of the array of outputs, as JSON text.
-    fn joined_bytes(&self) -> u64 {
+    pub(super) fn joined_bytes(&self) -> u64 {
         let count = u64::from(self.len());
         let nulls = count - self.count(TaskState::Succeeded);
         let brackets_and_commas = 2 + count.saturating_sub(1);

@@ -31,7 +31,7 @@ pub mod offer_name;
 mod tests;
 
 pub use abandoned::Past;
-pub use allowed::Control;
+pub use allowed::{Control, runs_again};
 pub use format::FormatError;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -350,6 +350,13 @@ impl Progress {
     /// The number of items of a mapped task; `None` before it was expanded.
     pub fn items(&self, task: TaskIndex) -> Option<u32> {
         self.maps.get(&task).map(|map| map.states.len() as u32)
+    }
+
+    /// The length of the array of outputs of a mapped task's items, as JSON text; `None` before it was expanded. It can be
+    /// more than [`JOINED_OUTPUT_BYTES_MAX`]: then the task fails, but somebody may set its state, and tasks that depend on
+    /// it may run although it failed.
+    pub fn joined_bytes(&self, task: TaskIndex) -> Option<u64> {
+        self.maps.get(&task).map(MapProgress::joined_bytes)
     }
 
     /// A task run's state; `None` where there is no such task or item. (Without any states, every task is pending.)

@@ -85,7 +85,7 @@ impl HostServices for Host {
             let named = [index];
             let ask = || self.attempts.outputs(&self.context, &named);
             let mut outputs = self.provided("read an output", ask).await;
-            Ok(outputs.pop().map_or_else(|| "null".into(), |output| output.1))
+            outputs.pop().map_or_else(|| Ok("null".into()), |(_, output)| output)
         })
     }
 

@@ -325,6 +325,7 @@ impl Attempts {
         let mut upstream = BTreeMap::new();
         for (task, output) in self.outputs(context, &named).await? {
             let name = &plan.tasks[task as usize].name;
+            let output = output.map_err(invalid)?;
             let value: Value =
                 serde_json::from_str(&output).map_err(|error| invalid(format!("output of {name}: {error}")))?;
             upstream.insert(name.clone(), Arc::new(value));
@@ -350,19 +351,33 @@ impl Attempts {
         }))
     }
 
-    /// Outputs of settled tasks as JSON texts: `null` without one, an array for a mapped task.
+    /// Outputs of settled tasks as JSON texts: `null` without one, an array for a mapped task. Or why it cannot be given:
+    /// an array that is too large makes its task fail, but this one may run in spite of that, or after an override.
     pub(crate) async fn outputs(
         &self,
         context: &RunContext,
         tasks: &[TaskIndex],
-    ) -> Result<Vec<(TaskIndex, String)>, EngineError> {
+    ) -> Result<Vec<(TaskIndex, Result<String, String>)>, EngineError> {
         if tasks.is_empty() {
             return Ok(Vec::new());
         }
         let run = context.facts.id;
         let plan = &context.revision.plan;
         let numbers: Vec<i16> = tasks.iter().map(|&task| task as i16).collect();
-        let rows = self.node.store.outputs(run, &numbers).await?;
+        let progress = match tasks.iter().any(|&task| plan.tasks[task as usize].mapped) {
+            true => match self.node.store.progress(run).await? {
+                Some(bytes) => Some(crate::runs::transition::progress_of(run, &bytes)?),
+                None => None,
+            },
+            false => None,
+        };
+        let bytes_of = |task: TaskIndex| progress.as_ref().and_then(|progress| progress.joined_bytes(task));
+        let is_large = |task: TaskIndex| bytes_of(task) > Some(JOINED_OUTPUT_BYTES_MAX);
+        let large: Vec<i16> = (tasks.iter().copied())
+            .filter(|&task| is_large(task))
+            .map(|task| task as i16)
+            .collect();
+        let rows = self.node.store.outputs(run, &numbers, &large).await?;
         let mut whole: HashMap<TaskIndex, (heddle_domain::Time, Option<String>)> = HashMap::new();
         let mut items: HashMap<TaskIndex, Vec<(u32, Option<String>)>> = HashMap::new();
         for (key, at, output) in rows {
@@ -377,13 +392,6 @@ impl Attempts {
                 }
             }
         }
-        let progress = match tasks.iter().any(|&task| plan.tasks[task as usize].mapped) {
-            true => match self.node.store.progress(run).await? {
-                Some(bytes) => Some(crate::runs::transition::progress_of(run, &bytes)?),
-                None => None,
-            },
-            false => None,
-        };
         let mut outputs = Vec::with_capacity(tasks.len());
         for &task in tasks {
             let output = match progress.as_ref().and_then(|progress| progress.items(task)) {
@@ -394,23 +402,44 @@ impl Attempts {
                         progress.as_ref().and_then(|progress| progress.state(key)) == Some(TaskState::Succeeded)
                     };
                     let outputs = items.remove(&task).unwrap_or_default();
-                    match whole.remove(&task) {
-                        Some((_, Some(overridden))) => overridden,
-                        _ => join(
-                            outputs.into_iter().filter(|(item, _)| succeeded(*item)).collect(),
-                            count,
+                    let name = plan.tasks[task as usize].name.as_str();
+                    match (whole.remove(&task), bytes_of(task)) {
+                        (Some((_, Some(overridden))), _) => Ok(overridden),
+                        (_, Some(bytes)) if is_large(task) => Err(too_large(name, bytes)),
+                        _ => bounded(
+                            name,
+                            join(
+                                outputs.into_iter().filter(|(item, _)| succeeded(*item)).collect(),
+                                count,
+                            ),
                         ),
                     }
                 }
-                None => whole
-                    .remove(&task)
-                    .and_then(|(_, output)| output)
-                    .unwrap_or_else(|| "null".into()),
+                None => {
+                    let output = whole.remove(&task).and_then(|(_, output)| output);
+                    Ok(output.unwrap_or_else(|| "null".into()))
+                }
             };
             outputs.push((task, output));
         }
         Ok(outputs)
     }
+}
+
+/// The joined output of a mapped task, unless it is too large: an item may have changed since its length was read.
+fn bounded(task: &str, joined: String) -> Result<String, String> {
+    match joined.len() as u64 {
+        bytes if bytes > JOINED_OUTPUT_BYTES_MAX => Err(too_large(task, bytes)),
+        _ => Ok(joined),
+    }
+}
+
+/// Why other tasks cannot read the output of a mapped task.
+fn too_large(task: &str, bytes: u64) -> String {
+    format!(
+        "the outputs of the items of `{task}` have {bytes} bytes together; the maximum is {JOINED_OUTPUT_BYTES_MAX}. An \
+        override of `{task}` with an `output` replaces them"
+    )
 }
 
 /// The output of a mapped task: the outputs of its items in order, `null` for an item without one.

@@ -7,6 +7,7 @@
 
 use std::collections::HashSet;
 
+use heddle_domain::run::runs_again;
 use heddle_domain::topic::{Topic, topic_of};
 use heddle_domain::{Fault, Faults};
 use serde::{Deserialize, Serialize};
@@ -25,12 +26,11 @@ pub fn topic_group(name: &str, topic: &Topic) -> Value {
     })
 }
 
-/// Refuses to repeat a run of this group if it contains a batch of messages. Its topic has recorded the outcome of each
-/// message, and puts the failed ones into new batches. So a repeated run would send all of them a second time.
+/// Refuses to repeat a run of this group if it contains a batch of messages ([`runs_again`]).
 pub fn check_again(group: &str) -> Result<(), String> {
-    match topic_of(group) {
-        None => Ok(()),
-        Some(_) => Err(
+    match runs_again(group) {
+        true => Ok(()),
+        false => Err(
             "the run carries a batch of messages of a topic, so it does not run again; the topic sends failed \
              messages again by itself, according to its `retry`"
                 .into(),

@@ -346,7 +346,7 @@ impl Runs {
         let reopen = matches!(action, BulkAction::Restart(_) | BulkAction::Override(..));
         let mut locked = self.lock("control", run, reopen).await?;
         action.check(locked.live.state)?;
-        if reopen {
+        if action.control().is_again() {
             check_again(&locked.context.revision.group_name).map_err(ControlError::Refused)?;
         }
         match action {

@@ -358,7 +358,7 @@ async fn try_control(
             let (group, name) = (revision.group_id, &revision.group_name);
             Ok(engine.check_rerun(group, name, options.force).await?)
         }
-        Control::Restart(_) => again(&engine.catalog().revision(revision_id).await?.group_name),
+        other if other.of_state().is_again() => again(&engine.catalog().revision(revision_id).await?.group_name),
         _ => Ok(()),
     }
 }

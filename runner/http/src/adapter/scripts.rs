@@ -248,6 +248,7 @@ pub(crate) async fn invoke(engine: &Engine, spec: InvokeSpec) -> Result<Invocati
                 kind,
                 message,
                 trace: trace.map(|trace| facts.trace(trace)),
+                omitted: None,
                 task: None,
                 item: None,
             };

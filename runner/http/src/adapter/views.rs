@@ -45,6 +45,7 @@ pub(crate) fn run_of(
         kind: failure.map_or(ErrorKind::Failed, |failure| failure.kind),
         message,
         trace: None,
+        omitted: None,
         task: failure.and_then(|failure| Some(revision?.plan.task(failure.task)?.name.to_string())),
         item: failure.and_then(|failure| failure.item),
     });
@@ -325,6 +326,7 @@ fn task_run(
                     kind: ErrorKind::Failed,
                     message,
                     trace: None,
+                    omitted: None,
                     task: None,
                     item: None,
                 })
@@ -402,6 +404,7 @@ fn mapped(
             kind,
             message,
             trace: None,
+            omitted: None,
             task: None,
             item: None,
         });
@@ -410,11 +413,20 @@ fn mapped(
     whole
 }
 
+/// The message of an error that the store left out because of its size.
+const MESSAGE_OMITTED: &str = "the message is left out: the errors of the run are too large for one answer";
+
 fn failure_of(attempt: &AttemptView) -> Option<Failure> {
+    let message = match (&attempt.error_message, attempt.error_message_bytes) {
+        (Some(message), _) => message.clone(),
+        (None, Some(_)) => MESSAGE_OMITTED.to_owned(),
+        (None, None) => String::new(),
+    };
     Some(Failure {
         kind: attempt.error_kind?,
-        message: attempt.error_message.clone().unwrap_or_default(),
+        message,
         trace: attempt.error_trace.clone(),
+        omitted: attempt.is_error_omitted().then_some(true),
         task: None,
         item: None,
     })

@@ -108,6 +108,7 @@ pub(crate) fn routes() -> Vec<Route> {
         )
         .takes_spec(of::<heddle_api::GroupPut>())
         .answers(200, of::<Validation>())
+        .problem(409, "The group is internal to a topic.")
         .problem(
             422,
             "The spec is not valid; `errors` has each error with its place, as with PUT.",
@@ -350,13 +351,21 @@ async fn save(mut request: Request) -> Outcome {
     put_spec(&request, &name, value, if_match).await
 }
 
+/// Refuses names that only Heddle gives: of the internal group of a topic, and those that it may give to later ones.
+async fn not_reserved(request: &Request, name: &Name) -> Result<(), Problem> {
+    adapter::not_of_topic(&request.app.engine, name).await?;
+    match topic_of(name) {
+        None => Ok(()),
+        Some(_) => Err(Problem::invalid_at(
+            "",
+            format!("the name `{name}` is reserved: Heddle gives such names to the internal groups of topics"),
+        )),
+    }
+}
+
 /// Checks and stores a group's spec.
 pub(crate) async fn put_spec(request: &Request, name: &Name, mut value: Value, if_match: Option<IfMatch>) -> Outcome {
-    adapter::not_of_topic(&request.app.engine, name).await?;
-    if topic_of(name).is_some() {
-        let detail = format!("the name `{name}` is reserved: Heddle gives such names to the internal groups of topics");
-        return Err(Problem::invalid_at("", detail));
-    }
+    not_reserved(request, name).await?;
     let enabled = strip(&mut value, name)?;
     let store = &request.app.store;
     let spec = read_group(store, name, &value, request.now).await?;
@@ -378,6 +387,7 @@ pub(crate) async fn put_spec(request: &Request, name: &Name, mut value: Value, i
 async fn validate(mut request: Request) -> Outcome {
     let name = request.new_name("name")?;
     let mut value = request.spec().await?;
+    not_reserved(&request, &name).await?;
     strip(&mut value, &name)?;
     let store = &request.app.store;
     let spec = read_group(store, &name, &value, request.now).await?;

@@ -90,7 +90,10 @@ pub(crate) fn routes() -> Vec<Route> {
         )
         .takes(of::<StateOverride>())
         .answers(200, of::<Run>())
-        .problem(409, "The state of the run does not allow it."),
+        .problem(
+            409,
+            "The state of the run does not allow it, or it carries a batch of messages.",
+        ),
         Route::new(
             Method::Delete,
             "/v1/runs/{id}",

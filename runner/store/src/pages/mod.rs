@@ -13,6 +13,15 @@ use uuid::Uuid;
 
 use crate::{Store, StoreError};
 
+/// What tells that pages may have changed: it is another then.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PageFingerprint {
+    /// Of the audit: it has an entry more.
+    pub audit: String,
+    /// Of runs, queued work, offers, messages and anything that people configure.
+    pub cluster: String,
+}
+
 impl Store {
     /// For each of these runs, a text that changes when what its pages show may have changed: the run has changed, its
     /// attempts have logged, or somebody has controlled it. Of attempts that run at once, the first fifty count.
@@ -41,12 +50,16 @@ impl Store {
         Ok(rows.into_iter().map(|row| (row.id, row.mark)).collect())
     }
 
-    /// A text that changes when runs, queued work, offers, messages or anything that people configure may have changed.
-    /// It costs a few look-ups. (The number of writes to a table is known with a delay of up to some seconds; the
+    /// Texts that change when runs, queued work, offers, messages, the audit or anything that people configure may have
+    /// changed. They cost a few look-ups. (The number of writes to a table is known with a delay of up to some seconds; the
     /// newest row, at once.)
-    pub async fn page_fingerprint(&self) -> Result<String, StoreError> {
-        Ok(sqlx::query_scalar!(
+    pub async fn page_fingerprint(&self) -> Result<PageFingerprint, StoreError> {
+        Ok(sqlx::query_as!(
+            PageFingerprint,
             r#"SELECT concat_ws(' ',
+                   (SELECT max(id) FROM heddle.audit),
+                   pg_stat_get_tuples_inserted('heddle.audit'::regclass)) AS "audit!",
+                   concat_ws(' ',
                    (SELECT max(id) FROM heddle.changes),
                    (SELECT id FROM heddle.runs_live ORDER BY id DESC LIMIT 1),
                    (SELECT id FROM heddle.runs_done ORDER BY id DESC LIMIT 1),
@@ -56,7 +69,7 @@ impl Store {
                      WHERE c.oid = ANY (ARRAY['heddle.runs_live', 'heddle.queue_ready', 'heddle.queue_claims',
                                               'heddle.notifications', 'heddle.holds', 'heddle.message_slices',
                                               'heddle.message_buckets', 'heddle.message_outcomes', 'heddle.backfills',
-                                              'heddle.leases']::regclass[]))) AS "fingerprint!""#
+                                              'heddle.leases']::regclass[]))) AS "cluster!""#
         )
         .fetch_one(&self.reads)
         .await?)

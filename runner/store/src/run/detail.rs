@@ -11,6 +11,7 @@ use sqlx::{AssertSqlSafe, Postgres, Row};
 use uuid::Uuid;
 
 use super::Outputs;
+use super::errors::ERROR_BYTES_MAX;
 use super::row::{DONE, JOINS, LIVE, NAMES, RunRow};
 use crate::{Store, StoreError};
 
@@ -33,9 +34,14 @@ pub struct AttemptView {
     pub output_bytes: Option<i32>,
     /// The kind of the failure.
     pub error_kind: Option<ErrorKind>,
+    /// `None` also if it is beyond the bound of errors ([`Outputs`]).
     pub error_message: Option<String>,
-    /// Where in the wasm code it failed.
+    /// Where in the wasm code it failed. `None` also if it is beyond the bound of errors.
     pub error_trace: Option<String>,
+    /// The bytes of the message, whether that was read or not.
+    pub error_message_bytes: Option<i32>,
+    /// The bytes of the trace, whether that was read or not.
+    pub error_trace_bytes: Option<i32>,
     /// Peak of linear memory.
     pub memory_bytes: Option<i64>,
     /// Time on a processor.
@@ -46,6 +52,14 @@ pub struct AttemptView {
     pub progress: Option<f64>,
     /// The worker's note on that.
     pub note: Option<String>,
+}
+
+impl AttemptView {
+    /// Whether its error is not whole, because the errors that were asked for are too many bytes together.
+    pub fn is_error_omitted(&self) -> bool {
+        (self.error_message.is_none() && self.error_message_bytes.is_some())
+            || (self.error_trace.is_none() && self.error_trace_bytes.is_some())
+    }
 }
 
 /// A state that an operator has set.
@@ -99,33 +113,49 @@ impl OverrideView {
     pub const RUN: u16 = u16::MAX;
 }
 
-/// Whether the output of an attempt or an override is asked for: `$2` and `$3` are a task and an item, or null for all;
-/// `$4` is the maximum of its bytes ([`Outputs::asked`]).
+/// Whether a task run is asked for: `$2` and `$3` are a task and an item, or null for all ([`Outputs::asked`]).
 macro_rules! asked {
     () => {
-        "($2::smallint IS NULL OR task = $2) AND ($3::integer IS NULL OR item = $3) AND octet_length(output) <= $4"
+        "($2::smallint IS NULL OR task = $2) AND ($3::integer IS NULL OR item = $3)"
     };
 }
 
-/// The output, if it is asked for and all outputs that are asked for are short together.
+/// The output, if its task run is asked for, it has at most `$4` bytes, and all such outputs are short together.
 macro_rules! output {
     () => {
         concat!(
-            "CASE WHEN (SELECT are_few FROM outputs) AND ",
+            "CASE WHEN (SELECT outputs_are_few FROM bytes) AND octet_length(output) <= $4 AND ",
             asked!(),
             " THEN output END"
         )
     };
 }
 
-/// Whether the outputs of run `$1` that are asked for have at most `$5` bytes together. Their lengths are known without
-/// reading them.
-const OUTPUTS: &str = concat!(
-    "(SELECT coalesce(sum(bytes), 0) <= $5 AS are_few
-        FROM (SELECT octet_length(output) AS bytes FROM heddle.attempts WHERE run = $1 AND ",
+/// A text of an error, if its task run is asked for and all such texts are short together.
+macro_rules! of_error {
+    ($column:literal) => {
+        concat!(
+            "CASE WHEN (SELECT errors_are_few FROM bytes) AND ",
+            asked!(),
+            " THEN ",
+            $column,
+            " END AS ",
+            $column
+        )
+    };
+}
+
+/// Whether the outputs of run `$1` that are asked for have at most `$5` bytes together, and the errors of its attempts at
+/// most `$6` bytes. The lengths are known without reading the texts.
+const BYTES: &str = concat!(
+    "(SELECT coalesce(sum(of_output) FILTER (WHERE of_output <= $4), 0) <= $5 AS outputs_are_few,
+             coalesce(sum(of_error), 0) <= $6 AS errors_are_few
+        FROM (SELECT octet_length(output) AS of_output,
+                     coalesce(octet_length(error_message), 0) + coalesce(octet_length(error_trace), 0) AS of_error
+                FROM heddle.attempts WHERE run = $1 AND ",
     asked!(),
     "  UNION ALL
-              SELECT octet_length(output) FROM heddle.overrides WHERE run = $1 AND ",
+              SELECT octet_length(output), 0 FROM heddle.overrides WHERE run = $1 AND ",
     asked!(),
     ") AS o)"
 );
@@ -138,17 +168,23 @@ const ATTEMPTS_OF_RUN: &str = concat!(
            array_agg(finished_at) AS ends, array_agg(node) AS nodes, array_agg(output) AS outputs,
            array_agg(output_bytes) AS sizes, array_agg(error_kind) AS error_kinds,
            array_agg(error_message) AS error_messages, array_agg(error_trace) AS error_traces,
+           array_agg(message_bytes) AS message_sizes, array_agg(trace_bytes) AS trace_sizes,
            array_agg(memory_bytes) AS memories, array_agg(cpu_micros) AS cpus,
            array_agg(worker) AS workers, array_agg(progress) AS progresses, array_agg(note) AS notes
       FROM (SELECT task, item, attempt, state, skipped, started_at, finished_at, node, ",
     output!(),
     " AS output,
-                   octet_length(output) AS output_bytes, error_kind, error_message, error_trace, memory_bytes, cpu_micros,
-                   worker, NULL::double precision AS progress, NULL::text AS note
+                   octet_length(output) AS output_bytes, error_kind, ",
+    of_error!("error_message"),
+    ", ",
+    of_error!("error_trace"),
+    ",
+                   octet_length(error_message) AS message_bytes, octet_length(error_trace) AS trace_bytes,
+                   memory_bytes, cpu_micros, worker, NULL::double precision AS progress, NULL::text AS note
               FROM heddle.attempts WHERE run = $1
             UNION ALL
             SELECT w.task, w.item, w.attempt, 0::smallint, false, w.started_at, NULL, l.node, NULL, NULL, NULL, NULL, NULL,
-                   NULL, NULL, c.worker, c.progress, c.note
+                   NULL, NULL, NULL, NULL, c.worker, c.progress, c.note
               FROM heddle.running w
               LEFT JOIN heddle.leases l ON l.lease = w.lease
               LEFT JOIN heddle.queue_claims c ON w.lease < 0 AND c.run = $1 AND c.task = w.task AND c.item = w.item
@@ -227,6 +263,8 @@ fn attempts_of(row: &PgRow, run: RunId) -> Result<Vec<AttemptView>, StoreError> 
     let mut error_kinds = column::<Option<i16>>(row, "error_kinds")?;
     let mut error_messages = column::<Option<String>>(row, "error_messages")?;
     let mut error_traces = column::<Option<String>>(row, "error_traces")?;
+    let mut message_sizes = column::<Option<i32>>(row, "message_sizes")?;
+    let mut trace_sizes = column::<Option<i32>>(row, "trace_sizes")?;
     let mut memories = column::<Option<i64>>(row, "memories")?;
     let mut cpus = column::<Option<i64>>(row, "cpus")?;
     let mut workers = column::<Option<String>>(row, "workers")?;
@@ -262,6 +300,8 @@ fn attempts_of(row: &PgRow, run: RunId) -> Result<Vec<AttemptView>, StoreError> 
             error_kind: kind.transpose()?,
             error_message: error_messages.next().flatten(),
             error_trace: error_traces.next().flatten(),
+            error_message_bytes: message_sizes.next().flatten(),
+            error_trace_bytes: trace_sizes.next().flatten(),
             memory_bytes: memories.next().flatten(),
             cpu_micros: cpus.next().flatten(),
             worker: workers.next().flatten(),
@@ -295,16 +335,17 @@ impl OverrideColumns {
 
 impl Store {
     /// A run with its attempts, as of one moment: one statement, so one snapshot and one round trip. Only if its outputs
-    /// are many bytes, those that are shown are read afterwards.
+    /// or its errors are many bytes, those that are shown are read afterwards.
     pub async fn run_detail(&self, id: RunId, outputs: Outputs) -> Result<Option<RunDetail>, StoreError> {
         let (task, item, bytes_max) = outputs.asked();
+        let (live, done) = (&*LIVE, &*DONE);
         let statement = format!(
-            "WITH outputs AS MATERIALIZED {OUTPUTS}
+            "WITH bytes AS MATERIALIZED {BYTES}
              SELECT runs.*, attempts.*, {OVERRIDES_OF_RUN} AS overrides, {TIMERS_OF_RUN} AS timers, {WAITS_OF_RUN} AS waits,
-                    (SELECT are_few FROM outputs) AS outputs_are_few
-               FROM (SELECT {LIVE}{NAMES}, NULL::text AS version FROM heddle.runs_live l{JOINS}WHERE l.id = $1
+                    (SELECT outputs_are_few FROM bytes) AS outputs_are_few, (SELECT errors_are_few FROM bytes) AS errors_are_few
+               FROM (SELECT {live}{NAMES}, NULL::text AS version FROM heddle.runs_live l{JOINS}WHERE l.id = $1
                       UNION ALL
-                     SELECT {DONE}{NAMES}, l.xmin::text AS version FROM heddle.runs_done l{JOINS}WHERE l.id = $1) AS runs
+                     SELECT {done}{NAMES}, l.xmin::text AS version FROM heddle.runs_done l{JOINS}WHERE l.id = $1) AS runs
               CROSS JOIN LATERAL {ATTEMPTS_OF_RUN} AS attempts"
         );
         let query = sqlx::query(AssertSqlSafe(statement))
@@ -312,7 +353,8 @@ impl Store {
             .bind(task)
             .bind(item)
             .bind(bytes_max)
-            .bind(JOINED_OUTPUT_BYTES_MAX as i64);
+            .bind(JOINED_OUTPUT_BYTES_MAX as i64)
+            .bind(ERROR_BYTES_MAX as i64);
         let Some(row) = query.fetch_optional(&self.pool).await? else {
             return Ok(None);
         };
@@ -352,6 +394,9 @@ impl Store {
         };
         if !row.try_get::<bool, _>("outputs_are_few")? {
             self.read_outputs(&mut detail, outputs).await?;
+        }
+        if !row.try_get::<bool, _>("errors_are_few")? {
+            self.read_errors(&mut detail, outputs).await?;
         }
         Ok(Some(detail))
     }

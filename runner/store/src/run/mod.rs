@@ -1,6 +1,8 @@
 //! Reads runs, live and ended.
 
 mod detail;
+mod errors;
+mod kept;
 mod list;
 pub mod live;
 pub mod log;
@@ -39,13 +41,13 @@ impl Store {
     /// A run, without its attempts.
     pub async fn run(&self, id: RunId) -> Result<Option<RunRow>, StoreError> {
         let mut query = QueryBuilder::<Postgres>::new("");
-        for (table, columns) in [("heddle.runs_live", LIVE), ("heddle.runs_done", DONE)] {
+        for (table, columns) in [("heddle.runs_live", &*LIVE), ("heddle.runs_done", &*DONE)] {
             if table == "heddle.runs_done" {
                 query.push(" UNION ALL ");
             }
             query
                 .push("SELECT ")
-                .push(columns)
+                .push(columns.as_str())
                 .push(NAMES)
                 .push(format!(" FROM {table} l"))
                 .push(JOINS)
@@ -69,20 +71,30 @@ impl Store {
     }
 
     /// Outputs of tasks of a run: for each task run, that of its last attempt or override, `None` if that was no
-    /// success, and its time. Of items only successes are returned: the caller knows which of them have succeeded.
-    /// Ordered by task and item.
-    pub async fn outputs(&self, run: RunId, tasks: &[i16]) -> Result<Vec<(TaskKey, Time, Option<String>)>, StoreError> {
+    /// success, and its time. Of items only successes are returned: the caller knows which of them have succeeded. Of the
+    /// items of `large` tasks, only the times are read. Ordered by task and item.
+    pub async fn outputs(
+        &self,
+        run: RunId,
+        tasks: &[i16],
+        large: &[i16],
+    ) -> Result<Vec<(TaskKey, Time, Option<String>)>, StoreError> {
         let rows = sqlx::query!(
             r#"SELECT DISTINCT ON (task, item) task AS "task!", item AS "item!", at AS "at!", output
-                 FROM (SELECT task, item, finished_at AS at, CASE WHEN state = 1 THEN output END AS output, 0 AS overridden
+                 FROM (SELECT task, item, finished_at AS at,
+                              CASE WHEN state = 1 AND (item = -1 OR task <> ALL ($3)) THEN output END AS output,
+                              0 AS overridden
                          FROM heddle.attempts
                         WHERE run = $1 AND task = ANY ($2) AND (state = 1 OR item = -1)
                        UNION ALL
-                       SELECT task, item, at, CASE WHEN state = 5 THEN output END, 1 FROM heddle.overrides
+                       SELECT task, item, at,
+                              CASE WHEN state = 5 AND (item = -1 OR task <> ALL ($3)) THEN output END, 1
+                         FROM heddle.overrides
                         WHERE run = $1 AND task = ANY ($2) AND (state = 5 OR item = -1)) AS outputs
                 ORDER BY task, item, at DESC, overridden DESC"#,
             run.0,
-            tasks
+            tasks,
+            large
         )
         .fetch_all(&self.pool)
         .await?;

@@ -168,6 +168,8 @@ mod tests {
             error_kind: None,
             error_message: None,
             error_trace: None,
+            error_message_bytes: None,
+            error_trace_bytes: None,
             memory_bytes: None,
             cpu_micros: None,
             worker: None,
@@ -237,5 +239,6 @@ mod tests {
         assert!(Outputs::All.has(one, i32::MAX) && !Outputs::None.has(one, 0));
         assert!(Outputs::Of(other).has(one, MIB) && Outputs::Of(one).has(one, MIB) && !Outputs::Of(one).has(other, 1));
         assert!(Outputs::Short.has(one, 100) && !Outputs::Short.has(one, MIB));
+        assert!(Outputs::Of(other).is_about(one) && !Outputs::Of(one).is_about(other) && Outputs::None.is_about(one));
     }
 }

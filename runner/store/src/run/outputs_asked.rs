@@ -9,6 +9,9 @@ const SHORT_BYTES_MAX: i32 = 256;
 ///
 /// If they are few bytes together, all of them are read, also those of earlier attempts. Otherwise only what task runs
 /// show, and this within bounds: of the items of one task, the bytes of a joined output; of the run, four times as many.
+///
+/// The errors of attempts have a bound of their own (`errors.rs`), whatever outputs are asked for. Only for
+/// [`Outputs::Of`], errors of other task runs are not read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Outputs {
     None,
@@ -30,10 +33,14 @@ impl Outputs {
         }
     }
 
+    /// Whether it asks for this task run: for its output, if that is not too long, and for its errors.
+    pub(super) fn is_about(self, key: TaskKey) -> bool {
+        let (task, item, _) = self.asked();
+        task.is_none_or(|task| key.task as i16 == task) && item.is_none_or(|item| key.item_number() == item)
+    }
+
     pub(super) fn has(self, key: TaskKey, bytes: i32) -> bool {
-        let (task, item, bytes_max) = self.asked();
-        task.is_none_or(|task| key.task as i16 == task)
-            && item.is_none_or(|item| key.item_number() == item)
-            && bytes <= bytes_max
+        let (.., bytes_max) = self.asked();
+        self.is_about(key) && bytes <= bytes_max
     }
 }

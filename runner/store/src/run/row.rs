@@ -1,5 +1,7 @@
 //! The row of a run, live or ended, and what a statement selects for it.
 
+use std::sync::LazyLock;
+
 use heddle_domain::Time;
 use heddle_domain::state::{RunState, Skip, Trigger};
 use serde_json::Value;
@@ -8,6 +10,7 @@ use sqlx::postgres::PgRow;
 use uuid::Uuid;
 
 use super::RunTerms;
+use super::kept::KEPT;
 use crate::StoreError;
 
 /// A run, live or ended.
@@ -87,21 +90,18 @@ impl RunRow {
 }
 
 /// The columns of a run's row `l` that [`RunRow::read`] reads: those that both tables have, and `own` of one table.
-macro_rules! columns_and {
-    ($own:literal) => {
-        concat!(
-            "l.id, l.group_id, l.revision_id, l.resolution_id, l.state, l.trigger, l.priority, l.logical_time, \
-             l.interval_start, l.interval_end, l.params, l.task_params, l.labels, l.key, l.callback, l.created_at, \
-             l.started_at, l.deadline_at, l.parent_run, l.source, l.created_by, l.reopened_at, l.progress, ",
-            $own
-        )
-    };
+fn columns_and(own: &str) -> String {
+    let kept = KEPT.split(", ");
+    let both = kept.chain(["state", "deadline_at", "parent_run", "reopened_at", "progress"]);
+    both.fold(String::new(), |columns, column| columns + "l." + column + ", ") + own
 }
 
-pub(super) const LIVE: &str =
-    columns_and!("l.waiting_for, NULL::timestamptz AS finished_at, NULL::text AS error, NULL::smallint AS skipped");
+pub(super) static LIVE: LazyLock<String> = LazyLock::new(|| {
+    columns_and("l.waiting_for, NULL::timestamptz AS finished_at, NULL::text AS error, NULL::smallint AS skipped")
+});
 
-pub(super) const DONE: &str = columns_and!("NULL::jsonb AS waiting_for, l.finished_at, l.error, l.skipped");
+pub(super) static DONE: LazyLock<String> =
+    LazyLock::new(|| columns_and("NULL::jsonb AS waiting_for, l.finished_at, l.error, l.skipped"));
 
 /// Further columns that it reads, from the tables in [`JOINS`].
 pub(super) const NAMES: &str = ", g.name AS group_name, r.revision";

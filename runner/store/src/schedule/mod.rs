@@ -13,7 +13,7 @@
 //! after it, everything has. If two schedules have one instant, or a backfill was first, *run_instants* detects that.
 //!
 //! `after` has no instants of its own: when it has fired, it waits for the end of that run (`awaits`), and the
-//! transaction that ends the run makes it due again (`sql/finish_runs.sql`, `sql/complete_single_task.sql`).
+//! transaction that ends the run makes it due again (`run/live/end.rs`).
 //!
 //! `cursor` only moves forward. So the scheduler does not need the rows of *run_instants* for earlier instants any
 //! more; [`crate::upstream`] says when these rows may be deleted.
@@ -316,7 +316,7 @@ impl Store {
     /// Makes schedules due that wait for a run that is not live any more, among `limit` that wait, in the order of the
     /// runs from `from` on. Returns how many, and the run from which to continue unless these were the last.
     ///
-    /// The end of a run does this itself (`counted` in `sql/finish_runs.sql`), except for a schedule that began to wait for
+    /// The end of a run does this itself (`counted` in `run/live/end.rs`), except for a schedule that began to wait for
     /// the run while that statement was under way: it reads schedules as they were when it began. That can happen if the
     /// schedule's instant already had a run.
     ///

@@ -6,20 +6,14 @@
 WITH new_runs AS (
     INSERT INTO heddle.runs_live (id, group_id, revision_id, resolution_id, state, trigger, priority, logical_time,
         interval_start, interval_end, params, task_params, labels, key, dedupe, callback, created_at, started_at,
-        deadline_at, parent_run, parent_task, parent_item, parent_attempt, source, created_by, waiting_for,
-        progress)
-    SELECT n.id, n.group_id, n.revision_id, n.resolution_id, n.state, n.trigger, n.priority, n.logical_time,
-        n.interval_start, n.interval_end, n.params, n.task_params, n.labels, n.key, n.dedupe, n.callback, n.created_at,
-        n.started_at, n.deadline_at, n.parent_run, n.parent_task, n.parent_item, n.parent_attempt, n.source, n.created_by,
-        n.waiting_for, n.progress
+        deadline_at, parent_run, parent_task, parent_item, parent_attempt, source, waiting_for, progress,
+        created_by)
+    SELECT n.*
       FROM UNNEST($1::uuid[], $2::bigint[], $3::bigint[], $4::bigint[], $5::smallint[], $6::smallint[], $7::smallint[],
                   $8::timestamptz[], $9::timestamptz[], $10::timestamptz[], $11::text[], $12::text[], $13::jsonb[],
                   $14::text[], $15::bytea[], $16::text[], $17::timestamptz[], $18::timestamptz[], $19::timestamptz[],
                   $20::uuid[], $21::smallint[], $22::integer[], $23::integer[], $24::uuid[], $25::jsonb[],
-                  $26::bytea[], $36::text[])
-        AS n (id, group_id, revision_id, resolution_id, state, trigger, priority, logical_time, interval_start,
-              interval_end, params, task_params, labels, key, dedupe, callback, created_at, started_at, deadline_at,
-              parent_run, parent_task, parent_item, parent_attempt, source, waiting_for, progress, created_by)
+                  $26::bytea[], $36::text[]) AS n
     RETURNING id, group_id, state, trigger, logical_time
 ),
 -- All runs that start share one row of the event feed; see migration 0006.

@@ -8,7 +8,8 @@
 //! One watcher per node checks whether something may have changed, as long as any page is open:
 //!
 //! * twice a second by a fingerprint of the cluster: the newest change and run, and how often the tables that work passes
-//!   through have been written to;
+//!   through have been written to. Pages about what people change are signalled only by new entries of the audit, so that
+//!   they are not made again for each run;
 //! * for pages about runs, by one statement a second over all runs that are shown somewhere. A run that changes on this
 //!   node is signalled at once.
 //!

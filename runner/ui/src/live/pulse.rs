@@ -6,6 +6,7 @@ use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use heddle_domain::id::RunId;
+use heddle_store::pages::PageFingerprint;
 use parking_lot::Mutex;
 use tokio::sync::watch;
 use tokio::time::Instant;
@@ -26,12 +27,28 @@ const ANSWER_MAX: Duration = Duration::from_secs(5);
 /// How often a comment is sent if nothing else is, so that proxies and browsers know that the connection is alive.
 const KEEP_ALIVE: Duration = Duration::from_secs(15);
 
+/// What the watcher has read: the fingerprint, and the counters of this node. `None`: the database did not answer.
+type Seen = Option<(PageFingerprint, String)>;
+
+fn audit_of(seen: &Seen) -> Option<&str> {
+    seen.as_ref().map(|(print, _)| print.audit.as_str())
+}
+
+/// When something changed last, for the pages that listen to it.
+#[derive(Clone)]
+pub(super) struct Changes {
+    /// Anything.
+    any: watch::Receiver<Instant>,
+    /// The audit.
+    audited: watch::Receiver<Instant>,
+}
+
 /// Tells pages that something may have changed.
 #[derive(Default)]
 pub(crate) struct Pulse {
     open: AtomicUsize,
-    /// When something changed last.
-    watcher: Mutex<Option<watch::Receiver<Instant>>>,
+    /// What the watcher tells.
+    watcher: Mutex<Option<Changes>>,
     /// When each run changed last that a page is about.
     runs: Mutex<HashMap<Uuid, watch::Sender<Instant>>>,
     /// The pages that are shown.
@@ -42,18 +59,23 @@ pub(crate) struct Pulse {
 
 impl Pulse {
     /// Listens for changes. The first listener starts the watcher, which ends when there are no listeners.
-    pub(super) fn listen(ui: &Ui) -> watch::Receiver<Instant> {
+    pub(super) fn listen(ui: &Ui) -> Changes {
         let mut watcher = ui.pulse.watcher.lock();
-        if let Some(receiver) = watcher.as_ref().filter(|receiver| receiver.has_changed().is_ok()) {
-            return receiver.clone();
+        if let Some(changes) = watcher.as_ref().filter(|changes| changes.any.has_changed().is_ok()) {
+            return changes.clone();
         }
-        let (sender, receiver) = watch::channel(Instant::now());
-        *watcher = Some(receiver.clone());
+        let (any, of_any) = watch::channel(Instant::now());
+        let (audited, of_audited) = watch::channel(Instant::now());
+        let changes = Changes {
+            any: of_any,
+            audited: of_audited,
+        };
+        *watcher = Some(changes.clone());
         // The watcher before may have left it set.
         ui.pulse.away.send_replace(None);
         let ui = ui.clone();
         tokio::spawn(async move {
-            let mut last = None;
+            let mut last: Seen = None;
             let mut marks = HashMap::new();
             let mut looks = 0_u64;
             while !ui.pulse.is_done(&ui) {
@@ -71,7 +93,11 @@ impl Pulse {
                     }
                 };
                 if seen != last {
-                    let _ = sender.send(Instant::now());
+                    let now = Instant::now();
+                    let _ = any.send(now);
+                    if audit_of(&seen) != audit_of(&last) {
+                        let _ = audited.send(now);
+                    }
                     last = seen;
                 }
                 if looks.is_multiple_of(RUNS_EVERY) {
@@ -81,7 +107,7 @@ impl Pulse {
                 tokio::time::sleep(LOOK_EVERY).await;
             }
         });
-        receiver
+        changes
     }
 
     /// What the database answers to the watcher. If that takes longer than `most`, it counts as away until it answers.
@@ -191,7 +217,7 @@ impl Drop for Open {
 /// Waits until the page may have changed, and tells when it did; `None`: nothing but time has passed.
 pub(super) async fn wait(
     ui: &Ui,
-    pulse: &mut watch::Receiver<Instant>,
+    pulse: &mut Changes,
     run: &mut Option<(Uuid, watch::Receiver<Instant>)>,
     beat: Beat,
 ) -> Option<Instant> {
@@ -200,14 +226,15 @@ pub(super) async fn wait(
         return None;
     }
     // The watcher has ended: another is begun.
-    if pulse.has_changed().is_err() {
+    if pulse.any.has_changed().is_err() {
         *pulse = Pulse::listen(ui);
         tokio::time::sleep(LOOK_EVERY).await;
         return Some(Instant::now());
     }
     let (changes, bell) = match (beat, run) {
         (Beat::Run(id), Some((_, changes))) => (changes, Some(ui.engine.watch(RunId(id)))),
-        _ => (pulse, None),
+        (Beat::Audited, _) => (&mut pulse.audited, None),
+        _ => (&mut pulse.any, None),
     };
     let rung = async {
         match &bell {

@@ -15,7 +15,7 @@ use tokio::time::Instant;
 use uuid::Uuid;
 
 use super::part::parse_has;
-use super::pulse::{Open, Pulse, wait};
+use super::pulse::{Changes, Open, Pulse, wait};
 use super::shown::{Looks, Shown, What, looks_of, parts_of};
 use crate::ctx::Beat;
 use crate::{Ctx, Ui};
@@ -189,7 +189,7 @@ fn events(stream: impl futures::Stream<Item = Result<Bytes, Infallible>> + Send 
 /// The stream to one browser.
 struct Stream {
     again: Again,
-    pulse: watch::Receiver<Instant>,
+    pulse: Changes,
     /// Completes when the viewer is not admitted any more.
     left: BoxFuture<'static, ()>,
     queue: VecDeque<Bytes>,

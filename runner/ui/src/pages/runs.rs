@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 
 use axum::http::Method;
 use heddle_api::{BulkRefusal, BulkReport, List, Run, RunState, Trigger};
+use heddle_domain::run::{Control, runs_again};
 use heddle_store::run::{RunFilter, RunRow};
 use maud::{Markup, html};
 use serde_json::json;
@@ -36,19 +37,27 @@ const FILTERS: [&str; 12] = [
     "logical_to",
     "cursor",
 ];
-const ACTIONS: [&str; 5] = ["cancel", "pause", "resume", "restart", "rerun"];
+const ACTIONS: [(&str, Control); 5] = [
+    ("cancel", Control::Cancel),
+    ("pause", Control::Pause),
+    ("resume", Control::Resume),
+    ("restart", Control::Restart),
+    ("rerun", Control::Rerun),
+];
 /// For how many runs a preview says why they would not change.
 const REFUSED_SHOWN: usize = 20;
 
-/// The actions; those that are possible for runs in this state come first.
-fn actions_for(state: Option<&str>) -> [&'static str; 5] {
+/// The actions that runs of these groups may allow; those that are possible for runs in this state come first.
+fn actions_for(state: Option<&str>, groups: Option<&str>) -> Vec<&'static str> {
+    let again = groups.is_none_or(|groups| groups.split(',').any(|group| runs_again(group.trim())));
     let fits: &[&str] = match state {
         Some("failed" | "cancelled") => &["restart", "rerun"],
         Some("succeeded") => &["rerun"],
         Some("paused") => &["resume", "cancel"],
         _ => &[],
     };
-    let mut actions = ACTIONS;
+    let allowed = ACTIONS.iter().filter(|(_, control)| again || !control.is_again());
+    let mut actions: Vec<&str> = allowed.map(|(action, _)| *action).collect();
     actions.sort_by_key(|action| fits.iter().position(|one| one == action).unwrap_or(fits.len()));
     actions
 }
@@ -175,7 +184,7 @@ fn bulk_form(ctx: &Ctx) -> Markup {
             form.filters method="post" action="/runs/bulk" {
                 @for name in FILTERS.into_iter().filter(|name| *name != "cursor") { @if let Some(value) = ctx.q(name) { input type="hidden" name=(name) value=(value); } }
                 label.hidden for="action" { (t!(ctx, "action")) }
-                select #action name="action" { @for action in actions_for(ctx.q("state")) { option value=(action) { (t!(ctx, action)) } } }
+                select #action name="action" { @for action in actions_for(ctx.q("state"), ctx.q("group")) { option value=(action) { (t!(ctx, action)) } } }
                 button type="submit" name="do" value="preview" { (t!(ctx, "preview")) }
                 span.muted { (t!(ctx, "bulk-hint")) }
             }
@@ -285,9 +294,19 @@ mod tests {
             (Some("succeeded"), "rerun"),
             (Some("paused"), "resume"),
         ] {
-            let actions = actions_for(state);
-            assert_eq!(actions[0], first, "{state:?}");
-            assert!(ACTIONS.iter().all(|action| actions.contains(action)), "{state:?}");
+            for groups in [None, Some("weather"), Some("_topic-7, weather")] {
+                let actions = actions_for(state, groups);
+                assert_eq!(actions[0], first, "{state:?}");
+                assert!(ACTIONS.iter().all(|(action, _)| actions.contains(action)), "{state:?}");
+            }
+            // Batches of messages do not run again.
+            let of_batches = actions_for(state, Some("_topic-7"));
+            assert_eq!(of_batches.len(), 3, "{state:?}");
+            assert!(
+                ["cancel", "pause", "resume"]
+                    .iter()
+                    .all(|action| of_batches.contains(action))
+            );
         }
     }
 

@@ -205,7 +205,10 @@ pub(super) async fn page(ctx: &Ctx, name: &str, rest: &[&str]) -> Result<Answer,
     let script: Script = ctx.get(&api).await?;
     let mut status = 200;
     let (tab, inside) = match rest {
-        [] => ("", versions(ctx, name, &script, &api).await?),
+        [] => {
+            ctx.beats_with(Beat::Audited);
+            ("", versions(ctx, name, &script, &api).await?)
+        }
         ["console"] => ("console", console(ctx, name, &script, &api).await?),
         ["source"] => match script_text::tab(ctx, name, &script, &api).await? {
             script_text::Tab::Gone(answer) => return Ok(answer),
@@ -225,11 +228,14 @@ pub(super) async fn page(ctx: &Ctx, name: &str, rest: &[&str]) -> Result<Answer,
     if ctx.viewer.tries() {
         all.push(("console".into(), format!("{base}/console"), t!(ctx, "console")));
     }
-    let body = html! {
+    let head = html! {
         div.heading { div.grow {
             h1 { bdi { (name) } span.tag title=[version.runtime.as_deref()] { (version.world) } }
             p dir="auto" { (prose(&version.description)) }
         } }
+    };
+    let body = html! {
+        @if tab.is_empty() { (ctx.live("script-head", head)) } @else { (head) }
         (tabs(name, tab, &all))
         (inside)
     };
@@ -251,33 +257,38 @@ async fn versions(ctx: &Ctx, name: &str, script: &Script, api: &str) -> Result<M
         None => None,
     };
     let imported = active.and_then(|active| active.imports);
-    Ok(html! {
-        @if ctx.viewer.authors() { (upload_form(ctx, name)) }
-        (lately_shown(ctx, &lately))
-        div.two {
-            section.panel {
-                h2 { (t!(ctx, "versions")) }
-                table.cards {
-                    thead { tr { th { (t!(ctx, "version")) } th { (t!(ctx, "state")) } th.num { (t!(ctx, "size")) } th { (t!(ctx, "created")) } th { (t!(ctx, "digest")) } th { span.hidden { (t!(ctx, "action")) } } } }
-                    tbody { @for (index, one) in items.iter().enumerate() { (version_row(ctx, name, one, items.get(index + 1))) } }
-                }
-            }
-            div.stack {
-                @if let Some(names) = &imported { (imports(ctx, names)) }
+    let shown = html! {
+        div.stack {
+            (lately_shown(ctx, &lately))
+            div.two {
                 section.panel {
-                    h2 { (t!(ctx, "used-by")) }
-                    @if uses.is_empty() && topics.is_empty() { (empty(&t!(ctx, "used-by-nobody"))) }
-                    ul {
-                        @for group in &uses { li { (group_link(group)) } }
-                        @for topic in &topics { li { a href={ "/topics/" (segment(topic)) } { (t!(ctx, "topic-named", name = topic)) } } }
+                    h2 { (t!(ctx, "versions")) }
+                    table.cards {
+                        thead { tr { th { (t!(ctx, "version")) } th { (t!(ctx, "state")) } th.num { (t!(ctx, "size")) } th { (t!(ctx, "created")) } th { (t!(ctx, "digest")) } th { span.hidden { (t!(ctx, "action")) } } } }
+                        tbody { @for (index, one) in items.iter().enumerate() { (version_row(ctx, name, one, items.get(index + 1))) } }
                     }
                 }
-                section.panel {
-                    h2 { (t!(ctx, "params-schema")) }
-                    @match &script.version.params_schema { Some(schema) => (yaml::highlighted(&yaml::text(schema))), None => (empty(&t!(ctx, "none"))) }
+                div.stack {
+                    @if let Some(names) = &imported { (imports(ctx, names)) }
+                    section.panel {
+                        h2 { (t!(ctx, "used-by")) }
+                        @if uses.is_empty() && topics.is_empty() { (empty(&t!(ctx, "used-by-nobody"))) }
+                        ul {
+                            @for group in &uses { li { (group_link(group)) } }
+                            @for topic in &topics { li { a href={ "/topics/" (segment(topic)) } { (t!(ctx, "topic-named", name = topic)) } } }
+                        }
+                    }
+                    section.panel {
+                        h2 { (t!(ctx, "params-schema")) }
+                        @match &script.version.params_schema { Some(schema) => (yaml::highlighted(&yaml::text(schema))), None => (empty(&t!(ctx, "none"))) }
+                    }
                 }
             }
         }
+    };
+    Ok(html! {
+        @if ctx.viewer.authors() { (upload_form(ctx, name)) }
+        (ctx.live("versions", shown))
     })
 }
 
@@ -303,7 +314,7 @@ fn imports(ctx: &Ctx, names: &[String]) -> Markup {
             h2 { (t!(ctx, "needs")) }
             @if needs.is_empty() { (empty(&t!(ctx, "needs-nothing"))) }
             ul.sentences { @for sentence in &needs { li { (prose(&t!(ctx, sentence))) } } }
-            details { summary { (t!(ctx, "imports-count", n = names.len())) } ul.mono { @for name in names { li { (name) } } } }
+            details #imports { summary { (t!(ctx, "imports-count", n = names.len())) } ul.mono { @for name in names { li { (name) } } } }
         }
     }
 }
@@ -427,7 +438,7 @@ fn params_changed(ctx: &Ctx, one: &ScriptVersion, before: &ScriptVersion) -> Mar
     html! {
         @if !changed.is_empty() {
             @let title = t!(ctx, "params-changed", n = changed.len());
-            details open[changed.len() <= CHANGES_OPEN] {
+            details #{ "changes-" (one.version) } open[changed.len() <= CHANGES_OPEN] {
                 summary { (title) }
                 ul.changes { @for change in &changed { li { (change_in_words(ctx, change)) } } }
             }

@@ -26,10 +26,13 @@ const CHANGED_BYTES_MAX: usize = 16_000;
 
 pub(super) async fn page(ctx: &Ctx, tab: &str) -> Result<Answer, Trouble> {
     let admin = ctx.viewer.administers();
-    // Not kept up to date: counting what would be removed takes long, and entries of the audit must not move while somebody
-    // reads them.
-    if !matches!(tab, "audit" | "retention") {
-        ctx.beats_with(Beat::Cluster);
+    match tab {
+        // Counting what would be removed takes long.
+        "retention" => {}
+        // New entries come above the others. A later page does not change, so that nothing moves while somebody reads it.
+        "audit" if ctx.q("cursor").is_some() => {}
+        "audit" => ctx.beats_with(Beat::Audited),
+        _ => ctx.beats_with(Beat::Cluster),
     }
     let inside = match tab {
         "" => nodes(ctx).await?,
@@ -339,6 +342,7 @@ async fn audit(ctx: &Ctx) -> Result<Markup, Trouble> {
     let found: List<AuditEntry> = ctx.get(&format!("/v1/audit?{query}")).await?;
     let groups: Vec<&str> = found.items.iter().map(|one| one.name.as_str()).collect();
     ctx.know_topics(&groups).await?;
+    let entries = entries(ctx, &found.items);
     Ok(html! {
         section.panel {
             form.filters method="get" role="search" aria-label=(t!(ctx, "filter")) {
@@ -351,25 +355,32 @@ async fn audit(ctx: &Ctx) -> Result<Markup, Trouble> {
                 button type="submit" { (t!(ctx, "filter")) }
             }
         }
+        (ctx.live("audit", entries))
+        (more(ctx, found.next_cursor.as_deref()))
+    })
+}
+
+/// The entries of the audit. Rows and differences have ids, so that a new entry leaves the others as they are.
+fn entries(ctx: &Ctx, found: &[AuditEntry]) -> Markup {
+    html! {
         section.panel {
-            @if found.items.is_empty() { (empty(&t!(ctx, "none"))) }
+            @if found.is_empty() { (empty(&t!(ctx, "none"))) }
             @else {
                 table.cards.audit {
                     thead { tr { th { (t!(ctx, "when")) } th { (t!(ctx, "actor")) } th { (t!(ctx, "action")) } th { (t!(ctx, "thing")) } th { (t!(ctx, "difference")) } } }
-                    tbody { @for one in &found.items {
-                        tr {
+                    tbody { @for one in found {
+                        tr #{ "entry-" (one.id) } {
                             td.tight.muted { (time_exact(ctx, one.at)) }
                             td.tight.side { bdi { (one.actor) } }
                             td.tight title=(one.action) { (elements::audit_action(ctx, &one.action)) }
                             td.wide { span.tag title=(one.kind) { (elements::audit_kind(ctx, &one.kind)) } " " (thing(ctx, one)) }
-                            td.wide { @if one.before.is_some() || one.after.is_some() { details { summary { (t!(ctx, "difference")) } (changed(ctx, one)) } } }
+                            td.wide { @if one.before.is_some() || one.after.is_some() { details #{ "difference-" (one.id) } { summary { (t!(ctx, "difference")) } (changed(ctx, one)) } } }
                         }
                     } }
                 }
             }
         }
-        (more(ctx, found.next_cursor.as_deref()))
-    })
+    }
 }
 
 /// What an entry is about: a link, if it has a page. One that was deleted has a page that says so.

@@ -345,6 +345,19 @@ fn a_map_that_failed_as_a_whole() {
     }
 }
 
+/// Whoever reads the output of such a task must know its length, whatever state the task has.
+#[test]
+fn the_length_of_the_joined_output_is_known_after_an_override() {
+    let large = JOINED_OUTPUT_BYTES_MAX;
+    let mut world = mapped(json!({}));
+    assert_eq!(world.progress.joined_bytes(0), None);
+    world
+        .play(&format!("expand m 2; ok m#0 {large}; skip m#1; set m succeeded"))
+        .shows("m=succeeded m#0=succeeded m#1=skipped z=ready run=running");
+    // [a,null]
+    assert_eq!(world.progress.joined_bytes(0), Some(large + 7));
+}
+
 #[test]
 fn override_of_items() {
     let mut world = mapped(json!({}));

@@ -210,7 +210,7 @@ impl Store {
 /// All that is sought, of whatever time.
 fn whole(limit: i64) -> Part<'static> {
     Part {
-        columns: (LIVE, DONE),
+        columns: (&LIVE, &DONE),
         hot: &[Hot::Any],
         span: None,
         live: true,
@@ -226,12 +226,13 @@ async fn of_ids(session: &mut PgSession, ids: &[Uuid]) -> Result<Vec<RunRow>, St
     sqlx::raw_sql("SET LOCAL plan_cache_mode = force_generic_plan; SET LOCAL enable_sort = on")
         .execute(&mut *session)
         .await?;
+    let (live, done) = (&*LIVE, &*DONE);
     let statement = format!(
         "SELECT l.*{NAMES}
            FROM UNNEST($1::uuid[]) AS n (id)
-          CROSS JOIN LATERAL (SELECT {LIVE} FROM heddle.runs_live l WHERE l.id = ANY (ARRAY[n.id])
+          CROSS JOIN LATERAL (SELECT {live} FROM heddle.runs_live l WHERE l.id = ANY (ARRAY[n.id])
                                UNION ALL
-                              SELECT {DONE} FROM heddle.runs_done l WHERE l.id = ANY (ARRAY[n.id])) AS l
+                              SELECT {done} FROM heddle.runs_done l WHERE l.id = ANY (ARRAY[n.id])) AS l
          {JOINS} ORDER BY l.id DESC"
     );
     let rows = sqlx::query(AssertSqlSafe(statement))

@@ -139,36 +139,8 @@ impl Completion {
         }
     }
 
-    /// Makes an ended run live again. A deadline that has not passed is still valid, so its timer, which was deleted at
-    /// the end, is set again. A deadline that has passed has had its effect. A run that never began is waiting, until the
-    /// caller writes its next state.
-    ///
-    /// The row in *successes* is deleted, because the run may fail now. If it succeeds again, it gets a new one.
-    async fn reopen(&mut self, run: RunId) -> Result<(), StoreError> {
-        sqlx::query!(
-            "WITH gone AS (DELETE FROM heddle.runs_done WHERE id = $1 RETURNING *),
-             unnoted AS (DELETE FROM heddle.successes WHERE run = $1),
-             back AS (
-             INSERT INTO heddle.runs_live (id, group_id, revision_id, resolution_id, state, trigger, priority,
-                 logical_time, interval_start, interval_end, params, task_params, labels, key, dedupe, callback,
-                 created_at, started_at, deadline_at, parent_run, parent_task, parent_item, parent_attempt, source,
-                 created_by, reopened_at, progress)
-             SELECT id, group_id, revision_id, resolution_id, CASE WHEN started_at IS NULL THEN 0 ELSE 1 END, trigger,
-                    priority, logical_time, interval_start, interval_end, params, task_params, labels, key, dedupe,
-                    callback, created_at, started_at, CASE WHEN deadline_at > now() THEN deadline_at END,
-                    NULL, NULL, NULL, NULL, source, created_by, reopened_at, progress
-               FROM gone
-             RETURNING id, deadline_at)
-             INSERT INTO heddle.timers (run, task, item, kind, attempt, due_at)
-             SELECT id, -1, -1, 1, 0, deadline_at FROM back WHERE deadline_at IS NOT NULL",
-            run.0
-        )
-        .execute(self.connection())
-        .await?;
-        Ok(())
-    }
-
-    /// Notes that a reopened run continues, and since when.
+    /// Notes that a reopened run continues, and since when. A run that ends again at once gets the time of that end: it did
+    /// no work.
     pub async fn goes_on(&mut self, run: RunId) -> Result<(), StoreError> {
         let now = self.now();
         sqlx::query!("UPDATE heddle.runs_live SET reopened_at = $2 WHERE id = $1", run.0, now)

@@ -2,7 +2,6 @@
 
 use heddle_domain::id::RunId;
 use heddle_domain::run::{AttemptKey, TaskKey};
-use heddle_domain::state::Skip;
 use uuid::Uuid;
 
 use super::keys::Keys;
@@ -140,30 +139,7 @@ impl Completion {
                 .execute(&mut *self.tx)
                 .await?;
         }
-        let ids: Vec<Uuid> = ended.iter().map(|write| write.run.0).collect();
-        let states: Vec<i16> = ended.iter().map(|write| write.state.number()).collect();
-        let progress: Vec<Vec<u8>> = ended.iter().map(|write| write.progress.clone()).collect();
-        let errors: Vec<Option<String>> = ended.iter().map(|write| write.error.clone()).collect();
-        let gates: Vec<bool> = ended.iter().map(|write| write.gated).collect();
-        let skipped: Vec<Option<i16>> = ended.iter().map(|write| write.skipped.map(Skip::number)).collect();
-        let told: Vec<bool> = ended.iter().map(|write| write.told).collect();
-        let rows = sqlx::query_file!(
-            "src/sql/finish_runs.sql",
-            &ids,
-            &states,
-            &progress,
-            &errors as &[Option<String>],
-            self.now,
-            &gates,
-            &skipped as &[Option<i16>],
-            &told
-        )
-        .fetch_all(&mut *self.tx)
-        .await?;
-        Ok((
-            rows.iter().any(|row| row.has_parent),
-            rows.iter().any(|row| row.followed),
-        ))
+        self.finish_runs(&ended).await
     }
 
     async fn write_timers(&mut self, writes: &[RunWrite]) -> Result<(), StoreError> {

@@ -13,7 +13,7 @@ use std::fmt::Write;
 use heddle_api::{TaskDetail, TaskState};
 use heddle_domain::Time;
 use heddle_domain::plan::TaskIndex;
-use heddle_domain::run::{Progress, TaskKey};
+use heddle_domain::run::{Control, Progress, TaskKey};
 use heddle_store::pages::group::GroupRunRow;
 use maud::{Markup, html};
 use uuid::Uuid;
@@ -34,10 +34,16 @@ const COLUMNS: [i64; 4] = [25, 50, 100, 250];
 const COLUMNS_DEFAULT: i64 = 25;
 /// How many rows are drawn. The page says how many more there are.
 const ROWS_MAX: usize = 1_500;
-/// The side of a cell, in CSS pixels.
-const SIZE: usize = 20;
+/// The side of a cell, in CSS pixels: a finger hits 24 (WCAG 2.2, 2.5.8). The names beside the cells have the same height
+/// (`.grid-names` in `heddle.css`).
+const SIZE: usize = 24;
+/// What a cell leaves free around its square, and the side of the square.
+const MARGIN: usize = 4;
+const SIDE: usize = SIZE - 2 * MARGIN;
 /// The height of the bars of runs above the cells.
 const TOP: usize = 84;
+/// Where the bars begin, below the times. The whole column from here to the cells leads to the run, however short its bar is.
+const BARS: usize = 16;
 /// How many running attempts are looked up.
 const RUNNING_MAX: i64 = 20_000;
 
@@ -148,7 +154,7 @@ fn is_solid(state: TaskState) -> bool {
 
 /// The shape of a state that is not a filled square, in the cell with its corner at (x, y).
 fn shape(path: &mut String, state: TaskState, x: usize, y: usize) {
-    let (x, y) = (x + 3, y + 3);
+    let (x, y) = (x + 5, y + 5);
     // Writing into a string does not fail.
     let _ = match state {
         TaskState::Running => write!(path, "M{} {y}v14l12 -7z", x + 2),
@@ -156,14 +162,14 @@ fn shape(path: &mut String, state: TaskState, x: usize, y: usize) {
         TaskState::Ready | TaskState::Pending => write!(path, "M{} {}a3 3 0 1 0 6 0a3 3 0 1 0 -6 0z", x + 4, y + 7),
         TaskState::Paused => write!(path, "M{} {}v10h3v-10zM{} {}v10h3v-10z", x + 3, y + 2, x + 8, y + 2),
         TaskState::Cancelled => write!(path, "M{} {}h8v8h-8z", x + 3, y + 3),
-        _ => write!(path, "M{x} {y}h14v14h-14z"),
+        _ => write!(path, "M{} {}h{SIDE}v{SIDE}h-{SIDE}z", x - 1, y - 1),
     };
 }
 
 /// The mark on a cell, so that the hue is not the only sign.
 fn mark(path: &mut String, state: TaskState, x: usize, y: usize) {
     if state == TaskState::Failed {
-        let _ = write!(path, "M{} {}l6 6m0 -6l-6 6", x + 7, y + 7);
+        let _ = write!(path, "M{} {}l6 6m0 -6l-6 6", x + 9, y + 9);
     }
 }
 
@@ -174,7 +180,7 @@ fn legend(ctx: &Ctx) -> Markup {
         shape(&mut area, state, 0, 0);
         mark(&mut sign, state, 0, 0);
         html! {
-            svg.key.picture width="16" height="16" viewBox="2 2 16 16" aria-hidden="true" {
+            svg.key.picture width="16" height="16" viewBox="3 3 18 18" aria-hidden="true" {
                 path class=(fill(state)) d=(area) {}
                 @if !sign.is_empty() { path.cell-mark d=(sign) {} }
             }
@@ -204,13 +210,13 @@ fn headings(lang: Lang, zone: chrono_tz::Tz, now: Time, times: &[Time]) -> Vec<(
         } else {
             day(column)
         };
-        let end = column * SIZE + SIZE - 2;
+        let end = column * SIZE + SIZE - MARGIN;
         let room = if dense { MOMENT_ROOM } else { DAY_ROOM };
         if end >= room {
             return Some((end, "end", text));
         }
         // There is always room behind the newest.
-        (column + 1 == times.len()).then(|| (column * SIZE + 3, "start", text))
+        (column + 1 == times.len()).then(|| (column * SIZE + MARGIN, "start", text))
     };
     marked.into_iter().filter_map(heading).collect()
 }
@@ -247,7 +253,8 @@ fn picture(ctx: &Ctx, here: &Here, grid: &Grid) -> Markup {
                     @let x = column * SIZE;
                     a href={ "/runs/" (run.id) } {
                         title { (labels[column]) " · " (state_word(ctx, run.state)) }
-                        rect class=(fill(run.state)) x=(x + 3) y=(format!("{:.1}", 78.0 - bar)) width="14" height=(format!("{bar:.1}")) rx="2" {}
+                        rect.hit x=(x) y=(BARS) width=(SIZE) height=(TOP - BARS) {}
+                        rect class=(fill(run.state)) x=(x + MARGIN) y=(format!("{:.1}", 78.0 - bar)) width=(SIDE) height=(format!("{bar:.1}")) rx="2" {}
                     }
                 }
                 @for (row, cells) in grid.cells.iter().enumerate() {
@@ -274,8 +281,8 @@ fn bars(cells: &[Option<TaskState>], y: usize) -> BTreeMap<String, String> {
     for alike in cells.chunk_by(|left, right| left == right) {
         if let Some(state) = alike[0].filter(|state| is_solid(*state)) {
             let path = paths.entry(fill(state)).or_default();
-            let (x, y, width) = (first * SIZE + 3, y + 3, alike.len() * SIZE - 6);
-            let _ = write!(path, "M{x} {y}h{width}v14h-{width}z");
+            let (x, y, width) = (first * SIZE + MARGIN, y + MARGIN, alike.len() * SIZE - 2 * MARGIN);
+            let _ = write!(path, "M{x} {y}h{width}v{SIDE}h-{width}z");
         }
         first += alike.len();
     }
@@ -284,9 +291,10 @@ fn bars(cells: &[Option<TaskState>], y: usize) -> BTreeMap<String, String> {
 
 /// Divides bars into squares by a gap between each two columns, over all rows.
 fn gaps(columns: usize, top: usize, height: usize) -> String {
+    const GAP: usize = 2 * MARGIN;
     let mut path = String::new();
     for column in 1..columns {
-        let _ = write!(path, "M{} {top}h6v{height}h-6z", column * SIZE - 3);
+        let _ = write!(path, "M{} {top}h{GAP}v{height}h-{GAP}z", column * SIZE - MARGIN);
     }
     path
 }
@@ -356,9 +364,12 @@ fn summary(ctx: &Ctx, one: &TaskDetail) -> Markup {
 async fn detail(ctx: &Ctx, here: &Here, run: &str, task: &str) -> Result<Markup, Trouble> {
     let run: Uuid = run.parse().map_err(|_| Trouble::not_found())?;
     let one = task_of(ctx, run, task).await?;
-    // Only ended tasks of an ended run; the API would refuse others.
     let whole = ctx.store().run(heddle_domain::id::RunId(run)).await?;
-    let clears = whole.as_ref().is_some_and(|run| run.finished_at.is_some());
+    let may = ctx.viewer.operates();
+    let allows = |control: Control| {
+        let run = whole.as_ref().filter(|_| may);
+        run.is_some_and(|run| control.is_allowed_of(&run.group_name, run.state))
+    };
     let failed_items = one
         .task
         .items
@@ -389,12 +400,14 @@ async fn detail(ctx: &Ctx, here: &Here, run: &str, task: &str) -> Result<Markup,
             }
             div.actions {
                 a.button href={ "/runs/" (run) "/log?task=" (segment(task)) } { (t!(ctx, "tab-log")) }
-                @if ctx.viewer.operates() && clears {
+                @if allows(Control::Clear) {
                     (button(Button { confirm: Some(t!(ctx, "clear-sure")), ..Button::new(format!("/runs/{run}/tasks/{}/clear", segment(task)), t!(ctx, "clear"), t!(ctx, "clear-will")) }))
                     (button(Button { fields: vec![("downstream", "false".into())], confirm: Some(t!(ctx, "clear-one-sure")), ..Button::new(format!("/runs/{run}/tasks/{}/clear", segment(task)), t!(ctx, "clear-one"), t!(ctx, "clear-one-will")) }))
                 }
-                @if ctx.viewer.operates() && failed {
+                @if failed && allows(Control::Restart) {
                     (button(Button { glyph: "restart", kind: "primary", ..Button::new(format!("/runs/{run}/restart"), t!(ctx, "restart"), t!(ctx, "restart-will")) }))
+                }
+                @if failed && may {
                     a.button href=(crate::pages::run::override_address(&run.to_string(), task, None)) title=(t!(ctx, "override-task-will")) { (t!(ctx, "override-open")) }
                 }
             }
@@ -413,7 +426,7 @@ mod tests {
         let drawn = bars(&cells, 84);
         assert_eq!(
             drawn.into_iter().collect::<Vec<_>>(),
-            [("f-succeeded".into(), "M3 87h1994v14h-1994z".into())]
+            [("f-succeeded".into(), "M4 88h2392v16h-2392z".into())]
         );
         assert!(shapes(&cells, 84).is_empty() && marks(&cells, 84).is_empty());
         let cells = [
@@ -425,11 +438,11 @@ mod tests {
             Some(TaskState::Succeeded),
         ];
         let drawn = bars(&cells, 84);
-        assert_eq!(drawn["f-failed"], "M43 87h34v14h-34z");
-        assert_eq!(drawn["f-succeeded"], "M3 87h14v14h-14zM103 87h14v14h-14z");
-        assert_eq!(shapes(&cells, 84)["f-running"], "M85 87v14l12 -7z");
-        assert_eq!(marks(&cells, 84), "M47 91l6 6m0 -6l-6 6M67 91l6 6m0 -6l-6 6");
-        assert_eq!(gaps(3, 84, 20), "M17 84h6v20h-6zM37 84h6v20h-6z");
+        assert_eq!(drawn["f-failed"], "M52 88h40v16h-40z");
+        assert_eq!(drawn["f-succeeded"], "M4 88h16v16h-16zM124 88h16v16h-16z");
+        assert_eq!(shapes(&cells, 84)["f-running"], "M103 89v14l12 -7z");
+        assert_eq!(marks(&cells, 84), "M57 93l6 6m0 -6l-6 6M81 93l6 6m0 -6l-6 6");
+        assert_eq!(gaps(3, 84, 24), "M20 84h8v24h-8zM44 84h8v24h-8z");
     }
 
     #[test]
@@ -455,16 +468,16 @@ mod tests {
         let shown = |times: &[Time]| headings(Lang::En, chrono_tz::Tz::UTC, now, times);
         assert!(shown(&[]).is_empty());
         let one = at("2026-11-24T02:00:00Z");
-        assert_eq!(shown(&[one]), [(3, "start", "Nov 24 02:00".to_owned())]);
+        assert_eq!(shown(&[one]), [(4, "start", "Nov 24 02:00".to_owned())]);
         let daily: Vec<Time> = (0..13)
             .map(|day| at("2026-11-01T02:00:00Z") + chrono::TimeDelta::days(day))
             .collect();
-        let days = [(258, "end", "Nov 13".to_owned()), (138, "end", "Nov 7".to_owned())];
+        let days = [(308, "end", "Nov 13".to_owned()), (164, "end", "Nov 7".to_owned())];
         assert_eq!(shown(&daily), days);
         let dense: Vec<Time> = (0..13).map(|run| one + chrono::TimeDelta::minutes(10 * run)).collect();
         let moments = [
-            (258, "end", "Nov 24 04:00".to_owned()),
-            (138, "end", "Nov 24 03:00".to_owned()),
+            (308, "end", "Nov 24 04:00".to_owned()),
+            (164, "end", "Nov 24 03:00".to_owned()),
         ];
         assert_eq!(shown(&dense), moments);
     }

@@ -75,7 +75,8 @@ pub(super) fn framed(ctx: &Ctx, here: &Here, tab: &str, inside: Markup) -> Page 
         .enabled
         .then(|| group.revision.calendar.next_after(ctx.now))
         .flatten();
-    let may = ctx.viewer.operates();
+    // The API refuses to change a group that Heddle keeps for a topic, and to submit runs to it.
+    let may = ctx.viewer.operates() && ctx.topic_of(&here.name).is_none();
     let head = html! {
         div.heading {
             div.grow {

@@ -34,6 +34,7 @@ pub(super) async fn page(ctx: &Ctx, name: &str, rest: &[&str]) -> Result<Answer,
         true => ctx.store().page_group_runs(group.id, None, 1).await?.into_iter().next(),
         false => None,
     };
+    ctx.know_topics(&[name]).await?;
     let here = Here {
         name: name.to_owned(),
         group,

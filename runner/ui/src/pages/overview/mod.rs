@@ -8,11 +8,13 @@ use std::collections::BTreeMap;
 use chrono::TimeDelta;
 use heddle_api::{AttemptState, List, Node, NotificationState, RunState};
 use heddle_domain::Time;
+use heddle_domain::run::Control;
 use heddle_store::pages::overview::{FailureRow, MinuteRow, NowRow, StalledRow, TimedOutRow};
 use maud::{Markup, html};
 
 use super::answer::Answer;
 use super::queues;
+use super::run::refused;
 use crate::ctx::{Beat, segment};
 use crate::elements::{self, Button, ago, button, group_link, group_or_topic, line, linked, number, state};
 use crate::frame::Page;
@@ -302,6 +304,7 @@ fn failing_row(ctx: &Ctx, one: &Failing) -> Markup {
     } else {
         ("restart", "restart-will")
     };
+    let refused = refused(ctx, Control::Restart, &one.group, RunState::Failed);
     html! {
         tr {
             td.tight { (group_or_topic(ctx, &one.group)) }
@@ -313,7 +316,7 @@ fn failing_row(ctx: &Ctx, one: &Failing) -> Markup {
             td.tight.why { a href={ "/runs?group=" (segment(&one.group)) "&state=failed" } { (t!(ctx, "runs-count", n = one.count)) } br; (ago(ctx, one.since)) }
             td.tight.side {
                 @if ctx.viewer.operates() {
-                    (button(Button { glyph: "restart", ..Button::new(format!("/runs/{run}/restart"), t!(ctx, restart), t!(ctx, will)) }))
+                    (button(Button { glyph: "restart", refused, ..Button::new(format!("/runs/{run}/restart"), t!(ctx, restart), t!(ctx, will)) }))
                 }
             }
         }

@@ -2,6 +2,7 @@
 
 use axum::http::Method;
 use heddle_api::Run;
+use heddle_domain::run::Control;
 use maud::{Markup, html};
 use serde_json::json;
 use uuid::Uuid;
@@ -43,6 +44,9 @@ pub(super) fn inside(ctx: &Ctx, run: &Run, disabled: bool) -> Markup {
     let id = run.id;
     if !ctx.viewer.operates() {
         return html! { section.panel { p.empty { (t!(ctx, "forbidden-text")) } } };
+    }
+    if let Some(why) = super::refused(ctx, Control::Rerun, &run.group, run.state) {
+        return html! { section.panel { p.empty { (why) } } };
     }
     let form = ctx.form();
     let params = match field(&form, "params") {

@@ -84,7 +84,10 @@ fn row(
                     @if message.lines().count() > 1 || attempt.error_trace.is_some() {
                         details { summary { (t!(ctx, "details")) } pre.error { (linked(message)) @if let Some(trace) = &attempt.error_trace { "\n\n" (trace) } } }
                     }
+                } @else if let Some(kind) = kind.filter(|_| attempt.error_message_bytes.is_some()) {
+                    (failure(Some(kind), ""))
                 }
+                @if attempt.is_error_omitted() { p.muted { (t!(ctx, "error-omitted")) } }
             }
         }
     }

@@ -14,7 +14,7 @@ mod why;
 
 use axum::http::Method;
 use heddle_api::{Run, RunState, Trigger};
-use heddle_domain::run::Control;
+use heddle_domain::run::{Control, runs_again};
 use heddle_domain::schedule::Schedule;
 use maud::{Markup, html};
 use serde_json::json;
@@ -225,27 +225,49 @@ fn compare(ctx: &Ctx, id: Uuid) -> Markup {
     html! { a.button href={ "/runs/compare?run=" (id) } title=(t!(ctx, "compare-will")) { (t!(ctx, "compare")) } }
 }
 
+/// Why a run of this group in this state refuses a control, as the API would; `None`: it does not.
+pub(in crate::pages) fn refused(ctx: &Ctx, control: Control, group: &str, state: RunState) -> Option<String> {
+    let key = match control {
+        _ if control.is_allowed_of(group, state) => return None,
+        _ if control.is_again() && !runs_again(group) => "refused-batch",
+        Control::Restart => "refused-restart",
+        _ => "refused-ended",
+    };
+    Some(t!(ctx, key))
+}
+
+/// A link to the form of a control; if the control is refused, a button that says why.
+fn form_of(address: String, label: String, will: String, refused: Option<String>) -> Markup {
+    if refused.is_none() {
+        return html! { a.button href=(address) title=(will) { (label) } };
+    }
+    button(Button {
+        refused,
+        ..Button::new(address, label, will)
+    })
+}
+
 fn buttons(ctx: &Ctx, run: &Run) -> Markup {
     let id = run.id;
-    let refused = |may: bool, key: &str| (!may).then(|| t!(ctx, key));
+    let refused = |control: Control| refused(ctx, control, &run.group, run.state);
     let paused = run.state == RunState::Paused;
-    let restarts = Control::Restart.is_allowed(run.state);
+    let restarts = refused(Control::Restart);
     let pause = if paused {
         Button::new(format!("/runs/{id}/resume"), t!(ctx, "resume"), t!(ctx, "resume-will"))
     } else {
         Button {
-            refused: refused(Control::Pause.is_allowed(run.state), "refused-ended"),
+            refused: refused(Control::Pause),
             ..Button::new(format!("/runs/{id}/pause"), t!(ctx, "pause"), t!(ctx, "pause-will"))
         }
     };
     html! {
         div.actions {
             (button(pause))
-            (button(Button { kind: "danger", refused: refused(Control::Cancel.is_allowed(run.state), "refused-ended"), confirm: Some(t!(ctx, "cancel-sure")), ..Button::new(format!("/runs/{id}/cancel"), t!(ctx, "cancel"), t!(ctx, "cancel-will")) }))
-            (button(Button { glyph: "restart", kind: if restarts { "primary" } else { "" }, refused: refused(restarts, "refused-restart"), ..Button::new(format!("/runs/{id}/restart"), t!(ctx, "restart"), t!(ctx, "restart-will")) }))
+            (button(Button { kind: "danger", refused: refused(Control::Cancel), confirm: Some(t!(ctx, "cancel-sure")), ..Button::new(format!("/runs/{id}/cancel"), t!(ctx, "cancel"), t!(ctx, "cancel-will")) }))
+            (button(Button { glyph: "restart", kind: if restarts.is_none() { "primary" } else { "" }, refused: restarts, ..Button::new(format!("/runs/{id}/restart"), t!(ctx, "restart"), t!(ctx, "restart-will")) }))
             (compare(ctx, id))
-            a.button href={ "/runs/" (id) "/rerun" } title=(t!(ctx, "rerun-will")) { (t!(ctx, "rerun")) }
-            a.button href={ "/runs/" (id) "/override" } title=(t!(ctx, "override-run-will")) { (t!(ctx, "override-open")) }
+            (form_of(format!("/runs/{id}/rerun"), t!(ctx, "rerun"), t!(ctx, "rerun-will"), refused(Control::Rerun)))
+            (form_of(format!("/runs/{id}/override"), t!(ctx, "override-open"), t!(ctx, "override-run-will"), refused(Control::Override)))
         }
     }
 }

@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use heddle_api::{AttemptState, Moment, Run, RunState, TaskRun, TaskState};
 use heddle_domain::Time;
+use heddle_domain::run::{Control, runs_again};
 use heddle_store::run::AttemptView;
 use maud::{Markup, html};
 
@@ -407,9 +408,15 @@ impl List<'_> {
         }
     }
 
-    /// Whether the run has ended, so that parts of it may run again.
+    /// Whether parts of the run may run again, because it has ended.
     fn clears(&self) -> bool {
-        self.run.state.is_final()
+        Control::Clear.is_allowed_of(&self.run.group, self.run.state)
+    }
+
+    /// Whether the next attempt of a task may start now, while the run goes on.
+    fn retries(&self, task: &TaskRun) -> bool {
+        let waits = matches!(task.state, TaskState::Retrying | TaskState::Failed);
+        waits && !self.run.state.is_final() && runs_again(&self.run.group)
     }
 
     /// Where a button of a task, or of one of its items, leads.
@@ -451,7 +458,7 @@ impl List<'_> {
                 @if may {
                     td.tight.side.acts {
                         @if self.clears() { (button(Button { kind, confirm: Some(t!(ctx, "clear-sure")), ..Button::new(self.action(task, "clear"), t!(ctx, "clear"), t!(ctx, "clear-will")) })) " " }
-                        @if !self.clears() && matches!(task.state, TaskState::Retrying | TaskState::Failed) { (button(Button { kind: "small", ..Button::new(self.action(task, "retry"), t!(ctx, "retry-now"), t!(ctx, "retry-will")) })) }
+                        @if self.retries(task) { (button(Button { kind: "small", ..Button::new(self.action(task, "retry"), t!(ctx, "retry-now"), t!(ctx, "retry-will")) })) }
                         @if !matches!(task.state, TaskState::Succeeded | TaskState::Skipped) { " " a class={ "button " (kind) } href=(overrides::address(&id.to_string(), &task.task, None)) title=(t!(ctx, "override-task-will")) { (t!(ctx, "override-open")) } }
                     }
                 }

@@ -179,6 +179,8 @@ pub(super) fn failed_attempt() -> AttemptView {
         error_kind: None,
         error_message: None,
         error_trace: None,
+        error_message_bytes: None,
+        error_trace_bytes: None,
         memory_bytes: None,
         cpu_micros: None,
         worker: None,
