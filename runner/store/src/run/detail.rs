@@ -11,7 +11,7 @@ use sqlx::{AssertSqlSafe, Postgres, Row};
 use uuid::Uuid;
 
 use super::Outputs;
-use super::errors::ERROR_BYTES_MAX;
+use super::outputs_asked::ERROR_BYTES_MAX;
 use super::row::{DONE, JOINS, LIVE, NAMES, RunRow};
 use crate::{Store, StoreError};
 

@@ -8,11 +8,9 @@ use std::cmp::Reverse;
 
 use heddle_domain::id::RunId;
 
+use super::outputs_asked::ERROR_BYTES_MAX;
 use super::{AttemptView, Outputs, RunDetail};
 use crate::{Store, StoreError};
-
-/// How many bytes of errors are read with a run.
-pub(super) const ERROR_BYTES_MAX: u64 = 16 << 20;
 
 /// The positions of the attempts whose messages are within the bound, and for each whether its trace is, too. `attempts`
 /// have the order that a [`RunDetail`] has.

@@ -5,6 +5,9 @@ use heddle_domain::run::TaskKey;
 /// The maximum bytes of an output that is short.
 const SHORT_BYTES_MAX: i32 = 256;
 
+/// How many bytes of errors are read with a run.
+pub(super) const ERROR_BYTES_MAX: u64 = 16 << 20;
+
 /// The outputs that are asked for.
 ///
 /// If they are few bytes together, all of them are read, also those of earlier attempts. Otherwise only what task runs
