@@ -132,7 +132,7 @@ options! {
         #[arg(long, env = "HEDDLE_NO_DEMO", num_args = 0..=1, default_missing_value = "true", value_name = "BOOL",
             value_parser = clap::builder::FalseyValueParser::new())]
         no_demo: bool,
-        /// The directory with the programs of Postgres [default: search PATH, pg_config and the distribution's directories,
+        /// The directory with the programs of Postgres [default: search PATH, the distribution's directories and pg_config,
         /// else download]
         #[arg(long, env = "HEDDLE_POSTGRES_BIN", value_name = "DIR")]
         postgres_bin: PathBuf,

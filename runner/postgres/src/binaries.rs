@@ -45,14 +45,10 @@ pub(crate) async fn find(given: Option<&Path>, major: Option<u32>) -> Result<Bin
             _ => Ok(found),
         };
     }
-    let candidates = tokio::task::spawn_blocking(candidates)
+    let installed = tokio::task::spawn_blocking(move || installed(major))
         .await
         .context("looking for Postgres was interrupted")?;
-    let fits = |found: &Binaries| match major {
-        Some(major) => found.major == major,
-        None => found.major >= MIN_MAJOR,
-    };
-    if let Some(found) = candidates.iter().filter_map(|dir| inspect(dir)).find(fits) {
+    if let Some(found) = installed {
         return Ok(found);
     }
     let wanted = major.unwrap_or(DOWNLOAD_MAJOR);
@@ -76,7 +72,7 @@ impl std::fmt::Display for NoServer {
         }
         write!(
             f,
-            " (searched PATH, pg_config --bindir and the directories of the distribution), and it could not be \
+            " (searched PATH, the directories of the distribution and pg_config --bindir), and it could not be \
             downloaded; install it (Debian: apt install postgresql; macOS: brew install postgresql@{})",
             self.major.unwrap_or(DOWNLOAD_MAJOR)
         )
@@ -85,16 +81,34 @@ impl std::fmt::Display for NoServer {
 
 impl std::error::Error for NoServer {}
 
+/// An installed server of this major version, or of any that will do.
+fn installed(major: Option<u32>) -> Option<Binaries> {
+    let fits = |found: &Binaries| match major {
+        Some(major) => found.major == major,
+        None => found.major >= MIN_MAJOR,
+    };
+    // PATH often has links to one of the others; the server searches for its `share` directory next to the target of
+    // the link.
+    let mut seen: Vec<PathBuf> = Vec::new();
+    let mut first_of = |dirs: Vec<PathBuf>| {
+        let servers = dirs.iter().filter_map(|dir| {
+            let program = dir.join("postgres").canonicalize().ok()?;
+            let real = program.parent()?.to_owned();
+            let is_new = real.join("initdb").is_file() && !seen.contains(&real);
+            is_new.then(|| seen.push(real.clone()))?;
+            inspect(&real)
+        });
+        servers.into_iter().find(fits)
+    };
+    // On Debian, `pg_config` is a script that takes longer than all the rest: it is asked last.
+    first_of(usual_dirs()).or_else(|| first_of(Vec::from_iter(dir_by_pg_config())))
+}
+
 /// Directories that may hold a server, best first.
-fn candidates() -> Vec<PathBuf> {
+fn usual_dirs() -> Vec<PathBuf> {
     let mut dirs: Vec<PathBuf> = Vec::new();
     if let Some(path) = std::env::var_os("PATH") {
         dirs.extend(std::env::split_paths(&path));
-    }
-    if let Ok(output) = Command::new("pg_config").arg("--bindir").output()
-        && output.status.success()
-    {
-        dirs.push(PathBuf::from(String::from_utf8_lossy(&output.stdout).trim()));
     }
     for (parent, prefix) in [
         ("/usr/lib/postgresql", ""),         // Debian, Ubuntu
@@ -109,19 +123,14 @@ fn candidates() -> Vec<PathBuf> {
     ] {
         dirs.extend(versions_below(Path::new(parent), prefix));
     }
-    // PATH often has links to one of the others; the server searches for its `share` directory next to the target of
-    // the link.
-    let mut seen = Vec::new();
-    for dir in dirs {
-        if let Ok(program) = dir.join("postgres").canonicalize()
-            && let Some(real) = program.parent()
-            && real.join("initdb").is_file()
-            && !seen.iter().any(|known| known == real)
-        {
-            seen.push(real.to_owned());
-        }
-    }
-    seen
+    dirs
+}
+
+/// The directory that `pg_config` tells, if it is installed.
+fn dir_by_pg_config() -> Option<PathBuf> {
+    let output = Command::new("pg_config").arg("--bindir").output().ok()?;
+    let dir = output.status.success().then_some(output.stdout)?;
+    Some(PathBuf::from(String::from_utf8_lossy(&dir).trim()))
 }
 
 /// `parent/<prefix>*/bin` and `parent/<prefix>*` themselves, the highest number first.
