@@ -47,6 +47,40 @@ pub struct LiveRun {
     pub skipped: Option<Skip>,
 }
 
+/// The row of a run that is locked for a control, in either table.
+struct LockedRow {
+    group_id: i64,
+    revision_id: i64,
+    state: i16,
+    priority: i16,
+    trigger: i16,
+    progress: Vec<u8>,
+    begun: bool,
+    waits: bool,
+    dedupe: Option<Vec<u8>>,
+    error: Option<String>,
+    skipped: Option<i16>,
+}
+
+impl LockedRow {
+    fn read(self, run: RunId, table: &'static str) -> Result<LiveRun, StoreError> {
+        let known_skip = |skipped| StoreError::known(Skip::from_number, skipped, (table, "skipped"), run);
+        Ok(LiveRun {
+            group_id: self.group_id,
+            revision_id: self.revision_id,
+            state: StoreError::known(RunState::from_number, self.state, (table, "state"), run)?,
+            priority: self.priority,
+            trigger: StoreError::known(Trigger::from_number, self.trigger, (table, "trigger"), run)?,
+            progress: self.progress,
+            begun: self.begun,
+            waits: self.waits,
+            dedupe: self.dedupe,
+            error: self.error,
+            skipped: self.skipped.map(known_skip).transpose()?,
+        })
+    }
+}
+
 /// The state of a task run that an operator sets, and why.
 #[derive(Clone, Debug)]
 pub struct NewOverride<'a> {
@@ -69,9 +103,11 @@ impl Completion {
     /// of the row for which this one waits. When it has moved the run, the row is gone, and the run is searched for again.
     pub async fn lock_one(&mut self, run: RunId, reopen: bool) -> Result<Option<LiveRun>, StoreError> {
         for _ in 0..TRIES_MAX {
-            let row = sqlx::query!(
+            let row = sqlx::query_as!(
+                LockedRow,
                 r#"SELECT group_id, revision_id, state, priority, trigger, progress,
-                          started_at IS NOT NULL AS "begun!", waiting_for IS NOT NULL AS "waits!"
+                          started_at IS NOT NULL AS "begun!", waiting_for IS NOT NULL AS "waits!",
+                          NULL::bytea AS dedupe, NULL::text AS error, NULL::smallint AS skipped
                    FROM heddle.runs_live WHERE id = $1 FOR NO KEY UPDATE"#,
                 run.0
             )
@@ -79,23 +115,12 @@ impl Completion {
             .await?;
             self.dated([]);
             if let Some(row) = row {
-                return Ok(Some(LiveRun {
-                    group_id: row.group_id,
-                    revision_id: row.revision_id,
-                    state: state_of(run, row.state)?,
-                    priority: row.priority,
-                    trigger: trigger_of(run, row.trigger)?,
-                    progress: row.progress,
-                    begun: row.begun,
-                    waits: row.waits,
-                    dedupe: None,
-                    error: None,
-                    skipped: None,
-                }));
+                return row.read(run, "runs_live").map(Some);
             }
-            let row = sqlx::query!(
+            let row = sqlx::query_as!(
+                LockedRow,
                 r#"SELECT group_id, revision_id, state, priority, trigger, progress,
-                          started_at IS NOT NULL AS "begun!", dedupe, error, skipped
+                          started_at IS NOT NULL AS "begun!", false AS "waits!", dedupe, error, skipped
                    FROM heddle.runs_done WHERE id = $1 FOR UPDATE"#,
                 run.0
             )
@@ -106,22 +131,7 @@ impl Completion {
                 if reopen {
                     self.reopen(run).await?;
                 }
-                let skipped = row
-                    .skipped
-                    .map(|skipped| StoreError::known(Skip::from_number, skipped, ("runs_done", "skipped"), run));
-                return Ok(Some(LiveRun {
-                    group_id: row.group_id,
-                    revision_id: row.revision_id,
-                    state: state_of(run, row.state)?,
-                    priority: row.priority,
-                    trigger: trigger_of(run, row.trigger)?,
-                    progress: row.progress,
-                    begun: row.begun,
-                    waits: false,
-                    dedupe: row.dedupe,
-                    error: row.error,
-                    skipped: skipped.transpose()?,
-                }));
+                return row.read(run, "runs_done").map(Some);
             }
             // It may have moved between the two statements, or during the wait for its lock: try again.
         }
@@ -289,14 +299,6 @@ impl Completion {
         .await?;
         Ok(())
     }
-}
-
-fn state_of(run: RunId, state: i16) -> Result<RunState, StoreError> {
-    StoreError::known(RunState::from_number, state, ("runs_live", "state"), run)
-}
-
-fn trigger_of(run: RunId, trigger: i16) -> Result<Trigger, StoreError> {
-    StoreError::known(Trigger::from_number, trigger, ("runs_live", "trigger"), run)
 }
 
 impl Store {
