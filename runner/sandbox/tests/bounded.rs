@@ -7,8 +7,9 @@ use heddle_domain::template::{Given, Scope, Templates, any_task};
 use serde_json::{Map, Value, json};
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
-use std::time::Duration;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use tokio::sync::Notify;
+use tokio::task::JoinSet;
 
 /// This many levels, each of which names the next one twice: 1.4 KB for twenty.
 fn doubled(levels: usize, keyword: &str) -> Value {
@@ -74,32 +75,33 @@ pub async fn schemas_that_multiply_end(_: Bench) {
     assert!(!said.is_empty());
 }
 
-/// Work that was stopped a few times is not tried again; other work continues.
+/// Work that was stopped a few times is not tried again; other work continues: much of it while the first attacks are under
+/// way, and some after each of them.
 pub async fn others_go_on_beside_an_attack(_: Bench) {
-    let over = Arc::new(AtomicBool::new(false));
-    let rounds = Arc::new(AtomicU32::new(0));
-    let beside = tokio::spawn({
-        let (over, rounds) = (over.clone(), rounds.clone());
-        async move {
-            let light = Schema::compile(&json!({"properties": {"n": {"type": "integer"}}})).unwrap();
-            while !over.load(Ordering::SeqCst) {
-                assert!(light.check(&json!({"n": 1})).is_empty());
-                rounds.fetch_add(1, Ordering::SeqCst);
-                tokio::time::sleep(Duration::from_millis(1)).await;
-            }
-        }
-    });
     // More than the runtime has threads, all with different keys.
-    let attacks: Vec<_> = (0..10)
-        .map(|number| tokio::spawn(async move { ends(&doubled(40 + number, "unevaluatedProperties"), &json!({})) }))
-        .collect();
-    for attack in attacks {
-        attack.await.unwrap();
+    const ATTACKS: usize = 10;
+    const ROUNDS: usize = 51;
+    let light = Schema::compile(&json!({"properties": {"n": {"type": "integer"}}})).unwrap();
+    let (begun, ended) = (Arc::new(Notify::new()), Arc::new(AtomicUsize::new(0)));
+    let mut attacks = JoinSet::new();
+    for number in 0..ATTACKS {
+        let (begun, ended) = (begun.clone(), ended.clone());
+        attacks.spawn(async move {
+            begun.notify_one();
+            ends(&doubled(40 + number, "unevaluatedProperties"), &json!({}));
+            ended.fetch_add(1, Ordering::SeqCst);
+        });
     }
-    over.store(true, Ordering::SeqCst);
-    beside.await.unwrap();
-    let rounds = rounds.load(Ordering::SeqCst);
-    assert!(rounds > 50, "only {rounds} rounds beside the attack");
+    begun.notified().await;
+    for _ in 0..ROUNDS {
+        assert!(light.check(&json!({"n": 1})).is_empty());
+    }
+    let over = ended.load(Ordering::SeqCst);
+    assert!(over < ATTACKS, "{ROUNDS} rounds took longer than all attacks");
+    while let Some(attack) = attacks.join_next().await {
+        attack.unwrap();
+        assert!(light.check(&json!({"n": 1})).is_empty());
+    }
 }
 
 pub async fn schemas_of_people_work_in_the_child(_: Bench) {

@@ -142,7 +142,6 @@ async fn median_start(bench: &Bench, script: &heddle_sandbox::Script) -> Duratio
         let began = crate::now();
         bench.run(script).await;
         all.push(began.elapsed());
-        tokio::time::sleep(Duration::from_millis(2)).await;
     }
     all.sort();
     println!("    p50 {:?}, p90 {:?}, p99 {:?}", all[100], all[180], all[198]);
