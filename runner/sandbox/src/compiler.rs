@@ -11,6 +11,7 @@
 //! nothing else and lives as long as the compiler. If a child is killed by SIGKILL all the same, somebody else did it,
 //! for example the kernel because of a lack of memory: that says nothing about the script.
 
+use crate::artefact::{Artefact, Code};
 use crate::bounds::{self, Kind};
 use crate::config::{CompilerCommand, SandboxConfig};
 use crate::engine::code_config;
@@ -92,11 +93,6 @@ enum Answer {
     Compiled(Kind),
     /// Why the script is refused.
     Refused(String),
-}
-
-pub(crate) struct Artefact {
-    pub kind: Kind,
-    pub code: Vec<u8>,
 }
 
 /// Why there is no result.
@@ -279,7 +275,11 @@ impl Compiler {
         match serde_json::from_slice(&out[..end]).map_err(|error| internal(&error))? {
             Answer::Compiled(kind) => {
                 out.drain(..=end);
-                Ok(Artefact { kind, code: out })
+                Ok(Artefact {
+                    kind,
+                    note: Vec::new(),
+                    code: Code::Held(out),
+                })
             }
             Answer::Refused(why) => Err(NotCompiled::Refused(why)),
         }

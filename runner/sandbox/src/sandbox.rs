@@ -1,8 +1,8 @@
 //! The sandbox of a node.
 
-use crate::artefact::{ArtefactCache, digest_of};
+use crate::artefact::{Artefact, ArtefactCache, digest_of};
 use crate::attempt::{AttemptRequest, AttemptResult, Outcome};
-use crate::compiler::{Artefact, Compiler, For, NotCompiled};
+use crate::compiler::{Compiler, For, NotCompiled};
 use crate::config::SandboxConfig;
 use crate::describe::{self, Description};
 use crate::engine::{Ticker, pooled_engine};
@@ -17,7 +17,6 @@ use crate::source::python::Python;
 use crate::source::runtime::Runtime;
 use crate::source::{RuntimeId, SourceFault, code_key, split_key};
 use bytes::Bytes;
-use heddle_domain::Chain;
 use heddle_domain::Clock;
 use heddle_domain::bounded::or_trouble;
 use parking_lot::Mutex;
@@ -472,14 +471,12 @@ impl Sandbox {
             digest.to_owned(),
         );
         blocking(move || {
-            let artefact: Artefact = artefact;
             // SAFETY: it comes straight from our compiler.
             let script = unsafe { linker.link(&digest, &artefact) }.map_err(CompileError::Rejected)?;
-            if let Err(error) = cache.write(&digest, &artefact) {
-                tracing::warn!(digest, error = %Chain(&error), "cannot store a compiled script on disk; it is \
-                    compiled again after a restart");
-            }
-            Ok(script)
+            let kept = cache.keep(&digest, artefact);
+            // SAFETY: the same, or by checksum from a directory that is ours.
+            let mapped = unsafe { linker.link(&digest, &kept) };
+            Ok(mapped.unwrap_or(script))
         })
         .await?
     }

@@ -1,8 +1,8 @@
 //! A linked script, and its world.
 
+use crate::artefact::Artefact;
 use crate::bindings::{consumer::ConsumerPre, task::TaskPre};
 use crate::bounds::Kind;
-use crate::compiler::Artefact;
 use crate::guest::Guest;
 use crate::rehearsal::{HasMonotonic, Monotonic};
 use crate::source::Language;
@@ -201,12 +201,12 @@ impl Linker {
         let entry = match artefact.kind {
             Kind::Module => {
                 // SAFETY: the caller's promise.
-                let module = unsafe { Module::deserialize(&self.engine, &artefact.code) };
+                let module = unsafe { artefact.code.module(&self.engine) };
                 self.link_module(&module.map_err(|error| too_large(&error))?)?
             }
             Kind::Component => {
                 // SAFETY: the caller's promise.
-                let component = unsafe { Component::deserialize(&self.engine, &artefact.code) };
+                let component = unsafe { artefact.code.component(&self.engine) };
                 self.link_component(&component.map_err(|error| too_large(&error))?)?
             }
             // The module with which it must be linked is not available here.
@@ -214,7 +214,7 @@ impl Linker {
         };
         let linked = Linked {
             digest: digest.to_owned(),
-            code_bytes: artefact.code.len() as u64,
+            code_bytes: artefact.code.bytes(),
             entry,
         };
         Ok(Script {

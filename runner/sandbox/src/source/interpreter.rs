@@ -16,9 +16,9 @@ use super::load::{BOOT_LIMITS, HOST};
 use super::own;
 use super::python::{self, Python};
 use super::runtime::{self, Runtime};
-use crate::artefact::digest_of;
+use crate::artefact::{self, Artefact, digest_of};
 use crate::bounds::Kind;
-use crate::compiler::{Artefact, For};
+use crate::compiler::For;
 use crate::sandbox::{CompileError, LoadError, Sandbox, blocking};
 use crate::script::{Entry, Script};
 use crate::services::BoxFuture;
@@ -167,7 +167,8 @@ impl Sandbox {
         blocking(move || {
             let there = Artefact {
                 kind: Kind::Image,
-                code: Vec::new(),
+                note: Vec::new(),
+                code: artefact::Code::Held(Vec::new()),
             };
             // Without this file, the next start only checks once more.
             let _ = cache.write(&PYTHON_IS_THERE, &there);
@@ -186,8 +187,8 @@ impl Sandbox {
         let engine = self.inner.runner.engine.clone();
         let base = blocking(move || {
             // SAFETY: we made it ourselves, or have it by checksum from a directory that is ours.
-            let memory = unsafe { Module::deserialize(&engine, &base.code) }?;
-            Ok::<_, wasmtime::Error>((memory, digest_of(&base.code)))
+            let memory = unsafe { base.code.module(&engine) }?;
+            Ok::<_, wasmtime::Error>((memory, base.code.digest()?))
         });
         let (base, digest) = base.await?.map_err(|error| NotMade::Internal(format!("{error:#}")))?;
         Ok(Arc::new(python.booted(base, digest)))
@@ -210,13 +211,10 @@ impl Sandbox {
             let code = code.map_err(|error| format!("{error:#}"))?;
             let artefact = Artefact {
                 kind: Kind::Image,
-                code,
+                note: Vec::new(),
+                code: artefact::Code::Held(code),
             };
-            if let Err(error) = cache.write(&name, &artefact) {
-                tracing::warn!(%error, "cannot store the memory of an interpreter on disk; it is created again after \
-                    a restart");
-            }
-            Ok::<_, String>(artefact)
+            Ok::<_, String>(cache.keep(&name, artefact))
         });
         artefact.await?.map_err(NotMade::Internal)
     }
@@ -231,20 +229,13 @@ impl Sandbox {
             None => {
                 let artefact = self.inner.compile_within(code, whom, INTERPRETER_TIMEOUT).await?;
                 let cache = Arc::clone(&self.inner.interpreters);
-                blocking(move || {
-                    if let Err(error) = cache.write(&digest, &artefact) {
-                        tracing::warn!(%error, "cannot store an interpreter on disk; it is compiled again after a \
-                            restart");
-                    }
-                    artefact
-                })
-                .await?
+                blocking(move || cache.keep(&digest, artefact)).await?
             }
         };
         let engine = self.inner.runner.engine.clone();
         blocking(move || {
             // SAFETY: it comes from our compiler, or by checksum from a directory that is ours.
-            unsafe { Module::deserialize(&engine, &artefact.code) }
+            unsafe { artefact.code.module(&engine) }
         })
         .await?
         .map_err(|error| CompileError::Internal(format!("{error:#}")))

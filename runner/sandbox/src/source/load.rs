@@ -8,10 +8,9 @@ use super::language::{Key, Language, MAX_SOURCE_BYTES, code_key, split_key};
 use super::linked::Interpreter;
 use super::python::Change;
 use super::snapshot::{Described, Snapshot};
-use crate::artefact::digest_of;
+use crate::artefact::{self, Artefact, digest_of};
 use crate::attempt::{AttemptResult, Limits, Outcome};
 use crate::bounds::Kind;
-use crate::compiler::Artefact;
 use crate::describe::{self, Description};
 use crate::lanes::{Room, Signals};
 use crate::run::Export;
@@ -24,7 +23,6 @@ use serde::Deserialize;
 use serde_json::Value;
 use std::sync::Arc;
 use std::time::Duration;
-use wasmtime::Module;
 
 /// How long checking or evaluating may take on a busy machine. A text is refused when it uses up its processor time,
 /// not when the node is busy.
@@ -72,7 +70,7 @@ enum Answer {
     },
 }
 
-/// The header before an image's code in an artefact.
+/// What is noted with an image.
 #[derive(serde::Serialize, Deserialize)]
 struct Header {
     description: String,
@@ -292,12 +290,10 @@ impl Sandbox {
         let name = on_disk(digest, language, interpreter.tag());
         blocking(move || {
             let artefact = artefact(&engine, &interpreter, &header, &memory).map_err(CompileError::Internal)?;
-            let script = link(&engine, interpreter, &key, language, &artefact).map_err(CompileError::Internal)?;
-            if let Err(error) = cache.write(&name, &artefact) {
-                tracing::warn!(key, %error, "cannot store a snapshot of a source script on disk; it is created again \
-                    after a restart");
-            }
-            Ok(script)
+            let script =
+                link(&engine, interpreter.clone(), &key, language, &artefact).map_err(CompileError::Internal)?;
+            let kept = cache.keep(&name, artefact);
+            Ok(link(&engine, interpreter, &key, language, &kept).unwrap_or(script))
         })
         .await?
     }
@@ -396,27 +392,23 @@ fn base_of(interpreter: &Interpreter) -> Option<String> {
     }
 }
 
-/// The header's length, the header, the memory as compiled code or as a change.
+/// The memory as compiled code or as a change, and the header.
 fn artefact(
     engine: &wasmtime::Engine,
     interpreter: &Interpreter,
     header: &Header,
     memory: &[u8],
 ) -> Result<Artefact, String> {
-    let header = serde_json::to_vec(header).map_err(|error| error.to_string())?;
     let image = match interpreter {
         Interpreter::JavaScript(runtime) => engine
             .precompile_module(&image::module(&runtime.layout, memory))
             .map_err(|error| format!("{error:#}"))?,
         Interpreter::Python(_) => memory.to_vec(),
     };
-    let length = u32::try_from(header.len()).map_err(|error| error.to_string())?;
-    let mut code = length.to_le_bytes().to_vec();
-    code.extend_from_slice(&header);
-    code.extend_from_slice(&image);
     Ok(Artefact {
         kind: Kind::Image,
-        code,
+        note: serde_json::to_vec(header).map_err(|error| error.to_string())?,
+        code: artefact::Code::Held(image),
     })
 }
 
@@ -427,30 +419,28 @@ fn link(
     language: Language,
     artefact: &Artefact,
 ) -> Result<Script, String> {
-    let parts = || {
-        let (length, rest) = artefact.code.split_first_chunk::<4>()?;
-        rest.split_at_checked(u32::from_le_bytes(*length) as usize)
-    };
-    let (header, image) = match (artefact.kind, parts()) {
-        (Kind::Image, Some(parts)) => parts,
-        _ => return Err("is not a snapshot".into()),
-    };
-    let header: Header = serde_json::from_slice(header).map_err(|error| error.to_string())?;
+    if artefact.kind != Kind::Image {
+        return Err("is not a snapshot".into());
+    }
+    let header: Header = serde_json::from_slice(&artefact.note).map_err(|error| error.to_string())?;
     if header.base != base_of(&interpreter) {
         return Err("belongs to another memory".into());
     }
     let snapshot = match interpreter {
         Interpreter::JavaScript(runtime) => {
             // SAFETY: we made it ourselves, or have it by checksum from a directory that is ours.
-            let image = unsafe { Module::deserialize(engine, image) }.map_err(|error| format!("{error:#}"))?;
+            let image = unsafe { artefact.code.module(engine) }.map_err(|error| format!("{error:#}"))?;
             Ready::JavaScript(runtime, image)
         }
-        Interpreter::Python(python) => Ready::Python(python, Change::read(image)?),
+        Interpreter::Python(python) => {
+            let change = artefact.code.read().map_err(|error| error.to_string())?;
+            Ready::Python(python, Change::read(&change)?)
+        }
     };
     Ok(Script {
         inner: Arc::new(Linked {
             digest: key.to_owned(),
-            code_bytes: artefact.code.len() as u64,
+            code_bytes: artefact.code.bytes(),
             entry: Entry::Source(SourceScript {
                 snapshot,
                 language,
