@@ -128,24 +128,12 @@ impl Known {
 /// Creates the demo.
 pub(crate) async fn install(url: &str, database_url: &str, data_dir: &Path) -> Result<()> {
     let mut known = Known::read(data_dir)?;
-    let warehouse = fill_warehouse(database_url)
-        .await
-        .context("cannot fill the demo database `warehouse`")?;
     let client = Client::new(url, None)?;
-    for (category, description) in [("demo", "The demo of `heddle dev`")] {
-        if known.lacks("category", category) && client.get_named("categories", category).await.is_err() {
-            client
-                .put_named("categories", category, &json!({"description": description}))
-                .await?;
-        }
-        known.add("category", category)?;
-    }
-    if SCRIPTS.iter().any(|name| known.lacks("script", name)) {
-        tracing::info!("compiling the scripts of the demo; this takes a while the first time");
-    }
-    for name in SCRIPTS {
-        put_script(&client, &mut known, name).await?;
-    }
+    let warehouse = async {
+        let filled = fill_warehouse(database_url).await;
+        filled.context("cannot fill the demo database `warehouse`")
+    };
+    let (warehouse, ()) = tokio::try_join!(warehouse, put_scripts(&client, &mut known))?;
     let connection = json!({"url": warehouse, "categories": ["demo"]});
     if known.lacks("connection", WAREHOUSE) || client.get_named("connections", WAREHOUSE).await.is_ok() {
         client
@@ -171,6 +159,24 @@ pub(crate) async fn install(url: &str, database_url: &str, data_dir: &Path) -> R
                 .with_context(|| format!("topic {name}"))?;
         }
         known.add("topic", name)?;
+    }
+    Ok(())
+}
+
+/// The scripts, and the category of everything.
+async fn put_scripts(client: &Client, known: &mut Known) -> Result<()> {
+    let (category, description) = ("demo", "The demo of `heddle dev`");
+    if known.lacks("category", category) && client.get_named("categories", category).await.is_err() {
+        client
+            .put_named("categories", category, &json!({"description": description}))
+            .await?;
+    }
+    known.add("category", category)?;
+    if SCRIPTS.iter().any(|name| known.lacks("script", name)) {
+        tracing::info!("compiling the scripts of the demo; this takes a while the first time");
+    }
+    for name in SCRIPTS {
+        put_script(client, known, name).await?;
     }
     Ok(())
 }

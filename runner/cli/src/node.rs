@@ -61,13 +61,16 @@ pub async fn run_node(config: NodeConfig, listener: TcpListener, ready: oneshot:
     let traces = traces::start(&config.options, node, &name, chance.clone())?;
     let keys = secret_keys(&config, chance.as_ref())?;
     let others = !device_keys.is_empty() || config.provider.is_some();
+    let sandbox_config = sandbox_config(&config.options, data_dir)?;
+    let engine_config = engine_config(&config, &sandbox_config, node, name, address)?;
+    let own_clock = clock.clone();
+    // It takes some milliseconds, in which the database answers.
+    let sandbox = tokio::task::spawn_blocking(move || Sandbox::new(sandbox_config, own_clock));
     let open = open_store(&config, &keys, others, clock.own());
     let Some(store) = unless_stopped(&config.shutdown, open).await? else {
         return Ok(());
     };
-    let sandbox_config = sandbox_config(&config.options, data_dir)?;
-    let engine_config = engine_config(&config, &sandbox_config, node, name, address)?;
-    let sandbox = Sandbox::new(sandbox_config, clock.clone()).context("cannot start the sandbox")?;
+    let sandbox = sandbox.await?.context("cannot start the sandbox")?;
     let start = Engine::start(
         engine_config,
         store.clone(),
@@ -130,7 +133,8 @@ pub async fn run_node(config: NodeConfig, listener: TcpListener, ready: oneshot:
 /// vouches for.
 async fn open_store(config: &NodeConfig, keys: &SecretKeys, others: bool, now: Time) -> Result<Store> {
     let store = connect(&config.database_url).await?;
-    store.migrate().await.context("cannot migrate the database schema")?;
+    let (migrated, ()) = tokio::join!(store.migrate(), report_server(&store));
+    migrated.context("cannot migrate the database schema")?;
     require_keys(&store, keys).await?;
     require_tokens(config, &store, others, now).await?;
     Ok(store)
@@ -169,8 +173,7 @@ async fn be_ready(
     ready: oneshot::Sender<SocketAddr>,
 ) -> Result<()> {
     let url = format!("http://{address}");
-    let fill = async {
-        engine.warm().await;
+    let demo = async {
         if config.demo {
             demo::install(&url, &config.database_url, &config.data_dir)
                 .await
@@ -178,6 +181,7 @@ async fn be_ready(
         }
         Ok(())
     };
+    let fill = async { tokio::join!(engine.warm(), demo).1 };
     if unless_stopped(&config.shutdown, fill).await?.is_none() {
         return Ok(());
     }
@@ -269,12 +273,12 @@ async fn require_tokens(config: &NodeConfig, store: &Store, others: bool, now: T
     )))
 }
 
-/// Connects, and waits for some time for a database that is still starting. Logs problems of the server.
+/// Connects, and waits for some time for a database that is still starting.
 async fn connect(url: &str) -> Result<Store> {
     let until = tokio::time::Instant::now() + DATABASE_WAIT;
-    let store = loop {
+    loop {
         match Store::connect(url, heddle_store::DEFAULT_CONNECTIONS_MAX).await {
-            Ok(store) => break store,
+            Ok(store) => return Ok(store),
             // It has tried for some seconds already.
             Err(StoreError::Unavailable(error)) if tokio::time::Instant::now() < until => {
                 tracing::warn!(error = %Chain(&error), "waiting for the database, which does not answer");
@@ -286,7 +290,11 @@ async fn connect(url: &str) -> Result<Store> {
             }
             Err(error) => return Err(not_connected(error)),
         }
-    };
+    }
+}
+
+/// Logs what the database server has that hurts.
+async fn report_server(store: &Store) {
     match store.server_report().await {
         Ok(server) => {
             for hurt in server.hurts {
@@ -295,7 +303,6 @@ async fn connect(url: &str) -> Result<Store> {
         }
         Err(error) => tracing::warn!(error = %Chain(&error), "cannot read the settings of the database server"),
     }
-    Ok(store)
 }
 
 /// Connects for a command: who typed the address is told what is wrong with it, not at which line this was found.
