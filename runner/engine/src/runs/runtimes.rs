@@ -32,6 +32,10 @@ const ROUNDS_MAX: u32 = 5;
 /// How many scripts a line of the log names.
 const NAMED_MAX: usize = 20;
 
+/// How long a node is up before it looks at kept runtimes: reading one back takes a core some 20 ms, in which nobody
+/// should wait for the start.
+const LOOK_AFTER: Duration = Duration::from_secs(1);
+
 /// The pause before a node tries again to report which scripts use kept runtimes.
 const AGAIN_AFTER: Duration = Duration::from_secs(60);
 
@@ -328,6 +332,10 @@ impl Service for Rechecker {
 
     fn node(&self) -> &Arc<Node> {
         &self.0.node
+    }
+
+    fn first_after(&self) -> Duration {
+        LOOK_AFTER
     }
 
     async fn tick(&mut self, _now: Time) -> Result<Duration, EngineError> {
