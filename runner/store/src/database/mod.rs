@@ -54,7 +54,12 @@ pub(crate) use watch::Watch;
 
 /// One column of rows, as an array for `UNNEST`. Texts and bytes are borrowed, not copied.
 pub(crate) fn column<'r, Row, Value>(rows: &'r [Row], value_of: impl Fn(&'r Row) -> Value) -> Vec<Value> {
-    rows.iter().map(value_of).collect()
+    // A loop: of `map` and `collect`, each of some two hundred callers would get a copy ten times as long.
+    let mut values = Vec::with_capacity(rows.len());
+    for row in rows {
+        values.push(value_of(row));
+    }
+    values
 }
 
 /// How long connecting may take, with authentication and set-up, and how long to wait for a free connection.
