@@ -1,4 +1,4 @@
-//! Nodes.
+//! Nodes as the API shows them, and the counts of the cluster and of one node.
 
 use std::collections::BTreeMap;
 

@@ -1,4 +1,4 @@
-//! Problems (RFC 9457).
+//! Problems (RFC 9457): the body of every answer that reports an error.
 
 use std::fmt;
 

@@ -1,4 +1,4 @@
-//! Scripts.
+//! Scripts, their versions, and runs of a script alone (invocations).
 
 use std::collections::BTreeMap;
 use std::time::Duration;

@@ -1,4 +1,4 @@
-//! Who one is.
+//! Sessions: who the caller is, who is signed in, how one signs in. Also the health of a node.
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};

@@ -125,7 +125,7 @@ impl Known {
     }
 }
 
-/// Creates the demo.
+/// Creates the objects of the demo. One that was created before and that somebody has deleted stays deleted.
 pub(crate) async fn install(url: &str, database_url: &str, data_dir: &Path) -> Result<()> {
     let mut known = Known::read(data_dir)?;
     let client = Client::new(url, None)?;

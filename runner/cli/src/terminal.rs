@@ -18,7 +18,7 @@ macro_rules! tell {
 }
 pub(crate) use tell;
 
-/// What `tell!` calls.
+/// Writes the line of `tell!`, without a buffer. An error is ignored.
 pub(crate) fn write_line(text: std::fmt::Arguments<'_>) {
     let _ = writeln!(std::io::stderr(), "{text}");
 }

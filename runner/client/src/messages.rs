@@ -1,4 +1,4 @@
-//! Scheduled messages.
+//! Calls for topics and their scheduled messages.
 
 use std::time::Duration;
 

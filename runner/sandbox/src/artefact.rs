@@ -41,7 +41,7 @@ pub(crate) struct Artefact {
     pub code: Code,
 }
 
-/// Wasmtime's code.
+/// The code that Wasmtime has compiled: in memory, or in a file.
 pub(crate) enum Code {
     Held(Vec<u8>),
     /// The first bytes of a file that was checked.

@@ -1,4 +1,4 @@
-//! `heddle:task`'s host functions.
+//! The host functions of the interface `heddle:task`, which components import.
 
 use crate::bindings::task::heddle::task as wit;
 use crate::context::instant_text;

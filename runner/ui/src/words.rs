@@ -78,7 +78,7 @@ impl Lang {
         }
     }
 
-    /// Between two sentences.
+    /// What separates two sentences, with its space if the language has one.
     pub(crate) fn stop(self) -> &'static str {
         match self {
             Self::En => ". ",

@@ -40,7 +40,6 @@ use crate::exit::done;
 use crate::session::{Named, Session};
 use anyhow::Result;
 
-/// Executes the command.
 pub(crate) fn run(cli: Cli) -> Result<ExitCode> {
     let Cli { connection, command } = cli;
     match command {

@@ -1,4 +1,4 @@
-//! Scheduled messages.
+//! Commands for topics and their scheduled messages.
 
 use std::io::Read;
 use std::path::{Path, PathBuf};

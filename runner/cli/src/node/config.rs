@@ -20,13 +20,12 @@ pub struct NodeConfig {
     pub data_dir: PathBuf,
     /// Loopback only, without tokens.
     pub dev: bool,
-    /// Creates the demo.
+    /// Whether the objects of the demo are created at the start.
     pub demo: bool,
     /// This node's name; `None`: kept in the data directory.
     pub node_id: Option<String>,
     /// The provider with which people sign in; `None`: they sign in with tokens.
     pub provider: Option<Arc<Provider>>,
-    /// The other options.
     pub options: NodeOptions,
     /// Cancelled when the node is to drain and end.
     pub shutdown: CancellationToken,

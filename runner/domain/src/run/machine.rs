@@ -77,7 +77,7 @@ impl<'a> Machine<'a> {
         }
     }
 
-    /// Applies each event.
+    /// Applies one event to the run. `Err`: the event is a control that does not fit the state of the run.
     #[expect(clippy::too_many_lines, reason = "a table: an entry for each event")]
     pub(super) fn apply(&mut self, event: &Event) -> Result<(), Refused> {
         if !matches!(event, Event::Expanded { .. } | Event::Ended { .. } | Event::Due(_)) {

@@ -57,7 +57,7 @@ fn invalid(message: impl Into<String>) -> Ending {
     Ending::fatal(ErrorKind::Invalid, message)
 }
 
-/// Params as JSON.
+/// The params as JSON text. If they cannot be written as JSON, the attempt ends as `invalid`.
 fn written(params: &impl Serialize) -> Result<String, Ending> {
     serde_json::to_string(params).map_err(|error| invalid(format!("params: {error}")))
 }

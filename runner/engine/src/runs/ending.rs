@@ -1,4 +1,4 @@
-//! How attempts end.
+//! How attempts end: results, errors of scripts, and faults of Heddle itself.
 
 use std::time::Duration;
 

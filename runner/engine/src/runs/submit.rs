@@ -405,9 +405,9 @@ impl Runs {
 /// A run that has been checked.
 pub(crate) struct Layout {
     pub(crate) terms: RunTerms,
-    /// See [`NewRun::dedupe`].
+    /// The hash of what must be unique, and for how long: see [`NewRun::dedupe`].
     dedupe: Option<(Vec<u8>, bool)>,
-    /// See [`Submission::parent`].
+    /// The attempt of which it is a sub-run, and its deadline: see [`Submission::parent`].
     parent: Option<(RunId, AttemptKey, Option<Time>)>,
 }
 

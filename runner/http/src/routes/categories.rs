@@ -1,4 +1,4 @@
-//! Categories.
+//! Routes of categories. Groups name theirs; secrets and connections may be granted to a category.
 
 use heddle_api::{Category, CategorySpec, List};
 use heddle_store::category::CategoryRow;

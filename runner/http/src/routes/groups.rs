@@ -1,4 +1,4 @@
-//! Groups.
+//! Routes of groups: specs, revisions, the graph of links, next instants, enabling and disabling.
 
 use axum::http::{HeaderValue, header};
 use axum::response::Response;

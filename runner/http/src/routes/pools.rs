@@ -1,4 +1,4 @@
-//! Pools of slots.
+//! Routes of pools, whose slots bound how many attempts run at once.
 
 use heddle_api::{List, Pool, PoolSpec};
 use heddle_store::pool::{POOL_SLOTS_MAX, PoolRow};

@@ -1,4 +1,4 @@
-//! Secrets: write only.
+//! Routes of secrets. A value can be written, and is never shown.
 
 use heddle_api::{List, Resealed, Secret, SecretSpec};
 use heddle_store::secret::{SECRET_BYTES_MAX, SecretRow};

@@ -46,7 +46,7 @@ macro_rules! one_value {
                 self.name
             }
 
-            /// Locking: as `Named::locked`.
+            /// Locking: the same lock as `Named::locked` describes.
             async fn locked(&self, tx: &mut crate::database::PgSession) -> Result<Option<$Row>, crate::StoreError> {
                 Ok(sqlx::query_as!(
                     $Row,

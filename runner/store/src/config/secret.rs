@@ -252,7 +252,7 @@ impl Named for SecretWrite<'_> {
         self.name
     }
 
-    /// Locking: as [`Named::locked`].
+    /// Locking: the same lock as [`Named::locked`] describes.
     async fn locked(&self, tx: &mut PgSession) -> Result<Option<Self::Kept>, StoreError> {
         let kept = sqlx::query!(
             "SELECT ciphertext, nonce, key_id, groups, categories, created_at, updated_at

@@ -29,7 +29,7 @@ impl Named for SettingWrite<'_> {
         self.name
     }
 
-    /// Locking: as [`Named::locked`].
+    /// Locking: the same lock as [`Named::locked`] describes.
     async fn locked(&self, tx: &mut PgSession) -> Result<Option<Value>, StoreError> {
         Ok(sqlx::query_scalar!(
             "SELECT value FROM heddle.settings WHERE name = $1 FOR UPDATE",

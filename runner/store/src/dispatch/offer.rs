@@ -176,7 +176,7 @@ impl Named for OfferWrite<'_> {
         self.name
     }
 
-    /// Locking: as [`Named::locked`].
+    /// Locking: the same lock as [`Named::locked`] describes.
     async fn locked(&self, tx: &mut PgSession) -> Result<Option<OfferRow>, StoreError> {
         Ok(sqlx::query_as!(
             OfferRow,

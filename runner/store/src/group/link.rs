@@ -30,7 +30,7 @@ impl LinkKind {
 pub struct GroupLink {
     pub upstream: String,
     pub kind: LinkKind,
-    /// `latest` or `interval`.
+    /// The instants of the upstream that it needs: `latest` (the last one) or `interval` (all in the data interval).
     pub need: &'static str,
 }
 
@@ -39,7 +39,7 @@ pub struct GroupLink {
 pub struct LinkRow {
     pub group: String,
     pub upstream: String,
-    /// `depends_on` or `sub_run`.
+    /// The kind of link, see [`LinkKind::as_str`].
     pub kind: String,
     pub need: String,
 }

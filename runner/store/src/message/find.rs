@@ -1,4 +1,4 @@
-//! Look-ups of messages.
+//! Look-ups of messages: by id, or by a filter of day, bucket, sender and receiver.
 
 use chrono::NaiveDate;
 use heddle_domain::Time;

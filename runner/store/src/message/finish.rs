@@ -35,7 +35,7 @@ pub enum MessageEffect {
         /// With it, a repeat creates no second run.
         key: Option<String>,
     },
-    /// A notification.
+    /// A notification, sent by the channel of this name.
     Notify {
         channel: String,
         subject: String,

@@ -114,7 +114,7 @@ impl Named for ChannelWrite<'_> {
         self.name
     }
 
-    /// Locking: as [`Named::locked`].
+    /// Locking: the same lock as [`Named::locked`] describes.
     async fn locked(&self, tx: &mut PgSession) -> Result<Option<OpenChannel>, StoreError> {
         let row = sqlx::query!(
             "SELECT options, ciphertext, nonce, key_id, created_at, updated_at FROM heddle.channels WHERE name = $1

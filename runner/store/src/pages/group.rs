@@ -131,7 +131,7 @@ pub struct LinkLine {
     /// Whether it is enabled.
     pub enabled: bool,
     pub group_id: i64,
-    /// `depends_on` or `sub_run`.
+    /// `depends_on`: it follows; `sub_run`: it starts runs.
     pub kind: String,
 }
 

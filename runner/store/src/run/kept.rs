@@ -13,7 +13,7 @@ macro_rules! with_kept_columns {
     };
 }
 
-/// The list alone.
+/// Expands to the list of the columns, without a statement around it.
 macro_rules! kept_columns {
     ($kept:literal;) => {
         $kept

@@ -37,9 +37,9 @@ fn audit_of(seen: &Seen) -> Option<&str> {
 /// When something changed last, for the pages that listen to it.
 #[derive(Clone)]
 pub(super) struct Changes {
-    /// Anything.
+    /// When anything that the watcher looks at last changed.
     any: watch::Receiver<Instant>,
-    /// The audit.
+    /// When the watcher last found a new entry in the audit.
     audited: watch::Receiver<Instant>,
 }
 

@@ -57,7 +57,7 @@ pub(super) struct Ahead {
     /// The instants that follow directly after this position.
     pub(super) position: Option<Time>,
     catching_up: bool,
-    /// By [`NodeClock::elapsed`].
+    /// When the instants were looked up, by [`NodeClock::elapsed`].
     looked_at: Duration,
     pub(super) free: VecDeque<Occupancy>,
     /// The row of the backfill after the round, if it has one run at a time and nothing but these runs is to be

@@ -29,7 +29,7 @@ const SIGN_IN_FOR: Duration = Duration::from_secs(600);
 /// The longest address that is returned to.
 const TO_BYTES_MAX: usize = 2_000;
 
-/// The longest code.
+/// The longest authorization code that is accepted from the provider, in bytes.
 const CODE_BYTES_MAX: usize = 8 * 1024;
 
 impl Provider {

@@ -1,4 +1,4 @@
-//! Records outcomes.
+//! Records outcomes of attempts: the transaction, and the locks that it takes first.
 
 use std::collections::HashMap;
 use std::sync::Arc;

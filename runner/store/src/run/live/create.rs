@@ -1,4 +1,4 @@
-//! Creates runs.
+//! Creates runs: plain ones in one statement, others with checks of keys, gates and instants.
 
 use std::collections::HashMap;
 

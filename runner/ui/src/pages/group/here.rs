@@ -16,7 +16,7 @@ use crate::words::t;
 pub(super) struct Here {
     pub(super) name: String,
     pub(super) group: Arc<heddle_engine::Group>,
-    /// Its newest run.
+    /// The group's newest run, whatever its state; `None`: it has never had one.
     pub(super) newest: Option<GroupRunRow>,
 }
 

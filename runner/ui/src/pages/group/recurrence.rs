@@ -100,7 +100,7 @@ fn number(field: &str, most: i64) -> Option<i64> {
 /// Days of the week for which there are words.
 enum Days {
     One(String),
-    /// Monday to Friday.
+    /// The five days from Monday to Friday.
     Work,
 }
 
