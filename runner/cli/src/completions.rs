@@ -197,7 +197,7 @@ async fn tasks(client: &Client, run: RunRef) -> Option<Vec<Value>> {
     Some(tasks)
 }
 
-/// Before the name of a group: its newest one.
+/// The prefix before a group's name that means the group's newest run, backfill or notification.
 const LATEST_OF: &str = "latest:";
 
 fn has_latest(named: Named) -> bool {

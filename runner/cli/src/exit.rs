@@ -75,7 +75,8 @@ pub(crate) fn word<T: DeserializeOwned + Default>(text: Option<String>, option: 
     text.map_or_else(|| Ok(T::default()), read)
 }
 
-/// An instant that an option names. A date means midnight in UTC, for lists, which are of no group and its time zone.
+/// An instant that an option names. A date means midnight in UTC: lists contain objects of many groups, so no group's time
+/// zone applies.
 pub(crate) fn instant(text: &str) -> Result<String, String> {
     if let Ok(date) = chrono::NaiveDate::parse_from_str(text, "%Y-%m-%d") {
         return Ok(format!("{date}T00:00:00Z"));

@@ -16,9 +16,10 @@ pub enum LogFormat {
     Json,
 }
 
-/// What is logged unless somebody says otherwise. The drivers tell each notice of each server, as harmless as that there was
-/// no transaction to be rolled back: a line for each batch of messages. The pool of scripts' connections warns of each that
-/// the server closes, also when `dev` stops its own; a task that needs one has the error.
+/// The default of the log level. Three libraries would log too much at `info` or `warn`. The two Postgres drivers log every
+/// notice of a server; most are harmless, and one comes with each batch of messages. The pool of the scripts' connections
+/// warns whenever a server closes one, for example when `dev` stops its own server. A task that needs such a connection
+/// reports the error itself.
 const LEVEL: &str = "info,tokio_postgres=warn,sqlx::postgres::notice=warn,deadpool.postgres=error";
 
 /// Starts logging. `level` is a level or a list of directives (`info,heddle_engine=debug`); RUST_LOG wins over it.

@@ -64,7 +64,7 @@ pub async fn run_node(config: NodeConfig, listener: TcpListener, ready: oneshot:
     let sandbox_config = sandbox_config(&config.options, data_dir)?;
     let engine_config = engine_config(&config, &sandbox_config, node, name, address)?;
     let own_clock = clock.clone();
-    // It takes some milliseconds, in which the database answers.
+    // This takes some milliseconds on another thread. Meanwhile, the connection to the database is opened.
     let sandbox = tokio::task::spawn_blocking(move || Sandbox::new(sandbox_config, own_clock));
     let open = open_store(&config, &keys, others, clock.own());
     let Some(store) = unless_stopped(&config.shutdown, open).await? else {
@@ -293,7 +293,7 @@ async fn connect(url: &str) -> Result<Store> {
     }
 }
 
-/// Logs what the database server has that hurts.
+/// Logs a warning for each property of the database server that causes problems for nodes.
 async fn report_server(store: &Store) {
     match store.server_report().await {
         Ok(server) => {
@@ -305,7 +305,7 @@ async fn report_server(store: &Store) {
     }
 }
 
-/// Connects for a command: who typed the address is told what is wrong with it, not at which line this was found.
+/// Connects for a command. An error says what is wrong with the typed address, without the place in the code.
 async fn connect_once(url: &str) -> Result<Store> {
     let connected = Store::connect(url, 1).await;
     connected.map_err(|error| match &error {

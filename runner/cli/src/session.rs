@@ -42,7 +42,7 @@ pub struct Connection {
     pub output: Format,
 }
 
-/// What was typed, or what a variable says; an empty text says nothing.
+/// The value that was typed, or else the value of an environment variable. An empty value counts as none.
 pub(crate) fn or_variable(typed: Option<String>, variable: &str) -> Option<String> {
     let said = |text: &String| !text.is_empty();
     typed.filter(said).or_else(|| std::env::var(variable).ok().filter(said))
@@ -61,7 +61,7 @@ pub(crate) struct Named {
     pub(crate) kind: &'static str,
     /// The part of the API's path that lists its kind.
     pub(crate) list: &'static str,
-    /// As it was typed.
+    /// The name, as it was typed.
     pub(crate) name: String,
 }
 
@@ -150,8 +150,8 @@ impl Session {
         self.output.print_list(&serde_json::json!({ "items": items }), columns)
     }
 
-    /// A list that has nothing of a thing: an error if there is no such thing, so that a slip of the hand is seen. Of
-    /// what was deleted, lists may still have something.
+    /// Refuses a misspelled name: if a list that is limited to one object is empty, the object must exist. If the list
+    /// is not empty, the object may have been deleted.
     pub(crate) async fn has_to_be(&self, found: &[Value], kind: &str, name: Option<&str>) -> Result<()> {
         if let (Some(name), []) = (name, found) {
             let _: Value = self.client.get(&["v1", kind, name]).send().await?;

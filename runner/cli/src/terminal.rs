@@ -141,7 +141,7 @@ pub(crate) fn wrapped(text: &str, width: usize, lines_max: usize) -> Vec<String>
             used += letter.width().unwrap_or(0);
             used > width
         });
-        // Between two words if there is a space, never before the first character.
+        // A line ends between two words if it contains a space. It has at least one character.
         let end = match fits {
             None => rest.len(),
             Some((end, ' ')) => end,

@@ -46,9 +46,9 @@ use uuid::Uuid;
 use crate::config::NodeOptions;
 use crate::exit::usage;
 
-/// Spans that wait to be sent, those of a batch on its way among them.
+/// The maximum number of spans that wait to be sent, including those of the batch that is being sent.
 const QUEUE_MAX: usize = 8_192;
-/// Spans of one request.
+/// The maximum number of spans in one request.
 const BATCH_MAX: usize = 512;
 /// How long a batch waits to be full.
 const LINGER: Duration = Duration::from_secs(1);
@@ -62,7 +62,7 @@ const AGAIN_AFTER: Duration = Duration::from_secs(1);
 const BATCH_TIMEOUT: Duration = Duration::from_secs(27);
 /// How long the end of a node waits for what is left.
 const FLUSH_MAX: Duration = Duration::from_secs(2);
-/// At most so often, the log says that the collector does not accept spans.
+/// The minimum time between two warnings that the collector does not accept spans.
 const WARN_EVERY: Duration = Duration::from_secs(60);
 
 /// Takes the spans of a node, and decides which traces are kept.
@@ -78,7 +78,7 @@ pub(crate) struct Traces {
 /// How many spans are waiting, were sent, and were dropped.
 #[derive(Debug, Default)]
 struct Counts {
-    /// With the SDK, neither sent nor dropped yet.
+    /// Spans that the SDK has got, and has neither sent nor dropped yet.
     waiting: AtomicUsize,
     sent: AtomicU64,
     dropped: AtomicU64,

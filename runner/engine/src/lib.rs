@@ -408,7 +408,7 @@ impl Engine {
         &self.services.attempts.outbound
     }
 
-    /// Who this node is.
+    /// The id of this node, which is the same after a restart.
     pub fn node(&self) -> Uuid {
         self.runs.node.identity.id
     }

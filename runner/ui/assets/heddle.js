@@ -1,4 +1,4 @@
-// Whether the page is live, what is asked before it is done, what is copied.
+// The dot that says whether the page is live, questions before a form is sent, and buttons that copy.
 const words = document.getElementById("words").dataset;
 const dot = document.getElementById("live");
 
@@ -16,13 +16,15 @@ if (dot) {
     dot.lastElementChild.textContent = text;
   };
   const fine = () => { since = null; heard = Date.now(); if (!over) show("live", brief ? words.brief : words.live); };
-  // Answers that end are no loss, as long as another follows.
+  // In brief mode, every stream ends soon, and the next one follows. So an end counts as a loss only after 15 seconds
+  // without a message.
   const lost = (seconds) => {
     if (brief && Date.now() - heard < 15000) return;
     since ??= new Date(Date.now() - 1000 * seconds);
     if (!over) show("reconnecting", words.reconnecting);
   };
-  // Something on the way that hands out an answer when it has ended, and not before: from now on, answers that end.
+  // A proxy may hold an answer back until it has ended. So if nothing arrives within 6 seconds, the page asks for brief
+  // answers from then on: the server ends each of these soon.
   const listen = (source) => {
     clearTimeout(deaf);
     if (brief || over) return;
@@ -33,7 +35,8 @@ if (dot) {
       source.dispatchEvent(new Event("error"));
     }, 6000);
   };
-  // What the page was about is gone. Who did that stands above the page, on which nothing that somebody typed is lost.
+  // The object of the page was deleted. The server's message, which says who did that, is put above the page. The page
+  // stays, so that nothing is lost that somebody has typed.
   const told = async () => {
     const answer = await fetch(location.href, { headers: { accept: "text/html" } }).catch(() => null);
     if (answer?.status !== 404) return;
@@ -57,7 +60,7 @@ if (dot) {
     return source;
   };
   document.addEventListener("htmx:sseError", () => { if (!resting()) lost(0); });
-  // That a stream has ended is told by the dot. The extension would write an error to the console as well.
+  // The dot shows that a stream has ended. The extension would write an error to the console as well.
   htmx.defineExtension("quiet", {
     init(api) {
       const tell = api.triggerErrorEvent;
@@ -67,8 +70,8 @@ if (dot) {
       };
     },
   });
-  // A browser has six connections for a node. A page that nobody looks at gives its own back, and asks for what it has
-  // missed when somebody looks again: the extension opens anew after an error of a source that is closed.
+  // A browser has six connections for a node. So a hidden page closes its stream. When the page is visible again, it gets
+  // what it has missed: an error event of a closed source makes the extension open a new one.
   const resting = () => rests === -1;
   const rest = () => { rests = -1; open?.close(); };
   const wake = () => {
@@ -81,7 +84,7 @@ if (dot) {
   addEventListener("pageshow", wake);
   document.addEventListener("visibilitychange", () => { if (document.hidden) { if (!resting()) rests = setTimeout(rest, 10000); } else wake(); });
   document.addEventListener("htmx:sseMessage", fine);
-  // Who signs out is led away: to be told of it as well would load the page that they leave.
+  // Signing out leads to another page. Without this, the message about the ended session would load this page again.
   document.addEventListener("submit", (event) => { if (event.target.matches('[action="/sign-out"]')) { over = true; open?.close(); } });
   setInterval(() => {
     if (since && !over && Date.now() - since > 10000) show("stale", words.stale.replace("#", since.toLocaleTimeString(document.documentElement.lang, { hourCycle: "h23" })));
@@ -90,7 +93,7 @@ if (dot) {
 
 document.addEventListener("submit", (event) => {
   const question = event.target.dataset.confirm;
-  // Nothing is asked about nothing: the answer says what is missing.
+  // If nothing is picked, there is nothing to confirm: the server's answer says what is missing.
   const picked = event.target.matches("[data-picks]") ? document.querySelectorAll(`[data-pick][form="${event.target.id}"]:checked`).length : 1;
   if (question && picked && !confirm(question.replace("#", picked))) { event.preventDefault(); return; }
   // A second press of the same button is not a second run.
@@ -110,7 +113,7 @@ document.addEventListener("click", async (event) => {
   setTimeout(() => { button.textContent = before; }, 1500);
 });
 
-// After a form was refused one goes on where the first error is.
+// After a form was refused, the focus is on its first field with an error.
 document.querySelector("main [aria-invalid]")?.focus();
 
 // Choices that apply at once.
@@ -121,7 +124,7 @@ document.addEventListener("change", (event) => {
   if (all) for (const box of document.querySelectorAll(`input[name="${all.dataset.all}"]`)) box.checked = all.checked;
 });
 
-// What somebody has ticked, opened or closed stays so when the part of the page that it stands in is written anew.
+// When a part of the page is replaced, its ticked boxes stay ticked, and its folds stay open or closed.
 let ticked = [], folds = [];
 document.addEventListener("htmx:sseBeforeMessage", () => {
   ticked = [...document.querySelectorAll("[data-pick]:checked")].map((box) => box.value);
@@ -132,8 +135,8 @@ document.addEventListener("htmx:sseMessage", () => {
   for (const [id, open] of folds) { const one = document.getElementById(id); if (one && one.open !== open) one.open = open; }
 });
 
-// How fast something goes: what has come from one change to another, over half a minute. What goes by batches comes at
-// once, and then for a while not at all; and when the page was opened, nobody knows what came just before.
+// The rate of something, per second: its growth between the first and the last change of the last 30 seconds. Only changes
+// count, because batches arrive at once, with pauses between them. The first number on the page is no change.
 let looks = [], known = null, rate = null;
 function reckon() {
   const shown = document.querySelector("[data-rate]");
@@ -151,7 +154,7 @@ function reckon() {
 reckon();
 document.addEventListener("htmx:sseMessage", reckon);
 
-// What was filled in last stays in this browser, and stands in the form again when it is empty.
+// The browser keeps the fields of a form that was sent, and fills them into the form when that is empty again.
 for (const form of document.querySelectorAll("form[data-keep]")) {
   const fields = [...form.elements].filter((field) => field.name);
   const key = `heddle/${form.dataset.keep}`;

@@ -64,7 +64,8 @@ pub(crate) fn run(options: &Build, format: Format) -> Result<ExitCode> {
     done()
 }
 
-/// The file of a script: itself, or that of a directory, whose source is taken as it is, or built.
+/// The file with a script. A file is taken as it is. For a directory, it is the source file if that needs no build, or else
+/// the wasm that is built from it.
 pub(super) fn script_of(path: &Path) -> Result<PathBuf> {
     if !path.is_dir() {
         return Ok(path.to_owned());
@@ -271,7 +272,8 @@ fn javascript(dir: &Path) -> Result<PathBuf> {
     if !dir.join("asconfig.json").is_file() {
         write_wit(dir)?;
     }
-    // What we installed is installed anew when the manifest has changed; what somebody else did is theirs.
+    // If this program has installed the packages, it installs them again when the manifest has changed. It leaves packages
+    // alone that somebody else has installed.
     let modules = dir.join("node_modules");
     let installed = modules.join(".heddle-installed.json");
     let is_stale = std::fs::read_to_string(&installed).is_ok_and(|found| found != wanted);

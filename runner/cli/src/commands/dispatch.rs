@@ -332,7 +332,7 @@ fn tell_members(session: &Session, after: &Members, before: Option<&Members>) ->
     Ok(())
 }
 
-/// Says of whom nothing changes.
+/// Tells which of the named users were members already, or were not.
 fn tell_those(before: &Members, named: &[String], member: bool) {
     for uid in unchanged(before, named, member) {
         let word = if member { "already a" } else { "no" };
@@ -340,8 +340,8 @@ fn tell_those(before: &Members, named: &[String], member: bool) {
     }
 }
 
-/// Those of the named who are members already, or who are none. Of a user group that is too large to be listed at once,
-/// nobody is distinguished.
+/// The named users for whom the command changes nothing: with `member`, those who already were members; without it, those
+/// who were not. Empty if the user group has more members than one page, because then they are not all known.
 fn unchanged<'a>(before: &Members, named: &'a [String], member: bool) -> Vec<&'a str> {
     if before.next_cursor.is_some() {
         return Vec::new();

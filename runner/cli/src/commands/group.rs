@@ -129,7 +129,8 @@ pub(crate) async fn run(session: &Session, command: GroupCommand) -> Result<Exit
     done()
 }
 
-/// Deletes a group. What goes with it, the server says; who is asked before sees it before.
+/// Deletes a group. On a terminal, it first shows which groups depend on the group, and asks. The answer of the server says
+/// what was changed with it.
 async fn remove(session: &Session, name: &str, force: bool, yes: bool) -> Result<ExitCode> {
     let mut what = format!("group {name}");
     if !yes && terminal::can_ask() {

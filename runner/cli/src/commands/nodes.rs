@@ -91,7 +91,7 @@ pub(crate) async fn audit(session: &Session, wanted: Audit) -> Result<ExitCode> 
 pub(crate) async fn stats(session: &Session) -> Result<ExitCode> {
     let value: Value = session.client.get(&["v1", "stats"]).send().await?;
     session.output.print(&value, |value| {
-        // Of a node that counts other things, what it says.
+        // A node of another version may count other things: then its answer is printed as it is.
         let stats = serde_json::from_value(value.clone());
         stats.map_or_else(|_| plain(value), |stats| in_words(&stats))
     })?;

@@ -60,8 +60,8 @@ pub(crate) async fn run(session: &Session, open: Open) -> Result<ExitCode> {
     done()
 }
 
-/// The page of a thing, unless the server says that there is no such thing. Who may not ask it may still see the page,
-/// after signing in there.
+/// The page of an object. An error if the server says that the object does not exist. If the server refuses the question,
+/// the page is opened all the same: the user can sign in there.
 async fn existing(session: &Session, kind: &str, name: &str) -> Result<String> {
     match session.client.get(&["v1", kind, name]).send::<Value>().await {
         Err(error) if error.status() == Some(404) => Err(error.into()),

@@ -31,7 +31,7 @@ impl Params {
         self.params.as_deref()?.strip_prefix('@').filter(|file| *file != "-")
     }
 
-    /// All of them, single ones over the object.
+    /// All params: the object of `--params`, in which each `--param` replaces a field.
     pub(crate) fn read(&self) -> Result<Map<String, Value>> {
         let mut all = match &self.params {
             Some(text) => object(text, "--params")?,

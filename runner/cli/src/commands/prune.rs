@@ -27,8 +27,8 @@ pub(super) async fn surplus(session: &Session, documents: &[Document]) -> Result
             .await
             .with_context(|| format!("listing {}", kind.path()))?;
         for item in items {
-            // Not offers of task runs, which are deleted with their runs; nor groups that Heddle creates for topics,
-            // which are deleted with these.
+            // Offers of task runs are left out: they are deleted with their runs. So are groups that Heddle creates for
+            // topics: they are deleted with these.
             let own = kind == Kind::Offer && !item["run"].is_null();
             let Some(name) = name_of(&item).filter(|name| !own && !name.starts_with(GROUP_PREFIX)) else {
                 continue;

@@ -337,7 +337,7 @@ const FORMS: [fn(&str) -> String; 6] = [
     |text| encoded(text).replace('+', "%20"),
 ];
 
-/// As a JSON string has it, without the quotes.
+/// The text with the escapes of a JSON string, without the quotes around it.
 fn quoted(text: &str) -> String {
     let quoted = json!(text).to_string();
     quoted[1..quoted.len() - 1].to_owned()

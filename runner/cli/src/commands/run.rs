@@ -298,7 +298,7 @@ pub(crate) async fn run(session: &Session, command: RunCommand) -> Result<ExitCo
     }
 }
 
-/// Deletes a run; who is asked before sees which one `latest` is.
+/// Deletes a run. On a terminal, it first shows which run that is (the user may have typed `latest`), and asks.
 async fn remove(session: &Session, id: Uuid, yes: bool) -> Result<ExitCode> {
     if !yes && terminal::can_ask() {
         let run = session.client.run(id).await?;
@@ -456,8 +456,8 @@ async fn list(
     done()
 }
 
-/// Since when a run has been at work: since its start, or since it went on after its end. A run that waits is not at work,
-/// and one that was continued and ended without work has not been.
+/// When a run last began to work: at its start, or when it was continued after its end. Null for a run that waits, and for
+/// one that was continued and ended at the same instant.
 fn at_work_since(run: &Value) -> &Value {
     if run["state"] == "waiting" || run.get("reopened_at").is_some_and(|at| *at == run["finished_at"]) {
         return &Value::Null;

@@ -144,7 +144,7 @@ pub(super) async fn bulk(session: &Session, options: BulkOptions) -> Result<Exit
     done()
 }
 
-/// What came of it, or in a dry run would come of it.
+/// How many runs match and how many were changed, in a sentence; for a dry run, how many would be.
 fn in_words(report: &BulkReport, done: &str) -> String {
     let runs = match report.matched {
         1 => "1 run matches".to_owned(),

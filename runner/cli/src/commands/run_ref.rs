@@ -16,7 +16,7 @@ use crate::session::{MAX_LISTED, Session};
 /// The minimum length of the beginning of an id.
 const PREFIX_CHARS_MIN: usize = 8;
 
-/// What may stand for the latest one of something that belongs to a group.
+/// The words for the newest object of a kind that belongs to groups, for help and errors.
 const LATEST: &str = "`latest` or `latest:GROUP`";
 
 /// How many runs an error about an ambiguous beginning lists.
@@ -42,7 +42,7 @@ impl FromStr for RunRef {
 }
 
 impl RunRef {
-    /// What was typed; else how to name a thing, with the words that may stand for the latest one.
+    /// Reads what was typed. The error says how to name an object; `latest`: the words for the newest one.
     fn parse(text: &str, latest: &str) -> Result<Self, String> {
         if let Ok(id) = text.parse() {
             return Ok(Self::Id(id));
@@ -128,7 +128,7 @@ pub enum Assignments {}
 impl Listed for Assignments {
     const KIND: &'static str = "assignment";
     const PATH: &'static str = "assignments";
-    // Of all times, not only of the last week.
+    // Without `from`, the server lists only the last week.
     const QUERY: Option<(&'static str, &'static str)> = Some(("from", "1970-01-01T00:00:00Z"));
     const HAS_GROUP: bool = false;
 }
@@ -195,7 +195,7 @@ async fn no_latest(session: &Session, kind: &str, group: Option<&str>) -> anyhow
 /// The id of the only thing that was found by the beginning of its id.
 fn the_one(kind: &str, prefix: &str, found: &[Value], more: bool) -> Result<Uuid> {
     match found {
-        // As of a whole id that nothing has.
+        // The same kind of error as for a whole id that does not exist.
         [] => Err(anyhow!("no {kind} has an id that begins with {prefix}")),
         [one] => id_of(one),
         several => {

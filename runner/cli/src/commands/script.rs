@@ -471,7 +471,8 @@ async fn logs(session: &Session, name: &str, count: u16) -> Result<ExitCode> {
     done()
 }
 
-/// Of a name that looks like that of a file and is on the server none: the file is what was meant.
+/// The error for a name that the server does not know. If the name looks like a path, the user meant a file, and the
+/// error says that there is no such file.
 fn no_such_file(name: &str, error: anyhow::Error) -> anyhow::Error {
     let refused = error.downcast_ref::<heddle_client::Error>();
     let unknown = refused.and_then(heddle_client::Error::status) == Some(404);

@@ -263,7 +263,7 @@ async fn remove(session: &Session, name: &str, yes: bool) -> Result<ExitCode> {
 
 /// How many messages there are, and how many of them have not been sent yet, in words.
 fn kept_messages(days: &[Day]) -> Option<String> {
-    // Of days that are over, the counts are kept longer than the messages.
+    // The messages of a dropped day are deleted; only its counts are still there.
     let kept = days.iter().filter(|day| day.state != "dropped");
     let (all, ended) = kept.fold((0, 0), |(all, ended), day| {
         (all + day.total, ended + day.sent + day.failed + day.cancelled)
@@ -316,7 +316,7 @@ async fn cancel(session: &Session, name: &str, filter: MessageFilter) -> Result<
         })
 }
 
-/// Says what became of messages: what was accepted is the result, what was rejected are errors.
+/// Prints how many messages were accepted, as the result, and tells which lines were rejected, as errors.
 fn report_accepted(session: &Session, answer: &MessagesAccepted) -> Result<ExitCode> {
     session
         .output

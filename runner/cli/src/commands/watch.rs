@@ -170,7 +170,7 @@ fn tree(run: &Run, order: &[(String, usize)], watched_s: u64) -> Vec<String> {
 /// How many errors are shown beneath a tree.
 const ERRORS_MAX: usize = 10;
 
-/// Of a run that failed: the errors for which its tree had no room.
+/// The errors of a failed run that its tree does not show, because there was no room. Empty for other runs.
 fn unseen_errors(run: &Run, tree: &[String]) -> Vec<String> {
     if run.state != RunState::Failed {
         return Vec::new();

@@ -136,7 +136,7 @@ pub(super) struct Offers {
     pub(super) candidates: Vec<Candidate>,
     pub(super) marks: Mutex<HashMap<i64, Marks>>,
     pub(super) complete_until: Option<Time>,
-    /// From this instant on, the exhausted occurrences are known, as of when this was read.
+    /// Exhausted occurrences are known from this instant on, as of `read_at`.
     pub(super) known_from: Time,
     /// Locked while exhausted occurrences are read: other callers wait instead of reading them too.
     pub(super) looking: tokio::sync::Mutex<()>,

@@ -143,7 +143,7 @@ impl Dispatch {
         (Arc::new(dispatch), gathering)
     }
 
-    /// As the API sees it.
+    /// The handle with which the API uses the dispatcher.
     pub(crate) fn dispatcher(self: &Arc<Self>) -> Dispatcher {
         Dispatcher { dispatch: self.clone() }
     }

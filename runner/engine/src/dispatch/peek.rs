@@ -37,7 +37,7 @@ pub struct Considered {
     pub offer: String,
     /// The audience by which the offer is the user's.
     pub audience: String,
-    /// What it comes to.
+    /// The verdict on the offer.
     pub why: Why,
     /// The occurrence that `why` is about: the one that is given, the one that comes after another offer, or the first
     /// one that the user has had or that is exhausted.

@@ -81,7 +81,7 @@ struct View {
 #[derive(Default)]
 struct Refusals {
     all: usize,
-    /// For lack of stock.
+    /// How many of these refusals were for lack of stock.
     without_stock: usize,
     /// How often the node has read which others are exhausted.
     reads: usize,
@@ -261,8 +261,8 @@ pub(super) struct Had {
 }
 
 impl Had {
-    /// Whether the user has had it. Of a task's offer only a refusal counts: users who did not complete the last
-    /// attempt get the new one too.
+    /// Whether the user has had this occurrence. For an offer of a task, only a refusal counts: users who did not
+    /// complete the last attempt get the new one too.
     pub(super) fn has(&self, candidate: &Candidate, occurrence: Time) -> bool {
         self.refused.contains(&(candidate.id, occurrence))
             || !candidate.of_task && self.before.contains(&(candidate.id, occurrence))
@@ -278,8 +278,8 @@ impl Had {
 /// A user's next occurrence, and when another one is due.
 type Choice<'a> = (Option<(&'a Offers, &'a Candidate, Time)>, Option<Time>);
 
-/// Of the occurrences that are due and may be given, the one that goes first; and the next instant at which another one is
-/// due. `newest_only`: of repeating offers, only occurrences of which the node knows whether they are exhausted.
+/// Chooses the first of the occurrences that are due and may be given, and the next instant at which another one is due.
+/// `newest_only`: an occurrence of a repeating offer is chosen only if the node knows whether it is exhausted.
 fn choose<'a>(offers: &'a [Arc<Offers>], had: &Had, window: Window, newest_only: bool) -> Choice<'a> {
     let mut best: Option<(Rank, &Offers, &Candidate, Time)> = None;
     let mut next: Option<Time> = None;

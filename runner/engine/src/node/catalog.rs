@@ -93,8 +93,8 @@ pub struct Resolution {
     pub id: i64,
     /// By task number; `None` for tasks that are no scripts.
     pub scripts: Vec<Option<Arc<ScriptFacts>>>,
-    /// By task number: whether the params without a run's satisfy the script's schema, as far as that is known before
-    /// they are rendered.
+    /// By task number: whether the params satisfy the script's schema if a run adds none. Values of templates are not
+    /// known yet, and are not checked.
     pub fits: Vec<bool>,
 }
 

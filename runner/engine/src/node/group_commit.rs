@@ -153,7 +153,7 @@ impl<C: Commits> GroupCommit<C> {
         Ok(answered)
     }
 
-    /// The same, in one piece; the answers are in their order.
+    /// Puts all requests into the queue as one entry. The answers are in the order of the requests.
     pub(crate) fn send_all(
         &self,
         requests: impl IntoIterator<Item = C::Request>,

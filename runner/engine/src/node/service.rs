@@ -121,7 +121,7 @@ async fn go_on<S: Service>(service: &mut S, state: &State, stop: &CancellationTo
 pub(crate) struct Every {
     period: TimeDelta,
     clock: Arc<NodeClock>,
-    /// By the time that the tick got, and by [`NodeClock::elapsed`].
+    /// When it was last done: the time that the tick got, and [`NodeClock::elapsed`]. `None`: never.
     done: Option<(Time, Duration)>,
 }
 

@@ -34,7 +34,7 @@ impl Default for State {
             lease: 0,
             fenced: false,
             draining: false,
-            // Until the first heartbeat knows better.
+            // The first heartbeat finds out whether there are others.
             others: true,
             leases_lost: 0,
         }))

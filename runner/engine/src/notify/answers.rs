@@ -54,7 +54,7 @@ impl<S> Answers<S> {
         }
     }
 
-    /// For a server that has already sent its greeting.
+    /// A stream from a server whose greeting was already read: it begins with a greeting of our own.
     pub(super) fn greeted(stream: S) -> Self {
         Self {
             text: GREETING.to_vec(),

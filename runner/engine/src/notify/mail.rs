@@ -64,7 +64,7 @@ impl Mail<'_> {
         Ok((message.envelope().clone(), message.formatted()))
     }
 
-    /// Of one address only, and the same in each try: servers drop a second mail with the id of an earlier one.
+    /// The id of the mail to one address. It is the same in each try, because servers drop a second mail with the same id.
     fn message_id(&self, address: &str) -> String {
         let digest = Sha256::digest(address.as_bytes());
         let of_address: String = digest[..8].iter().map(|byte| format!("{byte:02x}")).collect();
@@ -72,7 +72,7 @@ impl Mail<'_> {
     }
 }
 
-/// Without line ends: the library panics on a name that contains one.
+/// Replaces control characters by spaces: the library panics on a name that contains a line end.
 fn one_line(text: &str) -> String {
     text.replace(char::is_control, " ")
 }

@@ -69,7 +69,7 @@ pub(crate) struct Queues {
     /// When a worker's poll was noted last, and with which tags, by queue and worker.
     seen: Cache<(String, String), Seen>,
     ends: GroupCommit<Settlements>,
-    /// For the charts of queues.
+    /// How many task runs workers have ended since the last recording, for the charts of queues.
     ended: minutes::Ends,
 }
 

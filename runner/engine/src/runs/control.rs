@@ -48,7 +48,7 @@ pub enum ControlError {
 pub enum BulkAction {
     /// Ends the run, and cancels its attempts.
     Cancel,
-    /// The same, by Heddle itself, for this reason.
+    /// As `Cancel`, but Heddle itself cancels the run, for this reason.
     CancelFor(String),
     /// The run starts nothing new.
     Pause,

@@ -13,7 +13,7 @@ use crate::{EngineError, Runs};
 
 /// Task runs that are put into queues, in a transaction that has locked their runs.
 pub(crate) struct Put {
-    /// With the priorities of their runs.
+    /// The runs, their priorities, and the rows for their queues.
     pub(crate) rows: Vec<(RunId, i16, QueueRow)>,
     /// Attempts that are given back, because their runs are paused, stopping or over.
     pub(crate) back: Vec<Applied>,

@@ -14,7 +14,7 @@ const AT_ONCE_MAX: usize = 20;
 pub(crate) struct Later<K, T> {
     most: usize,
     again_every: Duration,
-    /// Each with the time of its next try.
+    /// The work, each with the time of its next try.
     entries: Mutex<HashMap<K, (T, Duration)>>,
 }
 

@@ -142,7 +142,7 @@ impl Lines {
 }
 
 impl LogBuffer {
-    /// For an attempt of a node.
+    /// An empty buffer for one attempt. `node` counts the waiting lines of all attempts of the node.
     pub(crate) fn new(node: Arc<Backlog>) -> Self {
         Self {
             node,

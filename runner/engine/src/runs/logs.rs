@@ -234,7 +234,7 @@ impl LogWriter {
         lines.clear();
         whose.drain(..).for_each(|log| log.written());
         for ended in &mut self.ended {
-            // With the pause.
+            // The write, and the pause after it, which is as long.
             ended.lag += 2 * took;
         }
         Ok(Some(took))

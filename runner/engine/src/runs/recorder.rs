@@ -52,7 +52,7 @@ const AGAIN_AFTER: Duration = Duration::from_millis(50);
 pub(crate) struct Reports {
     /// Outcomes to record, bounded by [`crate::runs::held::reports_max`].
     pub(crate) outcomes: GroupCommit<Outcomes>,
-    /// Those whose log must be written before their outcome.
+    /// Reports of attempts whose log must be written before their outcome is recorded.
     pub(crate) log_writer: mpsc::Sender<Report>,
     pub(crate) given_up: GivenUp,
 }
@@ -99,7 +99,7 @@ impl Commits for Outcomes {
     type Then = After;
     const POLICY: Policy = Policy {
         what: "outcomes",
-        // Each node has its own: `held::reports_max`.
+        // The bound depends on the node's slots: `held::reports_max`. It is given when the queue is made.
         queue_max: 0,
         batch_max: 1_000,
         workers: 1,

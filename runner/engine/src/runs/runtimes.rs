@@ -85,7 +85,7 @@ pub enum Retirement {
         versions: u64,
         /// The runtime that their scripts have now.
         onto: RuntimeId,
-        /// Those that are in use.
+        /// The results of the checks of those scripts that are in use.
         scripts: Vec<Recheck>,
     },
 }

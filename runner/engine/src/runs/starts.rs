@@ -79,8 +79,8 @@ fn is_gated(context: &RunContext) -> bool {
     context.revision.is_gated(facts.trigger, facts.source.is_some())
 }
 
-/// Completes those of these runs, all of them locked, that nobody has completed yet, and puts those that have not begun
-/// at their groups' gates. Returns the runs that wait there since.
+/// Completes the locked runs that nobody has completed yet, and puts those that have not begun at their groups' gates.
+/// Returns the runs that now wait there.
 pub(crate) async fn complete(
     completion: &mut Completion,
     contexts: &mut Contexts,

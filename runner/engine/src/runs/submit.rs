@@ -54,7 +54,7 @@ impl Requests {
 #[derive(Clone, Debug)]
 pub struct Submission {
     pub group: String,
-    /// As the caller wants it.
+    /// What the caller asks for, for example params and a key.
     pub spec: SubmissionSpec,
     pub trigger: Trigger,
     /// How urgent it is, if the caller does not say.

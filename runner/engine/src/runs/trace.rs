@@ -200,7 +200,7 @@ impl Default for Counts {
 }
 
 impl Counts {
-    /// All that has a distribution.
+    /// The histograms, without the plain counters.
     pub(crate) fn histograms(&self) -> [&Histogram; 5] {
         [
             &self.run_seconds,

@@ -81,7 +81,7 @@ pub(crate) struct Snapshot {
 }
 
 impl Snapshot {
-    /// Of a run that is live.
+    /// The snapshot of a live run that a completion has locked.
     pub(crate) fn of(run: RunId, found: &LockedRun) -> Result<Self, EngineError> {
         Ok(Self {
             state: found.state,
@@ -90,7 +90,7 @@ impl Snapshot {
         })
     }
 
-    /// Of a run that is locked for a control.
+    /// The snapshot of a run that was locked for a control.
     pub(crate) fn of_live(run: RunId, live: &LiveRun) -> Result<Self, EngineError> {
         Ok(Self {
             state: live.state,

@@ -98,7 +98,8 @@ impl Schedules {
         Ok(source)
     }
 
-    /// The same by its id, while its runs or those of dependants go on. `None`: there is no such backfill any more.
+    /// The source of the backfill with this id, for its runs and those of dependants that have not ended. `None`: the
+    /// backfill does not exist any more.
     pub(in crate::schedules) async fn source_of(&self, id: Uuid) -> Result<Option<Arc<Source>>, EngineError> {
         if let Some(source) = self.sources.get(&id) {
             return Ok(Some(source));

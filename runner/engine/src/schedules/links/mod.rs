@@ -52,7 +52,7 @@ const LEFT_MAX: usize = 1_000;
 pub(super) struct Left(Mutex<BTreeMap<i64, Duration>>);
 
 impl Left {
-    /// Those to be skipped now.
+    /// The ids of the events to be skipped now.
     fn passed_over(&self, now: Duration) -> Vec<i64> {
         let mut left = self.0.lock();
         left.retain(|_, since| now.saturating_sub(*since) <= LEFT_FOR);

@@ -17,9 +17,9 @@ use crate::{Store, StoreError};
 /// Which rows of the inbox to take.
 #[derive(Clone, Copy, Debug)]
 pub enum Take<'a> {
-    /// All, except those of these runs.
+    /// All rows, except the rows of these runs.
     AllBut(&'a [RunId]),
-    /// Those of these runs.
+    /// Only the rows of these runs.
     Only(&'a [RunId]),
 }
 
@@ -78,6 +78,7 @@ pub struct ActiveRun {
     pub sourced: bool,
 }
 
+/// A group's gate: its active runs, and the runs that wait there for their turn.
 #[derive(Clone, Debug)]
 pub struct Gate {
     pub group_id: i64,
@@ -85,7 +86,7 @@ pub struct Gate {
     pub revision_id: i64,
     /// Its runs that have begun.
     pub active: Vec<ActiveRun>,
-    /// Those that wait for their turn, in order.
+    /// Its runs that wait for their turn, in the order in which they get it.
     pub waiting: Vec<AtGate>,
     /// How many runs of schedules and upstreams wait, including those beyond the requested number.
     pub timed_waiting: usize,
