@@ -98,9 +98,9 @@ const RUNNING: u8 = 2;
 const WOKEN: u8 = 3;
 const DONE: u8 = 4;
 
-/// Whose slots a task takes. Uploaded texts are checked even if scripts that sleep hold all slots of runs.
+/// Which slots a task takes. Uploaded texts are checked even if scripts that sleep hold all slots of runs.
 #[derive(Clone, Copy)]
-pub(crate) enum Room {
+pub(crate) enum SlotKind {
     Runs,
     Checks,
 }
@@ -111,8 +111,8 @@ pub(crate) struct Task {
     state: AtomicU8,
     /// It belongs to the long lane.
     long: AtomicBool,
-    room: Room,
-    /// It holds a slot of its room.
+    slot_kind: SlotKind,
+    /// It holds a slot.
     admitted: AtomicBool,
     timeout: Option<Duration>,
     cpu_max: Option<Duration>,
@@ -270,13 +270,13 @@ pub(crate) struct Lanes {
     long_live: AtomicU32,
     /// The tick before which the long lane's spare thread takes nothing.
     spare_rests_until: AtomicU64,
-    runs: Admission,
-    checks: Admission,
+    runs: Slots,
+    checks: Slots,
 }
 
-/// The slots of a room.
-struct Admission {
-    slots: u32,
+/// The slots of one kind, with the tasks that wait for one.
+struct Slots {
+    most: u32,
     holders: Mutex<Holders>,
 }
 
@@ -327,8 +327,8 @@ impl Lanes {
             runnable: AtomicU32::new(0),
             long_live: AtomicU32::new(0),
             spare_rests_until: AtomicU64::new(0),
-            runs: Admission::of(slots.max(1)),
-            checks: Admission::of(CHECKS_MAX),
+            runs: Slots::of(slots.max(1)),
+            checks: Slots::of(CHECKS_MAX),
         });
         let short = (0..threads.max(1)).map(|index| ("short", index, SHORT_LANE_NICE));
         let long = (0..long_threads.max(1)).map(|index| ("long", index, LONG_LANE_NICE));
@@ -364,12 +364,12 @@ impl Lanes {
 
     /// Begins a job as soon as there is a slot. The job checks `signals` in order to stop; of `limits`, only the times
     /// are used here.
-    pub fn spawn(self: &Arc<Self>, room: Room, signals: Arc<Signals>, limits: &Limits, job: Job) -> Arc<Task> {
+    pub fn spawn(self: &Arc<Self>, slot_kind: SlotKind, signals: Arc<Signals>, limits: &Limits, job: Job) -> Arc<Task> {
         let task = Arc::new(Task {
             job: Mutex::new(Some(job)),
             state: AtomicU8::new(IDLE),
             long: AtomicBool::new(false),
-            room,
+            slot_kind,
             admitted: AtomicBool::new(false),
             timeout: limits.timeout,
             cpu_max: limits.cpu,
@@ -377,9 +377,9 @@ impl Lanes {
             signals,
             lanes: Arc::clone(self),
         });
-        let admission = self.admission(room);
-        let mut holders = admission.holders.lock();
-        if holders.live < admission.slots {
+        let slots = self.slots_of(slot_kind);
+        let mut holders = slots.holders.lock();
+        if holders.live < slots.most {
             holders.live += 1;
             task.admitted.store(true, Relaxed);
         } else if holders.waiting.len() < MAX_WAITING {
@@ -406,13 +406,13 @@ impl Lanes {
 
     /// How many runs may be live at once.
     pub fn slots(&self) -> u32 {
-        self.runs.slots
+        self.runs.most
     }
 
-    const fn admission(&self, room: Room) -> &Admission {
-        match room {
-            Room::Runs => &self.runs,
-            Room::Checks => &self.checks,
+    const fn slots_of(&self, kind: SlotKind) -> &Slots {
+        match kind {
+            SlotKind::Runs => &self.runs,
+            SlotKind::Checks => &self.checks,
         }
     }
 
@@ -420,8 +420,8 @@ impl Lanes {
     pub fn close(&self) {
         self.ticker.stop();
         let mut dropped: Vec<Arc<Task>> = Vec::new();
-        for admission in [&self.runs, &self.checks] {
-            dropped.extend(admission.holders.lock().waiting.drain(..));
+        for slots in [&self.runs, &self.checks] {
+            dropped.extend(slots.holders.lock().waiting.drain(..));
         }
         for lane in [&self.short, &self.long] {
             let mut queue = lane.queue.lock();
@@ -471,7 +471,7 @@ impl Lanes {
         if !task.admitted.load(Relaxed) {
             return;
         }
-        let mut holders = self.admission(task.room).holders.lock();
+        let mut holders = self.slots_of(task.slot_kind).holders.lock();
         let next = loop {
             match holders.waiting.pop_front() {
                 // A task that was cancelled while it waited is done already.
@@ -491,10 +491,10 @@ impl Lanes {
     }
 }
 
-impl Admission {
-    fn of(slots: u32) -> Self {
+impl Slots {
+    fn of(most: u32) -> Self {
         Self {
-            slots,
+            most,
             holders: Mutex::default(),
         }
     }
@@ -596,7 +596,7 @@ mod tests {
             cx.waker().wake_by_ref();
             Poll::Pending
         });
-        lanes.spawn(Room::Runs, signals, &limits, Box::pin(job));
+        lanes.spawn(SlotKind::Runs, signals, &limits, Box::pin(job));
         receive.await.unwrap()
     }
 

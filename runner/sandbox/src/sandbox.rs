@@ -7,7 +7,7 @@ use crate::config::SandboxConfig;
 use crate::describe::{self, Description};
 use crate::engine::{Ticker, pooled_engine};
 use crate::guest::MemoryBudget;
-use crate::lanes::{AttemptHandle, Lanes, Room, Signals};
+use crate::lanes::{AttemptHandle, Lanes, Signals, SlotKind};
 use crate::loaded::{self, Loaded};
 use crate::outbound::OutboundPolicy;
 use crate::run::{Done, Export, Runner, attempt};
@@ -381,7 +381,7 @@ impl Sandbox {
         request: AttemptRequest,
         done: Box<dyn FnOnce(AttemptResult) + Send>,
     ) -> AttemptHandle {
-        self.start_export(Room::Runs, script, request, Export::Work, done)
+        self.start_export(SlotKind::Runs, script, request, Export::Work, done)
     }
 
     /// How many scripts are in memory, and the bytes of their compiled code.
@@ -408,7 +408,7 @@ impl Sandbox {
 
     pub(crate) fn start_export(
         &self,
-        room: Room,
+        slot_kind: SlotKind,
         script: &Script,
         request: AttemptRequest,
         export: Export,
@@ -425,7 +425,7 @@ impl Sandbox {
             Done::new(done),
         ));
         AttemptHandle {
-            task: self.inner.lanes.spawn(room, signals, &limits, job),
+            task: self.inner.lanes.spawn(slot_kind, signals, &limits, job),
         }
     }
 
@@ -487,7 +487,7 @@ impl Sandbox {
         let done = Box::new(move |result: AttemptResult| {
             let _ = send.send(result.outcome);
         });
-        self.start_export(Room::Checks, script, request, Export::Describe, done);
+        self.start_export(SlotKind::Checks, script, request, Export::Describe, done);
         let lost = |_| CompileError::Internal("`describe` was dropped".into());
         match receive.await.map_err(lost)? {
             Outcome::Succeeded(text) => or_trouble(|| Description::parse(&text))?.map_err(CompileError::Rejected),

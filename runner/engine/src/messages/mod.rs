@@ -83,8 +83,8 @@ pub(crate) struct Messages {
     drainers: Mutex<HashMap<i32, Drainers>>,
     /// Topics whose batches do not get into their queues.
     stuck: Mutex<HashMap<i32, queue::Stuck>>,
-    ingests: Gate<INGESTS_MAX>,
-    claims: Gate<CLAIMS_MAX>,
+    ingests: AtOnce<INGESTS_MAX>,
+    claims: AtOnce<CLAIMS_MAX>,
     /// Batches that drainers of this process have, or are claiming.
     held: Mutex<HashSet<Uuid>>,
     handles: Mutex<HashMap<Uuid, AttemptHandle>>,
@@ -104,12 +104,12 @@ pub(crate) struct Messages {
 
 /// Drainers of a topic that may claim at a time: one is working, and one waits for the topic's lock, so that it can go
 /// on at once. More would hold connections without use.
-type Asking = Gate<ASKING_MAX>;
+type Asking = AtOnce<ASKING_MAX>;
 
 /// Permits for drainers of a topic to send, if only one of them may send at a time. A batch is claimed while the one
 /// before it is being sent, but is sent only when that one is recorded. So the death of a node repeats one batch, not
 /// two.
-type Sending = Gate<1>;
+type Sending = AtOnce<1>;
 
 /// A topic's drainers on this node.
 #[derive(Default)]
@@ -119,17 +119,17 @@ struct Drainers {
     sending: Arc<Sending>,
 }
 
-/// Allows a maximum number of entries at once.
-struct Gate<const MOST: usize>(Arc<Semaphore>);
+/// Permits for something that may happen at most `MOST` times at once.
+struct AtOnce<const MOST: usize>(Arc<Semaphore>);
 
-impl<const MOST: usize> Default for Gate<MOST> {
+impl<const MOST: usize> Default for AtOnce<MOST> {
     fn default() -> Self {
         Self(Arc::new(Semaphore::new(MOST)))
     }
 }
 
-impl<const MOST: usize> Gate<MOST> {
-    /// Waits for a slot; the gate is never closed.
+impl<const MOST: usize> AtOnce<MOST> {
+    /// Waits for a permit. `None` never comes: the semaphore is never closed.
     async fn enter(&self) -> Option<OwnedSemaphorePermit> {
         self.0.clone().acquire_owned().await.ok()
     }
@@ -179,8 +179,8 @@ impl Messages {
             runs,
             drainers: Mutex::default(),
             stuck: Mutex::default(),
-            ingests: Gate::default(),
-            claims: Gate::default(),
+            ingests: AtOnce::default(),
+            claims: AtOnce::default(),
             held: Mutex::default(),
             handles: Mutex::default(),
             in_hand: AtomicUsize::new(0),

@@ -12,7 +12,7 @@ use crate::artefact::{self, Artefact, digest_of};
 use crate::attempt::{AttemptResult, Limits, Outcome};
 use crate::bounds::Kind;
 use crate::describe::{self, Description};
-use crate::lanes::{Room, Signals};
+use crate::lanes::{Signals, SlotKind};
 use crate::run::Export;
 use crate::sandbox::{CompileError, Compiled, LoadError, Sandbox, blocking};
 use crate::script::{Entry, Linked, Script, World};
@@ -325,7 +325,7 @@ impl Sandbox {
         let done = Box::new(move |result: AttemptResult| {
             let _ = send.send(result.outcome);
         });
-        self.start_export(Room::Checks, &checker, request, Export::Work, done);
+        self.start_export(SlotKind::Checks, &checker, request, Export::Work, done);
         let internal = |error: &dyn std::fmt::Display| CompileError::Internal(format!("the checker: {error}"));
         match receive.await.map_err(|error| internal(&error))? {
             Outcome::Succeeded(answer) => match serde_json::from_str(&answer).map_err(|error| internal(&error))? {
@@ -365,7 +365,7 @@ impl Sandbox {
             Arc::clone(&signals),
             send,
         ));
-        self.inner.lanes.spawn(Room::Checks, signals, &limits, job);
+        self.inner.lanes.spawn(SlotKind::Checks, signals, &limits, job);
         match receive.await {
             Ok(Ok(snapshot)) => Ok(snapshot),
             Ok(Err(error)) => Err(error),
