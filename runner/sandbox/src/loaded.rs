@@ -4,6 +4,10 @@
 //! while are dropped, however much room there is; if there is too little room, those that were not used for longest are
 //! dropped first. They are loaded from disk again when they are needed, in milliseconds. A running attempt keeps its
 //! own reference to a script.
+//!
+//! `quick_cache`, which other caches of Heddle use, does not fit: it does not know for how long an entry was unused, and
+//! by default it refuses an entry that is larger than the cache; here, such a script is kept alone. Idle time is counted in
+//! checks, not read from a clock, so a test needs no time.
 
 use crate::script::Script;
 use parking_lot::Mutex;

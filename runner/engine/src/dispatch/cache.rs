@@ -18,6 +18,10 @@ use crate::EngineError;
 pub(super) type Cached = AudienceOffers;
 
 /// How many audiences a node remembers. When there are more, it forgets all of them.
+///
+/// A cache that evicts entries one by one would be slower here. A poll may still use a forgotten cell, so forgetting counts
+/// as a change of its audience, and after any change the next poll of each quiet user checks the versions of all the user's
+/// audiences. Beyond the bound, each new audience would cause that; now it happens once in [`CELLS_MAX`] new audiences.
 const CELLS_MAX: usize = 50_000;
 
 /// How many users a node remembers as quiet. When there are more, it forgets those who poll least.
