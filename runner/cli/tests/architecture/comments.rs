@@ -1,10 +1,20 @@
-//! The files that comments name exist.
+//! Comments: the files that they name exist, and documentation says more than a name does.
 
 use std::collections::HashSet;
 use std::ffi::{OsStr, OsString};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use crate::source::{quoted, read, root, rust_files};
+
+/// The directories of the crates below `runner/`.
+fn layers(root: &Path) -> Vec<PathBuf> {
+    std::fs::read_dir(root.join("runner"))
+        .expect("runner/ is there")
+        .flatten()
+        .map(|entry| entry.path())
+        .filter(|layer| layer.join("src").is_dir())
+        .collect()
+}
 
 /// The files that a text's documentation comments name.
 fn named_by_comments(text: &str) -> impl Iterator<Item = &str> {
@@ -28,12 +38,7 @@ fn files_that_comments_name_are_found() {
 fn what_comments_name_exists() {
     let root = root();
     let (mut missing, mut looked_at) = (Vec::new(), 0);
-    for layer in std::fs::read_dir(root.join("runner"))
-        .expect("runner/ is there")
-        .flatten()
-        .map(|entry| entry.path())
-        .filter(|layer| layer.join("src").is_dir())
-    {
+    for layer in layers(&root) {
         let source = layer.join("src");
         let mut files = Vec::new();
         rust_files(&layer, &mut files);
@@ -56,4 +61,71 @@ fn what_comments_name_exists() {
     }
     assert!(missing.is_empty(), "comments name what is not there: {missing:#?}");
     assert!(looked_at > 100, "only {looked_at} names were found");
+}
+
+/// Documentation with this number of words, or fewer, says too little.
+const WORDS_FEW: usize = 3;
+
+/// The mark with which a line of documentation begins: `///` or `//!`.
+fn mark(line: &str) -> Option<&str> {
+    line.get(..3).filter(|mark| matches!(*mark, "///" | "//!"))
+}
+
+/// The documentation in a text that says too little: the number of its first line, from 1, and its words. Tests within
+/// the text are left out.
+fn terse(text: &str) -> Vec<(usize, String)> {
+    let code = text.split("#[cfg(test)]\nmod tests {").next().unwrap_or_default();
+    let lines: Vec<(usize, &str)> = (1..).zip(code.lines().map(str::trim_start)).collect();
+    let mut found = Vec::new();
+    // Successive lines with the same mark are one comment.
+    for comment in lines.chunk_by(|before, after| mark(before.1) == mark(after.1)) {
+        let (first, line) = comment[0];
+        if mark(line).is_none() {
+            continue;
+        }
+        let words: Vec<&str> = comment
+            .iter()
+            .flat_map(|&(_, line)| line[3..].split_whitespace())
+            .collect();
+        if words.len() <= WORDS_FEW {
+            found.push((first, words.join(" ")));
+        }
+    }
+    found
+}
+
+#[test]
+fn documentation_that_says_too_little_is_found() {
+    let text = "//! A file.\n\n/// Three words here.\nfn a() {}\n    /// Four words are enough.\n    fn b() {}\n/// A comment\n/// that continues.\nfn c() {}\n// No documentation.\n    /// The end.\n    #[test]\n#[cfg(test)]\nmod tests {\n    /// In tests.\n";
+    let expect =
+        [(1, "A file."), (3, "Three words here."), (11, "The end.")].map(|(line, said)| (line, said.to_owned()));
+    assert_eq!(terse(text), expect);
+}
+
+/// Three words seldom say more than the name below them. Such a comment gets a meaning, a unit or a bound, or is removed.
+/// The help of the command line may be that short; it is in the documentation of the CLI's commands.
+#[test]
+fn documentation_says_more_than_a_name() {
+    let root = root();
+    let mut files = Vec::new();
+    for layer in layers(&root) {
+        rust_files(&layer.join("src"), &mut files);
+    }
+    let (mut faults, mut looked_at) = (Vec::new(), 0);
+    for file in &files {
+        let place = file.strip_prefix(&root).expect("it was found there");
+        let name = place.to_string_lossy();
+        let is_test = name.ends_with("tests.rs") || place.iter().any(|part| part == "tests");
+        if is_test || place.starts_with("runner/cli/src/commands") {
+            continue;
+        }
+        looked_at += 1;
+        let found = terse(&read(file));
+        faults.extend(found.iter().map(|(line, said)| format!("{name}:{line}: {said}")));
+    }
+    assert!(
+        faults.is_empty(),
+        "documentation of {WORDS_FEW} words or fewer: say more, or remove it: {faults:#?}"
+    );
+    assert!(looked_at > 500, "only {looked_at} files were looked at");
 }
