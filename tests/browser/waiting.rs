@@ -144,6 +144,17 @@ async fn a_task_that_starts_runs_leads_to_them() {
     }
     let attempts = visitor.get(&format!("/runs/{above}/attempts")).await.fine();
     assert!(attempts.contains("failed: sub-run <a href=\"/runs/"), "{attempts}");
+    // No error names the run that was cancelled with the one above it.
+    node.post(&format!("/v1/runs/{goes_on}/cancel"), json!({}))
+        .await
+        .expect_status(200);
+    let child = node.all("/v1/runs?group=slow-below").await[0]["id"].clone();
+    let child = child.as_str().unwrap();
+    node.run_becomes(child, "cancelled").await;
+    for path in ["", "/graph"].map(|tab| format!("/runs/{goes_on}{tab}")) {
+        let page = visitor.get(&path).await.fine();
+        assert!(page.contains(&format!("href=\"/runs/{child}\"")), "{path}: {page}");
+    }
 }
 
 /// The chain of tasks that the run's length is made of, where a failure goes on through a task that never began.

@@ -151,6 +151,38 @@ async fn what_was_applied_is_no_difference() {
     );
 }
 
+/// A dry run knows the groups that the same files contain. It does not take another error at that place for this.
+#[tokio::test]
+async fn a_dry_run_knows_the_groups_of_its_files() {
+    let (world, node) = World::with_node().await;
+    let file = world.directory().join("groups.yaml");
+    let path = file.to_string_lossy().into_owned();
+    let write = |one: &str, two: &str| {
+        std::fs::write(
+            &file,
+            format!("name: one\ntasks: {{t: {one}}}\n---\nname: two\n{two}\n"),
+        )
+        .unwrap();
+    };
+    write(
+        "{queue: q}",
+        "depends_on: [one]\ntasks: {t: {queue: q}, s: {group: one}}",
+    );
+    let dry = ends(&node, DONE, &["apply", "--dry-run", "-f", &path]);
+    assert!(dry.contains("group one valid (dry run)"), "{dry}");
+    assert!(
+        dry.contains("group two valid together with the other documents"),
+        "{dry}"
+    );
+    assert_eq!(node.all("/v1/groups").await.len(), 0);
+    // The place names a group of the files, but it is a cycle.
+    write("{queue: q}", "tasks: {s: {group: one}}");
+    ends(&node, DONE, &["apply", "-f", &path]);
+    write("{group: two}", "tasks: {s: {group: one}}");
+    let refused = ends(&node, REFUSED, &["apply", "--dry-run", "-f", &path]);
+    assert!(refused.contains("cycle: one -> two -> one"), "{refused}");
+}
+
 /// `apply --prune` deletes what a directory does not have, of the kinds that it has, after it was shown.
 #[tokio::test]
 async fn pruning() {

@@ -18,7 +18,7 @@ use std::time::Duration;
 use anyhow::{Context, Result};
 use chrono::{SecondsFormat, TimeDelta};
 use heddle_client::{BackfillRequest, Claim, Client, Completion, CompletionStatus, MembersSpec, Outcome, Worker};
-use heddle_domain::Time;
+use heddle_domain::{Chain, Time};
 use heddle_scripts::{SEATTLE_WEATHER_CSV, WAREHOUSE_SQL};
 use serde_json::json;
 use tokio_postgres::NoTls;
@@ -257,7 +257,7 @@ async fn print(client: Client) {
     };
     // It ends with its process. When the leases have expired, another worker gets what it had claimed.
     if let Err(error) = worker.run(std::future::pending(), work).await {
-        tracing::warn!(error = error.to_string(), "the worker of the demo has ended");
+        tracing::warn!(error = %Chain(&error), "the worker of the demo has ended");
     }
 }
 

@@ -25,7 +25,7 @@ use std::sync::OnceLock;
 use serde::{Deserialize, Serialize};
 
 use crate::plain::Plain;
-use crate::schema::library;
+use crate::schema::library::{self, Open};
 use crate::spec::{StrictError, read_yaml};
 use crate::template::seen::{self, Seen};
 use crate::{Fault, Faults};
@@ -36,11 +36,7 @@ pub(crate) enum Work {
     /// Whether a schema can be used.
     CompileSchema { schema: Plain },
     /// The errors of a value.
-    CheckSchema {
-        schema: Plain,
-        value: Plain,
-        unknown: Vec<String>,
-    },
+    CheckSchema { schema: Plain, value: Plain, open: Open },
     /// Where a value with fractions in these positions lacks integers.
     IntegersAsked { schema: Plain, probe: Plain },
     /// The content of a YAML document.
@@ -109,9 +105,7 @@ pub fn answer(work: &[u8], begun: &mut dyn FnMut()) -> Vec<u8> {
 fn done(work: Work, begun: &mut dyn FnMut()) -> Answer {
     match work {
         Work::CompileSchema { schema } => Answer::Compiled(library::compiled(schema)),
-        Work::CheckSchema { schema, value, unknown } => {
-            Answer::Checked(library::checked(schema, value, &unknown, begun))
-        }
+        Work::CheckSchema { schema, value, open } => Answer::Checked(library::checked(schema, value, &open, begun)),
         Work::IntegersAsked { schema, probe } => Answer::Asked(library::asked(schema, probe, begun)),
         Work::Render {
             template,

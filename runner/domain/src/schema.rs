@@ -19,7 +19,7 @@ use serde_json::{Number, Value};
 use crate::bounded::{Answer, Stopped, Work, key_of, perform};
 use crate::fault::pointer_token;
 use crate::{Fault, Faults};
-use library::{asked_of, faults_of, validator};
+use library::{Open, asked_of, faults_of, validator};
 
 /// A schema that values are checked with; cheap to clone.
 #[derive(Clone)]
@@ -158,16 +158,27 @@ impl Schema {
     /// The same, for a value of which some parts are not known yet: `unknown` are the pointers of those parts. An error
     /// that these parts may still remove is no fault.
     pub fn check_except(&self, value: &Value, unknown: &[String]) -> Faults {
+        let parts = unknown.to_vec();
+        self.check_open(value, Open { parts, keys: false })
+    }
+
+    /// The same, for an object that may still get more keys: that it lacks one is no fault. Within it, it is.
+    pub(crate) fn check_begun(&self, value: &Value, unknown: &[String]) -> Faults {
+        let parts = unknown.to_vec();
+        self.check_open(value, Open { parts, keys: true })
+    }
+
+    fn check_open(&self, value: &Value, open: Open) -> Faults {
         if let Kind::Unusable(why) = &self.0.kind {
             return Fault::at("", why.clone()).into();
         }
-        if let Some(validator) = self.0.in_process(value, unknown.len()) {
-            return faults_of(validator, value, unknown);
+        if let Some(validator) = self.0.in_process(value, open.parts.len()) {
+            return faults_of(validator, value, &open);
         }
         let work = Work::CheckSchema {
             schema: (&self.0.source).into(),
             value: value.into(),
-            unknown: unknown.to_vec(),
+            open,
         };
         match perform(work, self.0.key, self.0.key) {
             Ok(Answer::Checked(Ok(faults))) => faults,
@@ -348,6 +359,29 @@ mod tests {
             &[("", "'z' was unexpected")],
         );
         check(schema, json!({"n": 1, "m": 1, "o": {"x": "{{ x }}"}}), &["/o/x"], &[]);
+    }
+
+    #[test]
+    fn keys_that_may_come_are_not_missing() {
+        // The error about a name as long as this does not end with the words about what is required.
+        let long = "n".repeat(400);
+        let light = json!({
+            "type": "object", "required": ["n", long], "maxProperties": 0,
+            "properties": {"in": {"type": "object", "required": ["m"]}},
+        });
+        let mut heavy = light.clone();
+        heavy["patternProperties"] = json!({"^a": true});
+        for (schema, is_heavy) in [(light, false), (heavy, true)] {
+            let schema = Schema::compile(&schema).unwrap();
+            assert_eq!(schema.is_heavy(), is_heavy);
+            let value = json!({"in": {}});
+            let faults = schema.check_begun(&value, &[]);
+            let mut pointers: Vec<&str> = faults.0.iter().map(|fault| fault.pointer.as_str()).collect();
+            pointers.sort_unstable();
+            assert_eq!(pointers, ["", "/in"], "{faults}");
+            assert_eq!(schema.check(&value).0.len(), 4);
+            assert_eq!(schema.check_begun(&value, &["/in".into()]).0.len(), 1);
+        }
     }
 
     #[test]

@@ -3,6 +3,7 @@
 //! Each undoes the consequences of the states that it changes, and applies the rules again. States that come from the
 //! outcome of a task run, or from an operator, stay.
 
+use super::format::BY_HAND;
 use super::machine::Machine;
 use super::{Control, Refused, SkipCause, TaskKey};
 use crate::plan::TaskIndex;
@@ -89,7 +90,7 @@ impl Machine<'_> {
                 self.touched.extend(&self.task(key.task).dependants);
                 self.reopen_dependants(key.task, false);
                 if state == TaskState::Failed {
-                    self.note_failure(key, ErrorKind::Failed, "set to failed by hand");
+                    self.note_failure(key, ErrorKind::Failed, BY_HAND);
                 }
             }
             Some(_) => self.item_overridden(key, state, made_by_items),
@@ -99,7 +100,7 @@ impl Machine<'_> {
 
     fn item_overridden(&mut self, key: TaskKey, state: TaskState, made_by_items: bool) {
         if state == TaskState::Failed {
-            self.note_failure(key, ErrorKind::Failed, "set to failed by hand");
+            self.note_failure(key, ErrorKind::Failed, BY_HAND);
         }
         let task = self.progress.task(key.task);
         // An override stays, whatever the items do.

@@ -31,8 +31,12 @@ use crate::state::{ErrorKind, TaskState};
 /// The beginning of a form with a number.
 const NUMBERED: [u8; 2] = [0x80, 0x00];
 
-/// The section with the failure in the run's error. If it is missing, the failure is read from the text of the error.
+/// The section with the failure in the run's error. If it is missing, the failure is read from the text of the error:
+/// see [`failure_in_text`].
 const FAILURE: u8 = 1;
+
+/// What the text of an error has in place of a kind if somebody set the task to failed.
+pub(super) const BY_HAND: &str = "set to failed by hand";
 
 /// Why bytes are no progress.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -46,6 +50,9 @@ pub enum FormatError {
     /// The kind of an error that only newer builds know.
     #[error("the run's progress has the error kind {0}, which this version of Heddle does not support")]
     UnknownKind(i16),
+    /// No version of Heddle has written an error of this text without the failure.
+    #[error("the run's progress has the error `{0}`, but not which task failed")]
+    NoFailure(String),
     /// No version of Heddle has written such bytes.
     #[error("the bytes are not the progress of a run")]
     Broken(#[source] postcard::Error),
@@ -137,6 +144,11 @@ impl Progress {
                 });
             }
         }
+        if let (Some(error), None) = (&base.error, failure)
+            && failure_in_text(error).is_none()
+        {
+            return Err(FormatError::NoFailure(error.clone()));
+        }
         Ok(Self {
             states: base.states,
             details: base.details,
@@ -148,11 +160,17 @@ impl Progress {
     }
 }
 
-/// The failure in the text of a run's error, if nothing else is stored of it: the name of the task, and the name of the
-/// kind. `task extract: trap: ...`, or `task extract item 3: trap: ...`; names have neither spaces nor colons.
+/// The failure in the text of a run's error: the name of the task, and the kind. `task extract: trap: ...`, or `task
+/// extract item 3: trap: ...`, or [`BY_HAND`] in place of the kind; names have neither spaces nor colons.
+///
+/// Only for rows of form 1 with an error: the first build (0.1.0) stored nothing else of a failure. It can go when no
+/// row is kept that a node of that build was the last to write. `None`: no build has written such a text.
 pub(super) fn failure_in_text(error: &str) -> Option<(&str, ErrorKind)> {
-    let said = error.strip_prefix("task ")?;
-    let name = said.split([':', ' ']).next()?;
-    let kind = said.split(": ").nth(1).and_then(|word| word.parse().ok());
-    Some((name, kind.unwrap_or(ErrorKind::Failed)))
+    let (place, what) = error.strip_prefix("task ")?.split_once(": ")?;
+    let name = place.split(' ').next()?;
+    let kind = match what {
+        BY_HAND => ErrorKind::Failed,
+        _ => what.split(':').next()?.parse().ok()?,
+    };
+    Some((name, kind))
 }

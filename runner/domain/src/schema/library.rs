@@ -7,6 +7,7 @@ use std::rc::Rc;
 
 use jsonschema::error::{TypeKind, ValidationErrorKind};
 use jsonschema::{JsonType, Validator};
+use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use super::references::References;
@@ -22,6 +23,15 @@ const DETAIL_MAX_CHARS: usize = 300;
 /// How many compiled schemas a process for bounded work keeps.
 const KEPT_MAX: usize = 8;
 
+/// What of a value is not known yet.
+#[derive(Debug, Serialize, Deserialize)]
+pub(crate) struct Open {
+    /// The pointers of parts whose values are not known.
+    pub(super) parts: Vec<String>,
+    /// Whether the value, an object, may still get the keys that it lacks.
+    pub(super) keys: bool,
+}
+
 pub(super) fn validator(schema: &Value) -> Result<Validator, Fault> {
     jsonschema::options()
         .offline()
@@ -36,12 +46,13 @@ pub(super) fn validator(schema: &Value) -> Result<Validator, Fault> {
         .map_err(|error| Fault::at(error.instance_path().to_string(), bounded(&error.to_string())))
 }
 
-/// All errors of a value, except those that unknown parts may still remove.
-pub(super) fn faults_of(validator: &Validator, value: &Value, unknown: &[String]) -> Faults {
+/// All errors of a value, except those that its open parts may still remove.
+pub(super) fn faults_of(validator: &Validator, value: &Value, open: &Open) -> Faults {
     let mut faults = Faults::default();
     for error in validator.iter_errors(value) {
         let pointer = error.instance_path().to_string();
-        if !is_certain(&error, &pointer, unknown) {
+        let may_come = open.keys && pointer.is_empty() && matches!(error.kind(), ValidationErrorKind::Required { .. });
+        if may_come || !is_certain(&error, &pointer, &open.parts) {
             continue;
         }
         let mut detail = error.to_string();
@@ -95,15 +106,10 @@ pub(crate) fn compiled(schema: Plain) -> Result<(), Fault> {
 }
 
 /// Bounded work: the errors of a value. `begun` is called between compiling and checking.
-pub(crate) fn checked(
-    schema: Plain,
-    value: Plain,
-    unknown: &[String],
-    begun: &mut dyn FnMut(),
-) -> Result<Faults, Fault> {
+pub(crate) fn checked(schema: Plain, value: Plain, open: &Open, begun: &mut dyn FnMut()) -> Result<Faults, Fault> {
     let validator = kept(schema)?;
     begun();
-    Ok(faults_of(&validator, &value.into(), unknown))
+    Ok(faults_of(&validator, &value.into(), open))
 }
 
 /// Bounded work: where a value misses integers.

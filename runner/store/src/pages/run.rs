@@ -1,9 +1,15 @@
-//! The page of a run: the runs that its tasks have started and that have not ended.
+//! The page of a run: the runs that its tasks have started and that have not succeeded.
 
+use heddle_domain::Time;
 use heddle_domain::state::RunState;
 use uuid::Uuid;
 
+use crate::span::{self, BEGIN_BY_SPANS, ID_SLACK};
+use crate::transaction::transaction;
 use crate::{Store, StoreError};
+
+/// How many failed runs of a group, and how many cancelled ones, are searched for sub-runs of one run.
+const SEARCHED_MAX: i64 = 5_000;
 
 /// A run that a task of another run has started.
 #[derive(Clone, Debug)]
@@ -15,6 +21,19 @@ pub struct SubRunRow<S = RunState> {
     /// Which item of a mapped task; below zero: none.
     pub item: i32,
     pub attempt: i32,
+}
+
+impl SubRunRow<i16> {
+    /// With the state that a number in a table stands for.
+    fn known(self, table: &'static str) -> Result<SubRunRow, StoreError> {
+        Ok(SubRunRow {
+            state: StoreError::known(RunState::from_number, self.state, (table, "state"), self.id)?,
+            id: self.id,
+            task: self.task,
+            item: self.item,
+            attempt: self.attempt,
+        })
+    }
 }
 
 impl Store {
@@ -29,16 +48,52 @@ impl Store {
         )
         .fetch_all(&self.reads)
         .await?;
-        rows.into_iter()
-            .map(|row| {
-                Ok(SubRunRow {
-                    state: StoreError::known(RunState::from_number, row.state, ("runs_live", "state"), row.id)?,
-                    id: row.id,
-                    task: row.task,
-                    item: row.item,
-                    attempt: row.attempt,
-                })
-            })
-            .collect()
+        rows.into_iter().map(|row| row.known("runs_live")).collect()
+    }
+
+    /// The runs of these groups that the tasks of a run have started and that failed or were cancelled, newest first;
+    /// those of items come last. `until`: when the run ended; its tasks have started no run after that.
+    ///
+    /// No index leads from a run to these. Of each group, the newest [`SEARCHED_MAX`] failed runs and as many cancelled
+    /// ones are searched that were created while the run was at work. If a group has more, older ones may be missing.
+    pub async fn page_ended_sub_runs(
+        &self,
+        run: Uuid,
+        groups: &[String],
+        until: Option<Time>,
+        limit: i64,
+    ) -> Result<Vec<SubRunRow>, StoreError> {
+        // The clock of the node that made the sub-run may differ from that of the node that made the run.
+        let first = span::made(run).map_or(Uuid::nil(), |made| span::floor(made - ID_SLACK));
+        let after = until.map_or(Uuid::max(), |until| span::floor(until + ID_SLACK));
+        let rows = transaction!(self, reads, "page_ended_sub_runs", once(BEGIN_BY_SPANS), |tx| {
+            let rows = sqlx::query_as!(
+                SubRunRow::<i16>,
+                r#"SELECT l.id AS "id!", l.state AS "state!", l.parent_task AS "task!", l.parent_item AS "item!",
+                     l.parent_attempt AS "attempt!"
+                 FROM (SELECT id FROM heddle.groups WHERE name = ANY ($2) AND deleted_at IS NULL
+                       UNION ALL
+                       SELECT id FROM heddle.groups WHERE name = ANY ($2) AND deleted_at IS NOT NULL) AS g
+                CROSS JOIN (VALUES (4::smallint), (5::smallint)) AS s (state)
+                CROSS JOIN LATERAL (SELECT d.id, d.state, d.parent_run, d.parent_task, d.parent_item, d.parent_attempt
+                                      FROM heddle.runs_done d
+                                     WHERE d.group_id = g.id AND d.state = s.state AND d.state > 3
+                                       AND d.id >= $3 AND d.id < $4
+                                     ORDER BY d.id DESC LIMIT $5) AS l
+                WHERE l.parent_run = $1
+                ORDER BY l.parent_item >= 0, l.id DESC LIMIT $6"#,
+                run,
+                groups,
+                first,
+                after,
+                SEARCHED_MAX,
+                limit
+            )
+            .fetch_all(&mut *tx)
+            .await?;
+            tx.commit().await?;
+            Ok(rows)
+        })?;
+        rows.into_iter().map(|row| row.known("runs_done")).collect()
     }
 }

@@ -149,3 +149,44 @@ fn diffs_are_unified() {
     assert!(text.contains("--- server: pool db\n+++ f.yaml: pool db\n"), "{text}");
     assert!(text.contains("-slots: 2\n+slots: 3\n"), "{text}");
 }
+
+#[test]
+fn a_missing_group_is_found_in_the_files_by_its_place() {
+    let document = |kind, name: &str, spec: Value| Document {
+        kind,
+        name: name.into(),
+        spec,
+        source: "f.yaml".into(),
+    };
+    let spec = json!({"depends_on": ["b", {"group": "c", "need": "interval"}, "b", "nobody"],
+                      "tasks": {"x/y": {"group": "b"}, "own": {"group": "a"}, "t": {"script": "b"}}});
+    let documents = [
+        document(Kind::Group, "a", spec),
+        document(Kind::Pool, "b", json!({})),
+        document(Kind::Group, "b", json!({})),
+        document(Kind::Group, "c", json!({})),
+        document(Kind::Pool, "nobody", json!({})),
+    ];
+    for (pointer, expect) in [
+        ("/depends_on/0", Some("b")),
+        ("/depends_on/1", Some("c")),
+        // It is a duplicate.
+        ("/depends_on/2", None),
+        ("/depends_on/3", None),
+        ("/depends_on/4", None),
+        // A cycle.
+        ("/depends_on", None),
+        ("/tasks/x~1y/group", Some("b")),
+        ("/tasks/own/group", None),
+        ("/tasks/t/script", None),
+        ("/tasks/t/group", None),
+        ("", None),
+    ] {
+        let found = brought(&documents[0], &documents, pointer);
+        assert_eq!(
+            found.map(|one| (one.kind, one.name.as_str())),
+            expect.map(|name| (Kind::Group, name)),
+            "{pointer}"
+        );
+    }
+}

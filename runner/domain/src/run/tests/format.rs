@@ -151,6 +151,36 @@ fn unknown_error_kinds_are_refused() {
     }
 }
 
+/// Of an error without a section, only what the first build wrote is read.
+#[test]
+fn errors_without_a_failure_are_of_the_first_build() {
+    let with = |error: &str| {
+        let mut progress = World::start(dag("a; m")).progress.clone();
+        progress.error = Some(error.into());
+        Progress::from_bytes(&progress.to_bytes().unwrap())
+    };
+    for (error, expect) in [
+        ("task a: fatal: broken", (0, None, ErrorKind::Fatal)),
+        ("task m item 3: timeout: slow: very", (1, None, ErrorKind::Timeout)),
+        ("task m: failed", (1, None, ErrorKind::Failed)),
+        // The message itself began with the kind.
+        ("task a: trap:unreachable", (0, None, ErrorKind::Trap)),
+        ("task a: set to failed by hand", (0, None, ErrorKind::Failed)),
+    ] {
+        assert_eq!(failure_of(&with(error).unwrap(), "a; m"), Some(expect), "{error}");
+    }
+    for error in [
+        "broken",
+        "task a",
+        "task a: unheard: of",
+        "task a: set to failed by handing",
+    ] {
+        let refused = with(error).unwrap_err();
+        assert_eq!(refused, FormatError::NoFailure(error.into()));
+        assert!(!refused.is_newer(), "no node knows it");
+    }
+}
+
 #[test]
 fn a_length_is_never_written_as_the_mark() {
     // All lengths that the first field can have, and more.

@@ -105,10 +105,7 @@ pub(super) fn check_group(spec: &GroupSpec, catalog: &dyn Catalog, faults: &mut 
 fn check_task(layers: Layers<'_>, known: &Known, faults: &mut Faults, pointer_to: impl Fn(Option<Layer>) -> String) {
     let Some(schema) = &known.schema else { return };
     let (merged, unknown) = layers.constant();
-    for fault in schema.check_except(&Value::Object(merged), &unknown).0 {
-        if fault.pointer.is_empty() && fault.detail.ends_with("is a required property") {
-            continue;
-        }
+    for fault in schema.check_begun(&Value::Object(merged), &unknown).0 {
         let key = fault
             .pointer
             .split('/')

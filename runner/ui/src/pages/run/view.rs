@@ -1,10 +1,13 @@
 //! A run as its pages need it: the answer of the API, and more. Both are kept for an ended run, because a viewer of one
 //! of its pages soon looks at another.
 
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use heddle_api::{AuditEntry, List, Run, RunState};
 use heddle_domain::id::RunId;
+use heddle_domain::plan::PlanTask;
+use heddle_domain::run::TaskKey;
 use heddle_engine::{Ended, Revision};
 use heddle_store::run::{AttemptView, Outputs, RunDetail, RunRow};
 use serde::Deserialize;
@@ -26,7 +29,7 @@ pub(in crate::pages) const TASK_RUNS_KEPT: usize = 10_000;
 
 /// How many of the newest actions of people on a run are read.
 const DEEDS_MAX: usize = 20;
-/// How many running runs that its tasks have started are read.
+/// How many runs that its tasks have started are read: live ones, and as many that failed or were cancelled.
 const SUB_RUNS_MAX: i64 = 200;
 
 /// A run that a task of another has started.
@@ -65,7 +68,10 @@ impl Whole {
             deeds: OnceCell::new(),
             sub_runs: OnceCell::new(),
         });
-        if let Some(mark) = mark {
+        // The sub-runs of a run that was cancelled, or whose task took too long, are cancelled after its end.
+        if let Some(mark) = mark
+            && ctx.store().page_sub_runs(id, 1).await?.is_empty()
+        {
             let weight = whole.run.task_runs().len();
             ctx.ui.ended.keep(RunId(id), mark, weight, whole.clone());
         }
@@ -115,52 +121,61 @@ impl Whole {
     async fn read_sub_runs(&self, ctx: &Ctx) -> Result<Vec<SubRun>, Trouble> {
         let revision = self.revision(ctx).await?;
         let tasks = &revision.plan.tasks;
-        if tasks.iter().all(|task| task.spec.group.is_none()) {
+        let groups: BTreeSet<String> = tasks.iter().filter_map(group_of).collect();
+        if groups.is_empty() {
             return Ok(Vec::new());
         }
-        let made = |task: usize, item: Option<u32>, attempt: u32, (id, state): (Uuid, RunState)| {
-            let task = tasks.get(task)?;
-            Some(SubRun {
+        let groups = Vec::from_iter(groups);
+        let attempts = &self.detail(ctx).await?.attempts;
+        let succeeded = attempts.iter().filter_map(|one| {
+            let (id, state) = sub_run_of(one)?;
+            Some((one.key, one.attempt, id, state))
+        });
+        let until = self.run.finished_at.map(|at| at.0);
+        let (store, id) = (ctx.store(), self.run.id);
+        // In this order: of a run that ends meanwhile, the end is read last.
+        let mut rows = store.page_sub_runs(id, SUB_RUNS_MAX).await?;
+        rows.extend(store.page_ended_sub_runs(id, &groups, until, SUB_RUNS_MAX).await?);
+        let others = rows.into_iter().map(|one| {
+            let key = TaskKey::from_numbers(one.task, one.item);
+            (key, one.attempt as u32, one.id, one.state)
+        });
+        let mut found = BTreeMap::new();
+        for (key, attempt, id, state) in succeeded.chain(others) {
+            let Some(task) = tasks.get(usize::from(key.task)) else {
+                continue;
+            };
+            let Some(group) = group_of(task) else { continue };
+            let sub = SubRun {
                 id,
-                group: task.spec.group.as_ref()?.to_string(),
+                group,
                 task: task.name.to_string(),
-                item,
+                item: key.item,
                 attempt,
                 state,
-            })
-        };
-        let attempts = &self.detail(ctx).await?.attempts;
-        let mut found: Vec<SubRun> = attempts
-            .iter()
-            .filter_map(|one| made(one.key.task.into(), one.key.item, one.attempt, sub_run_of(one)?))
-            .collect();
-        if self.run.finished_at.is_none() {
-            let live = ctx.store().page_sub_runs(self.run.id, SUB_RUNS_MAX).await?;
-            found.extend(live.into_iter().filter_map(|one| {
-                let item = u32::try_from(one.item).ok();
-                made(one.task as usize, item, one.attempt as u32, (one.id, one.state))
-            }));
+            };
+            found.insert(id, sub);
         }
+        let mut found = Vec::from_iter(found.into_values());
         found.sort_by_key(|one| one.attempt);
         Ok(found)
     }
 }
 
-/// The run that an attempt had started, and its final state. The engine writes both into the error of the attempt.
+/// The group whose runs a task starts.
+fn group_of(task: &PlanTask) -> Option<String> {
+    task.spec.group.as_ref().map(ToString::to_string)
+}
+
+/// The run that an attempt had started, and its final state, if that succeeded: they are the attempt's output.
 fn sub_run_of(attempt: &AttemptView) -> Option<(Uuid, RunState)> {
     #[derive(Deserialize)]
     struct Output {
         run: Uuid,
         state: RunState,
     }
-    if let Some(output) = &attempt.output {
-        let output: Output = serde_json::from_str(output).ok()?;
-        return Some((output.run, output.state));
-    }
-    let said = attempt.error_message.as_deref()?.strip_prefix("sub-run ")?;
-    let (id, rest) = said.split_once(' ')?;
-    let state = rest.split([' ', ':']).next()?;
-    Some((id.parse().ok()?, state.parse().ok()?))
+    let output: Output = serde_json::from_str(attempt.output.as_deref()?).ok()?;
+    Some((output.run, output.state))
 }
 
 /// For tests: the first attempt of the first task, which has failed.
@@ -208,12 +223,9 @@ mod tests {
             sub_run_of(&attempt(Some(output), None)),
             Some((id, RunState::Succeeded))
         );
-        let end = |text: &str| sub_run_of(&attempt(None, Some(text.to_owned())));
+        assert_eq!(sub_run_of(&attempt(Some("1".into()), None)), None);
+        // Its own row tells of a run that failed, and no text.
         let failed = format!("sub-run {id} failed: task boom: trap");
-        assert_eq!(end(&failed), Some((id, RunState::Failed)));
-        assert_eq!(end(&format!("sub-run {id} cancelled")), Some((id, RunState::Cancelled)));
-        let late = format!("sub-run {id} cancelled: it took longer than the task's timeout");
-        assert_eq!(end(&late), Some((id, RunState::Cancelled)));
-        assert_eq!(end("the sub-run took longer than the task's timeout"), None);
+        assert_eq!(sub_run_of(&attempt(None, Some(failed))), None);
     }
 }

@@ -63,10 +63,7 @@ fn failed(ctx: &Ctx, run: &Run) -> Markup {
     let in_state = |state: TaskState| run.wholes().filter(move |task| task.state == state);
     let failed: Vec<&str> = in_state(TaskState::Failed).map(|task| task.task.as_str()).collect();
     let broken = in_state(TaskState::UpstreamFailed).count();
-    let is_in_error = match (failed.as_slice(), &run.error) {
-        ([one], Some(error)) => tells_of(&error.message, one),
-        _ => false,
-    };
+    let is_in_error = is_told(run.error.as_ref(), &failed);
     html! {
         @if let Some(Failure { message, .. }) = &run.error { p.error { (elements::linked(&elements::line(message))) } }
         @if is_in_error {
@@ -75,10 +72,10 @@ fn failed(ctx: &Ctx, run: &Run) -> Markup {
     }
 }
 
-/// Whether a run's error says already which task failed, as the engine writes it: `task a: ...`, `task a[3]: ...`.
-fn tells_of(message: &str, task: &str) -> bool {
-    let rest = message.strip_prefix("task ").and_then(|rest| rest.strip_prefix(task));
-    rest.is_some_and(|rest| rest.starts_with([':', '[']))
+/// Whether the error of a run names the only task that failed: the task, or one of its items.
+fn is_told(error: Option<&Failure>, failed: &[&str]) -> bool {
+    let named = error.and_then(|error| error.task.as_deref());
+    matches!(failed, [one] if named == Some(*one))
 }
 
 /// What a run waits for that has not begun: other groups, or its turn.
@@ -417,8 +414,21 @@ mod tests {
 
     #[test]
     fn what_the_error_says_is_not_said_again() {
-        assert!(tells_of("task parse: failed: no", "parse") && tells_of("task each[3]: trap", "each"));
-        assert!(!tells_of("task parse-all: failed", "parse") && !tells_of("deadline passed", "parse"));
+        let error = |message: &str, task: Option<&str>, item: Option<u32>| -> Failure {
+            serde_json::from_value(json!({
+                "kind": "failed", "message": message, "trace": null, "task": task, "item": item,
+            }))
+            .unwrap()
+        };
+        let whole = error("task parse: failed: no", Some("parse"), None);
+        assert!(is_told(Some(&whole), &["parse"]));
+        assert!(!is_told(Some(&whole), &["parse-all"]) && !is_told(Some(&whole), &["parse", "load"]));
+        assert!(!is_told(Some(&whole), &[]) && !is_told(None, &["parse"]));
+        let item = error("task each item 3: trap: no", Some("each"), Some(3));
+        assert!(is_told(Some(&item), &["each"]));
+        // The text decides nothing.
+        let late = error("task parse: the deadline passed", None, None);
+        assert!(!is_told(Some(&late), &["parse"]));
     }
 
     #[test]
