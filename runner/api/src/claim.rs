@@ -1,6 +1,7 @@
 //! Claims: what workers ask for, what they are given, what they say of it.
 
 use heddle_domain::Span;
+use heddle_domain::state::LogLevel;
 use schemars::JsonSchema;
 use serde::{Deserialize, Deserializer, Serialize};
 use serde_json::{Map, Value};
@@ -130,22 +131,6 @@ pub struct ReportLine {
     /// When the line was written, RFC 3339. Default: now.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub at: Option<String>,
-}
-
-/// The level of a log line.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-#[serde(rename_all = "snake_case")]
-pub enum LogLevel {
-    /// The most detailed level, for each step.
-    Trace,
-    /// Information for the search for an error.
-    Debug,
-    /// The normal level, for everyone.
-    Info,
-    /// Something may be wrong.
-    Warn,
-    /// Something is wrong, and somebody has to look at it.
-    Error,
 }
 
 /// The report that a task run succeeded.

@@ -37,7 +37,7 @@ pub use admin::{AuditEntry, Prune, Pruned, RetentionOrPruned};
 pub use backfill::{Backfill, BackfillPlan, BackfillStarted};
 pub use claim::{
     Claim, ClaimAnswer, ClaimAnswers, ClaimFailure, ClaimOutput, ClaimRequest, ClaimToken, Claims, Heartbeat, Items,
-    LogLevel, OfClaim, ReportLine,
+    OfClaim, ReportLine,
 };
 pub use control::{
     Bulk, BulkAction, BulkRefusal, BulkReport, ClearTask, RerunOptions, RunFilter, Scripts, ScriptsChoice,
@@ -82,5 +82,5 @@ pub use heddle_domain::dispatch::{AssignmentState, OfferSpec};
 pub use heddle_domain::notify::channel::{ChannelKind, ChannelSpec};
 pub use heddle_domain::retention::{EndState, Retention};
 pub use heddle_domain::spec::{Dedupe, SubmissionSpec as Submission};
-pub use heddle_domain::state::{AttemptState, ErrorKind, RunState, Skip, TaskState, Trigger};
+pub use heddle_domain::state::{AttemptState, ErrorKind, LogLevel, RunState, Skip, TaskState, Trigger};
 pub use heddle_domain::topic::TopicSpec;

@@ -20,6 +20,7 @@ pub mod fault;
 pub mod graph;
 mod hex;
 pub mod id;
+pub mod link;
 pub mod merge;
 pub mod message;
 pub mod name;

@@ -135,7 +135,7 @@ impl GroupDependency {
 }
 
 /// Which of an upstream group's instants must have succeeded.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Need {
     /// The last instant at or before the logical time.

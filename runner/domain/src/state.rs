@@ -202,6 +202,22 @@ states! {
     }
 }
 
+states! {
+    /// The level of a log line.
+    LogLevel {
+        /// The most detailed level, for each step.
+        Trace = 0 "trace",
+        /// Information for the search for an error.
+        Debug = 1 "debug",
+        /// The normal level, for everyone.
+        Info = 2 "info",
+        /// Something may be wrong.
+        Warn = 3 "warn",
+        /// Something is wrong, and somebody has to look at it.
+        Error = 4 "error",
+    }
+}
+
 /// The beginning of every message about something that exists, or may exist, and was not granted: a host, a secret, a
 /// connection. Such a failure is [`ErrorKind::Fatal`] whatever a script makes of it: without a grant, another try is
 /// useless.
@@ -221,6 +237,21 @@ pub fn tells_of_no_grant(message: &str) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn levels_are_numbered_and_ordered_as_they_are_stored() {
+        let words: Vec<&str> = LogLevel::ALL.iter().map(|level| level.as_str()).collect();
+        assert_eq!(words, ["trace", "debug", "info", "warn", "error"]);
+        assert!(LogLevel::ALL.is_sorted());
+        for (number, level) in LogLevel::ALL.iter().enumerate() {
+            assert_eq!(level.number(), number as i16);
+            assert_eq!(LogLevel::from_number(number as i16), Some(*level));
+            assert_eq!(level.as_str().parse::<LogLevel>(), Ok(*level));
+            assert_eq!(serde_json::to_value(level).unwrap(), level.as_str());
+        }
+        assert_eq!((LogLevel::from_number(-1), LogLevel::from_number(5)), (None, None));
+        assert!("loud".parse::<LogLevel>().is_err());
+    }
 
     #[test]
     fn a_grant_that_is_missing_is_distinguished_from_other_words() {

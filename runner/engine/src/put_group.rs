@@ -8,6 +8,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use heddle_domain::bounded::{Stopped, or_trouble};
 use heddle_domain::fault::pointer_token;
+use heddle_domain::link::LinkKind;
 use heddle_domain::spec::unread::{ScriptParams, unread};
 use heddle_domain::spec::validate::task::script_reference;
 use heddle_domain::spec::validate::{self, Catalog, Grant, GroupLinks, ScriptFacts, ScriptLookup};
@@ -15,7 +16,7 @@ use heddle_domain::spec::{GroupSpec, Need, ScheduleSpec, gather_group};
 use heddle_domain::{Fault, Faults, Name, Time};
 use heddle_store::change::{By, Put};
 use heddle_store::group::{GroupPut, GroupRow, GroupWrite, IfMatch, ScriptUse};
-use heddle_store::link::{GroupLink, LinkKind};
+use heddle_store::link::{GroupLink, LinkRow};
 use heddle_store::script::CONSUMER_WORLD;
 use heddle_store::timer_task::TimerTree;
 use heddle_store::{Store, StoreError};
@@ -273,9 +274,7 @@ async fn snapshot(store: &Store, group: &Name, spec: &GroupSpec) -> Result<Snaps
     }
     for name in pools {
         if let Some(row) = store.pool_by_name(name).await? {
-            snapshot
-                .pools
-                .insert(name.clone(), u32::try_from(row.slots).unwrap_or(0));
+            snapshot.pools.insert(name.clone(), slots_of(name, row.slots)?);
         }
     }
     if !channels.is_empty() {
@@ -290,9 +289,14 @@ async fn snapshot(store: &Store, group: &Name, spec: &GroupSpec) -> Result<Snaps
         .map(Name::to_string)
         .collect();
     if !named.is_empty() {
-        snapshot.groups = find_groups(store, &named).await?;
+        snapshot.groups = graph_of(&store.existing_groups(&named).await?, &store.group_links().await?)?;
     }
     Ok(snapshot)
+}
+
+/// The slots of a pool.
+fn slots_of(pool: &Name, slots: i32) -> Result<u32, StoreError> {
+    u32::try_from(slots).map_err(|_| StoreError::unreadable("pools", "slots", pool, slots))
 }
 
 async fn find_script(store: &Store, name: &Name, version: Option<u32>) -> Result<ScriptLookup, StoreError> {
@@ -326,23 +330,21 @@ async fn find_script(store: &Store, name: &Name, version: Option<u32>) -> Result
     }))
 }
 
-/// The named groups and all that they are linked to.
-async fn find_groups(store: &Store, named: &[String]) -> Result<BTreeMap<Name, GroupLinks>, StoreError> {
+/// The groups of these names, and all groups with links. An unreadable name is an error: without its links, a cycle could
+/// be missed.
+fn graph_of(existing: &[String], links: &[LinkRow]) -> Result<BTreeMap<Name, GroupLinks>, StoreError> {
+    let named = |text: &str| StoreError::word::<Name>(text, ("groups", "name"), format_args!("of group `{text}`"));
     let mut groups: BTreeMap<Name, GroupLinks> = BTreeMap::new();
-    let known = |text: &str| Name::new(text).ok();
-    for name in store.existing_groups(named).await? {
-        groups.extend(known(&name).map(|name| (name, GroupLinks::default())));
+    for name in existing {
+        groups.entry(named(name)?).or_default();
     }
-    for link in store.group_links().await? {
-        let (Some(group), Some(upstream)) = (known(&link.group), known(&link.upstream)) else {
-            continue;
-        };
+    for link in links {
+        let upstream = named(&link.upstream)?;
         groups.entry(upstream.clone()).or_default();
-        let links = groups.entry(group).or_default();
-        if link.kind == LinkKind::DependsOn.as_str() {
-            links.depends_on.push(upstream);
-        } else {
-            links.sub_runs.push(upstream);
+        let links = groups.entry(named(&link.group)?).or_default();
+        match link.kind {
+            LinkKind::DependsOn => links.depends_on.push(upstream),
+            LinkKind::SubRun => links.sub_runs.push(upstream),
         }
     }
     Ok(groups)
@@ -397,10 +399,7 @@ fn links_of(spec: &GroupSpec) -> Vec<GroupLink> {
     let followed = spec.depends_on.iter().map(|dependency| GroupLink {
         upstream: dependency.group().to_string(),
         kind: LinkKind::DependsOn,
-        need: match dependency.need() {
-            Need::Latest => "latest",
-            Need::Interval => "interval",
-        },
+        need: dependency.need(),
     });
     let called = spec
         .tasks
@@ -409,7 +408,7 @@ fn links_of(spec: &GroupSpec) -> Vec<GroupLink> {
         .map(|group| GroupLink {
             upstream: group.to_string(),
             kind: LinkKind::SubRun,
-            need: "latest",
+            need: Need::Latest,
         });
     followed.chain(called).collect::<BTreeSet<_>>().into_iter().collect()
 }
@@ -456,4 +455,49 @@ fn unknown_scripts(spec: &GroupSpec, unknown: &[ScriptUse]) -> Faults {
         }
     }
     faults
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn link(group: &str, upstream: &str, kind: LinkKind) -> LinkRow {
+        LinkRow {
+            group: group.into(),
+            upstream: upstream.into(),
+            kind,
+            need: Need::Latest,
+        }
+    }
+
+    #[test]
+    fn no_link_is_left_out_of_the_graph() {
+        let name = |text: &str| Name::new(text).unwrap();
+        let links = [link("a", "b", LinkKind::DependsOn), link("a", "c", LinkKind::SubRun)];
+        let graph = graph_of(&["d".to_owned()], &links).unwrap();
+        let names: Vec<&str> = graph.keys().map(Name::as_str).collect();
+        assert_eq!(names, ["a", "b", "c", "d"]);
+        let of_a = GroupLinks {
+            depends_on: vec![name("b")],
+            sub_runs: vec![name("c")],
+        };
+        assert_eq!(graph[&name("a")], of_a);
+        for (existing, link) in [
+            ("no name", link("a", "b", LinkKind::DependsOn)),
+            ("d", link("no name", "b", LinkKind::DependsOn)),
+            ("d", link("a", "no name", LinkKind::SubRun)),
+        ] {
+            let error = graph_of(&[existing.to_owned()], &[link]).unwrap_err();
+            let told = "cannot read row of group `no name` in groups: name is `no name`";
+            assert_eq!(error.to_string(), told);
+        }
+    }
+
+    #[test]
+    fn slots_that_cannot_be_are_no_zero() {
+        let pool = Name::new("small").unwrap();
+        assert_eq!(slots_of(&pool, 7).unwrap(), 7);
+        let error = slots_of(&pool, -1).unwrap_err();
+        assert_eq!(error.to_string(), "cannot read row small in pools: slots is -1");
+    }
 }

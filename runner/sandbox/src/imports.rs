@@ -6,9 +6,9 @@ use crate::effects::{Entry, check_key, is_json_object};
 use crate::guest::{Guest, HasHostSide, HostSide};
 use crate::journal::cut;
 use crate::rehearsal::{SqlAnswer, SqlStatement, answered};
-use crate::services::{BoxFuture, HostServices, LogLevel};
+use crate::services::{BoxFuture, HostServices};
 use heddle_domain::Name;
-use heddle_domain::state::NOT_GRANTED;
+use heddle_domain::state::{LogLevel, NOT_GRANTED};
 use std::sync::Arc;
 use wasmtime::component::Linker;
 

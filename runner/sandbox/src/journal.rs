@@ -1,8 +1,9 @@
 //! The output of an attempt's log: bounded, and a line says so if it is cut.
 
-use crate::services::{HostServices, LogLevel, LogLine};
+use crate::services::{HostServices, LogLine};
 use heddle_domain::Clock;
 use heddle_domain::plan::log_lines_max;
+use heddle_domain::state::LogLevel;
 use parking_lot::Mutex;
 use std::sync::Arc;
 

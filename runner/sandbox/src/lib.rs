@@ -74,7 +74,7 @@ pub use query::{QueryClass, QueryFailure, QueryRequest};
 pub use rehearsal::{Exchanges, Rehearsal, SqlAnswer, SqlStatement, WebAnswer, WebRequest};
 pub use sandbox::{CompileError, Compiled, Load, LoadError, Sandbox, SandboxError};
 pub use script::{Script, World};
-pub use services::{BoxFuture, ConnectionTarget, HostServices, LogLevel, LogLine};
+pub use services::{BoxFuture, ConnectionTarget, HostServices, LogLine};
 pub use source::{
     Key, Language, MAX_SOURCE_BYTES, RuntimeBundle, RuntimeId, SourceFault, code_key, has_interface, log_of_file,
     own_runtime, split_key, trace_of_file,

@@ -2,6 +2,7 @@
 
 use crate::rehearsal::Rehearsal;
 use heddle_domain::Time;
+use heddle_domain::state::LogLevel;
 use std::time::Duration;
 
 pub type BoxFuture<'a, T> = futures::future::BoxFuture<'a, T>;
@@ -69,34 +70,6 @@ impl std::fmt::Debug for ConnectionTarget {
         f.debug_struct("ConnectionTarget")
             .field("id", &self.id)
             .finish_non_exhaustive()
-    }
-}
-
-/// The importance of a log line.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum LogLevel {
-    /// For following every step.
-    Trace,
-    /// For finding a fault.
-    Debug,
-    /// For knowing what happened.
-    Info,
-    /// Something unusual that does no harm.
-    Warn,
-    /// Something that went wrong.
-    Error,
-}
-
-impl LogLevel {
-    /// Its name in API and docs.
-    pub fn as_str(self) -> &'static str {
-        match self {
-            Self::Trace => "trace",
-            Self::Debug => "debug",
-            Self::Info => "info",
-            Self::Warn => "warn",
-            Self::Error => "error",
-        }
     }
 }
 

@@ -1,8 +1,8 @@
 //! The results of well-behaved attempts.
 
 use crate::guests::{Bench, Tables, command_with, component, plain_component};
-use heddle_domain::state::ErrorKind;
-use heddle_sandbox::{AttemptResult, Effect, LogLevel, Outcome};
+use heddle_domain::state::{ErrorKind, LogLevel};
+use heddle_sandbox::{AttemptResult, Effect, Outcome};
 use std::sync::Arc;
 use std::time::Duration;
 

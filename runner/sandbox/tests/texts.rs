@@ -2,9 +2,8 @@
 
 use crate::guests::{Bench, Tables};
 use bytes::Bytes;
-use heddle_sandbox::{
-    AttemptResult, CompileError, Compiled, Effect, Language, LogLevel, Outcome, Sandbox, Script, SourceFault,
-};
+use heddle_domain::state::LogLevel;
+use heddle_sandbox::{AttemptResult, CompileError, Compiled, Effect, Language, Outcome, Sandbox, Script, SourceFault};
 use serde_json::{Value, json};
 use std::convert::Infallible;
 use std::path::Path;

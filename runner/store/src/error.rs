@@ -58,7 +58,7 @@ impl StoreError {
     }
 
     /// A row contains what this version cannot read.
-    pub(crate) fn unreadable(
+    pub fn unreadable(
         table: &'static str,
         column: &'static str,
         row: impl fmt::Display,
@@ -80,6 +80,16 @@ impl StoreError {
         row: impl fmt::Display,
     ) -> Result<T, Self> {
         read(number).ok_or_else(|| Self::unreadable(table, column, row, number))
+    }
+
+    /// A word from the database, as the value that it means.
+    pub fn word<T: FromStr>(
+        text: &str,
+        (table, column): (&'static str, &'static str),
+        row: impl fmt::Display,
+    ) -> Result<T, Self> {
+        text.parse()
+            .map_err(|_| Self::unreadable(table, column, row, format_args!("`{text}`")))
     }
 
     /// A value as JSON, for a column.

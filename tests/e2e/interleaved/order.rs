@@ -1,7 +1,9 @@
 //! Transactions that have one lock and wait for the next: whoever has that one takes what comes after it unhindered.
 
+use heddle_domain::link::LinkKind;
+use heddle_domain::spec::Need;
 use heddle_store::group::{GroupDelete, GroupPut, GroupWrite};
-use heddle_store::link::{GroupLink, LinkKind};
+use heddle_store::link::GroupLink;
 use heddle_store::topic::{TopicDelete, TopicPut, TopicWrite};
 use serde_json::{Value, json};
 use tokio_postgres::Client;
@@ -103,7 +105,7 @@ async fn changes_of_groups_beside_a_firing() {
     let links = [GroupLink {
         upstream: "up".into(),
         kind: LinkKind::DependsOn,
-        need: "latest",
+        need: Need::Latest,
     }];
     let follows = json!({"tasks": {}, "depends_on": ["up"]});
     let down = GroupWrite {

@@ -2,6 +2,7 @@
 
 use chrono::NaiveDate;
 use heddle_domain::retention::{GroupRetention, Retention};
+use heddle_domain::state::LogLevel;
 use heddle_domain::{Clock, Span};
 use heddle_store::Store;
 use heddle_store::change::By;
@@ -116,7 +117,7 @@ async fn logs_of_runs_that_somebody_has() {
             at: first(),
             line: 0,
             time: Wall.now(),
-            level: 2,
+            level: LogLevel::Info,
             message: "x".into(),
             fields: None,
         })

@@ -136,7 +136,7 @@ impl HostServices for Host {
             at: self.at,
             line: 0,
             time: line.at,
-            level: line.level as i16,
+            level: line.level,
             // Postgres keeps no zero bytes in text.
             message: self.secrets.hide(message.replace('\0', "\u{fffd}")),
             fields: line

@@ -316,13 +316,19 @@ impl Attempts {
             index: at.key.item.unwrap_or(0),
             count,
         });
-        let spec = &context.revision.plan.tasks[at.key.task as usize].spec;
+        let task = &context.revision.plan.tasks[at.key.task as usize];
+        let spec = &task.spec;
         let request = AttemptRequest {
             context: self.runs.context_of(&context, at, item),
             params,
             batch: None,
             limits: limits_of(&context, at),
-            grants: grants(&spec.allow_hosts, &spec.sql, &spec.secrets),
+            grants: grants(
+                format_args!("task {} of group {}", task.name, context.revision.group_name),
+                &spec.allow_hosts,
+                &spec.sql,
+                &spec.secrets,
+            ),
             host: Arc::new(Host::new(self.clone(), context.clone(), at, &held)),
         };
         let attempts = self.clone();

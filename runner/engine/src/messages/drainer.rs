@@ -436,7 +436,12 @@ impl Drainer {
                 timeout: Some(spec.timeout.std()),
                 ..defaults
             },
-            grants: grants(&spec.allow_hosts, &spec.sql, &spec.secrets),
+            grants: grants(
+                format_args!("topic {}", self.row.name),
+                &spec.allow_hosts,
+                &spec.sql,
+                &spec.secrets,
+            ),
             host: Arc::new(ConsumerHost::new(
                 own.runs.clone(),
                 self.row.name.clone(),

@@ -3,8 +3,9 @@
 use std::sync::Arc;
 
 use heddle_domain::Name;
+use heddle_domain::state::LogLevel;
 use heddle_domain::topic::Topic;
-use heddle_sandbox::{BoxFuture, ConnectionTarget, HostServices, LogLevel, LogLine};
+use heddle_sandbox::{BoxFuture, ConnectionTarget, HostServices, LogLine};
 use tokio::time::Instant;
 
 use crate::Runs;

@@ -8,11 +8,7 @@ use serde::Serialize;
 use serde_json::value::RawValue;
 use uuid::Uuid;
 
-#[derive(Serialize)]
-struct BatchParams<'a> {
-    topic: &'a str,
-    messages: Vec<MessageParams<'a>>,
-}
+use crate::runs::batch_run::BatchParams;
 
 #[derive(Serialize)]
 struct MessageParams<'a> {
@@ -36,6 +32,7 @@ pub(super) fn params_of(topic: &str, batch: &MessageBatch) -> Result<String, ser
             payload: serde_json::from_str(&message.payload)?,
         });
     }
+    let topic = topic.into();
     serde_json::to_string(&BatchParams { topic, messages })
 }
 
@@ -51,5 +48,37 @@ impl Dues {
             None => batch.day.to_string(),
         });
         text.clone()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::{Value, json};
+
+    use super::*;
+
+    /// The worker's params and the checks of its output read what is written here.
+    #[test]
+    fn a_batch_is_read_as_it_was_written() {
+        let id = Uuid::from_u128(1);
+        let batch = MessageBatch {
+            id: Uuid::from_u128(2),
+            day: "2026-11-20".parse().unwrap(),
+            messages: vec![BatchMessage {
+                id,
+                bucket: 0,
+                sender: 3,
+                receiver: 4,
+                due_at: None,
+                payload: r#"{"a": [1]}"#.into(),
+            }],
+            tried: Vec::new(),
+            hopeless: false,
+        };
+        let text = params_of("é", &batch).unwrap();
+        let read: BatchParams<'_, Value> = serde_json::from_str(&text).unwrap();
+        assert_eq!(read.topic, "é");
+        let message = json!({"id": id, "sender": 3, "receiver": 4, "due": "2026-11-20", "payload": {"a": [1]}});
+        assert_eq!(read.messages, [message]);
     }
 }

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use heddle_domain::Time;
+use heddle_domain::{Chain, Time};
 use heddle_sandbox::MapItem;
 use heddle_store::live::{ClaimKey, ClaimTerms, QueueClaimed};
 use serde_json::value::RawValue;
@@ -240,7 +240,12 @@ impl Queues {
             Some(params) => params.clone(),
             None => constant_params(context, at.key.task)?,
         };
-        let Some(params) = self.runs.cut_batch(context, params).await? else {
+        let cut = match self.runs.cut_batch(context, params).await {
+            // Only this run fails. As an error of the whole claim, it would hold up everything behind it in the queue.
+            Err(error @ EngineError::Unreadable(_)) => return Err(Ending::invalid(Chain(&error).to_string()).into()),
+            cut => cut?,
+        };
+        let Some(params) = cut else {
             // All messages of the batch were cancelled meanwhile: nothing is left to do.
             return Err(Ending::Succeeded("null".to_owned()).into());
         };

@@ -42,21 +42,19 @@ pub struct Pruned {
 }
 
 impl Pruned {
-    /// Counts runs, by the number of their state; returns how many.
-    pub(super) fn count_runs(&mut self, states: impl IntoIterator<Item = (i16, u64)>) -> u64 {
+    /// Counts runs by their state; returns how many.
+    pub(super) fn count_runs(&mut self, states: impl IntoIterator<Item = (RunState, u64)>) -> u64 {
         let mut all = 0;
         for (state, count) in states {
             all += count;
-            if let Some(state) = RunState::from_number(state) {
-                *self.by_state.entry(state).or_default() += count;
-            }
+            *self.by_state.entry(state).or_default() += count;
         }
         self.runs += all;
         all
     }
 
     /// Counts runs that were removed one by one; returns how many.
-    pub(super) fn count_each(&mut self, states: Vec<i16>) -> u64 {
+    pub(super) fn count_each(&mut self, states: Vec<RunState>) -> u64 {
         self.count_runs(states.into_iter().map(|state| (state, 1)))
     }
 }
@@ -104,10 +102,10 @@ mod tests {
     #[test]
     fn runs_are_counted_by_their_states() {
         let mut pruned = Pruned::default();
-        let state = RunState::Failed.number();
-        assert_eq!(pruned.count_each(vec![state, state]), 2);
-        assert_eq!(pruned.count_runs([(RunState::Succeeded.number(), 3)]), 3);
+        assert_eq!(pruned.count_each(vec![RunState::Failed, RunState::Failed]), 2);
+        assert_eq!(pruned.count_runs([(RunState::Succeeded, 3)]), 3);
         assert_eq!(pruned.runs, 5);
         assert_eq!(pruned.by_state[&RunState::Failed], 2);
+        assert_eq!(pruned.by_state.values().sum::<u64>(), pruned.runs, "each has a state");
     }
 }

@@ -5,8 +5,10 @@
 //! special about such a run: its worker does not get messages that were cancelled while it waited, and may say which
 //! messages failed.
 
+use std::borrow::Cow;
 use std::collections::HashSet;
 
+use heddle_domain::id::RunId;
 use heddle_domain::run::runs_again;
 use heddle_domain::topic::{Topic, topic_of};
 use heddle_domain::{Fault, Faults};
@@ -38,12 +40,12 @@ pub fn check_again(group: &str) -> Result<(), String> {
     }
 }
 
-/// A batch in the form of a run's params.
+/// A batch in the form of params, with messages of any form.
 #[derive(Serialize, Deserialize)]
-struct BatchParams<'a> {
+pub(crate) struct BatchParams<'a, M> {
     #[serde(borrow)]
-    messages: Vec<&'a RawValue>,
-    topic: &'a str,
+    pub(crate) topic: Cow<'a, str>,
+    pub(crate) messages: Vec<M>,
 }
 
 #[derive(Deserialize)]
@@ -51,19 +53,26 @@ struct MessageId {
     id: Uuid,
 }
 
-/// Params without the messages that are not in `kept`; `None`: nothing changes.
-fn without_others(params: &str, kept: &[Uuid]) -> Option<String> {
-    let mut batch: BatchParams<'_> = serde_json::from_str(params).ok()?;
-    let all = batch.messages.len();
-    if all == kept.len() {
-        return None;
+/// Params of a run without the messages that are not in `kept`; `None`: nothing changes.
+fn without_others(run: RunId, params: &str, kept: &[Uuid]) -> Result<Option<String>, EngineError> {
+    let unreadable = |error: serde_json::Error| EngineError::unreadable_in(format!("the params of run {run}"), error);
+    let batch: BatchParams<'_, &RawValue> = serde_json::from_str(params).map_err(unreadable)?;
+    if batch.messages.len() == kept.len() {
+        return Ok(None);
     }
     let kept: HashSet<&Uuid> = kept.iter().collect();
-    batch.messages.retain(|message| {
-        let read: Result<MessageId, _> = serde_json::from_str(message.get());
-        read.is_ok_and(|message| kept.contains(&message.id))
-    });
-    serde_json::to_string(&batch).ok()
+    let mut messages = Vec::with_capacity(kept.len());
+    for message in batch.messages {
+        let MessageId { id } = serde_json::from_str(message.get()).map_err(unreadable)?;
+        if kept.contains(&id) {
+            messages.push(message);
+        }
+    }
+    let cut = BatchParams {
+        topic: batch.topic,
+        messages,
+    };
+    serde_json::to_string(&cut).map(Some).map_err(unreadable)
 }
 
 /// Which messages failed, by a worker's output: an object's `failed`. Nothing else in the output is interpreted: a
@@ -97,13 +106,11 @@ fn check_output(output: &str, params: &str) -> Result<(), Faults> {
     if failed.is_empty() {
         return Ok(());
     }
-    let batch: Result<BatchParams<'_>, _> = serde_json::from_str(params);
-    let ids: HashSet<Uuid> = batch
-        .iter()
-        .flat_map(|batch| &batch.messages)
-        .filter_map(|message| serde_json::from_str::<MessageId>(message.get()).ok())
-        .map(|message| message.id)
-        .collect();
+    let batch: BatchParams<'_, MessageId> = serde_json::from_str(params).map_err(|error| {
+        let why = format!("the messages of this batch are not known, because the run's params cannot be read: {error}");
+        Fault::at("/output/failed", why)
+    })?;
+    let ids: HashSet<Uuid> = batch.messages.iter().map(|message| message.id).collect();
     let mut faults = Faults::default();
     for (index, _) in failed.iter().enumerate().filter(|(_, id)| !ids.contains(id)) {
         faults.add(
@@ -116,7 +123,8 @@ fn check_output(output: &str, params: &str) -> Result<(), Faults> {
 
 impl Runs {
     /// The params that a worker gets: of a batch of messages, without those that were cancelled while it waited in the
-    /// queue. `None`: no message is left, or its topic is gone.
+    /// queue. `None`: no message is left, or its topic is gone. If they cannot be read, this is an error: the worker must
+    /// not get messages that were cancelled.
     pub(crate) async fn cut_batch(&self, context: &RunContext, params: String) -> Result<Option<String>, EngineError> {
         let batch = context.facts.key.as_deref().and_then(|key| key.parse().ok());
         let (Some(topic), Some(batch)) = (topic_of(&context.revision.group_name), batch) else {
@@ -129,7 +137,7 @@ impl Runs {
         };
         Ok(match kept.is_empty() {
             true => None,
-            false => Some(without_others(&params, &kept).unwrap_or(params)),
+            false => Some(without_others(context.facts.id, &params, &kept)?.unwrap_or(params)),
         })
     }
 
@@ -177,6 +185,9 @@ mod tests {
         check(json!({"failed": [one, {"id": other}]}), &["/output/failed/1"]);
         check(json!({"failed": [1, "x"]}), &["/output/failed/0", "/output/failed/1"]);
         check(json!({"failed": [one, Uuid::from_u128(3)]}), &["/output/failed/1"]);
+        let output = json!({"failed": [one]}).to_string();
+        let faults = check_output(&output, "{}").unwrap_err();
+        assert_eq!(faults.0[0].pointer, "/output/failed", "the params are unreadable");
     }
 
     #[test]
@@ -185,9 +196,24 @@ mod tests {
         let params =
             json!({"topic": "t", "messages": [{"id": one, "payload": [1e300]}, {"id": other, "payload": "é"}]});
         let text = params.to_string();
-        assert_eq!(without_others(&text, &[one, other]), None);
-        let cut: Value = serde_json::from_str(&without_others(&text, &[other]).unwrap()).unwrap();
-        assert_eq!(cut, json!({"topic": "t", "messages": [{"id": other, "payload": "é"}]}));
-        assert_eq!(without_others("{}", &[one]), None);
+        let run = RunId(Uuid::from_u128(7));
+        let cut = |params: &str, kept: &[Uuid]| without_others(run, params, kept);
+        assert_eq!(cut(&text, &[one, other]).unwrap(), None);
+        let left: Value = serde_json::from_str(&cut(&text, &[other]).unwrap().unwrap()).unwrap();
+        assert_eq!(left, json!({"topic": "t", "messages": [{"id": other, "payload": "é"}]}));
+        // The order of the fields does not matter, nor how the name is written.
+        let stored = r#"{"messages":[],"topic":"\u0074"}"#;
+        let left: Value = serde_json::from_str(&cut(stored, &[one]).unwrap().unwrap()).unwrap();
+        assert_eq!(left, json!({"topic": "t", "messages": []}));
+        for unreadable in [
+            "{}",
+            "",
+            r#"{"topic": "t", "messages": 1}"#,
+            r#"{"topic": "t", "messages": [{"id": 1}, 2]}"#,
+        ] {
+            let error = cut(unreadable, &[one]).expect_err(unreadable);
+            let told = heddle_domain::Chain(&error).to_string();
+            assert!(told.contains(&format!("the params of run {run}")), "{told}");
+        }
     }
 }

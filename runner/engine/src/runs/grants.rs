@@ -1,5 +1,6 @@
 //! Secrets and connections, for those to whom they are granted.
 
+use std::fmt;
 use std::time::Duration;
 
 use heddle_domain::state::NOT_GRANTED;
@@ -17,14 +18,26 @@ const ROWS_MAX: u32 = 10_000;
 /// The value that a script was granted, or why it was not granted; or an error of Heddle.
 pub(crate) type Granted<T> = Result<Result<T, String>, EngineError>;
 
-/// What a script may reach, from the names in its task or topic.
-pub(crate) fn grants(allow_hosts: &[String], sql: &[Name], secrets: &[Name]) -> Grants {
+/// The hosts that can be read; `refused` gets the reason for each of the others.
+fn hosts(allow_hosts: &[String], mut refused: impl FnMut(String)) -> Vec<HostPattern> {
+    let mut hosts = Vec::with_capacity(allow_hosts.len());
+    for host in allow_hosts {
+        match host.parse::<HostPattern>() {
+            Ok(host) => hosts.push(host),
+            Err(why) => refused(why),
+        }
+    }
+    hosts
+}
+
+/// What a script may reach, from the names in its task or topic (`of`). A host that cannot be read is not granted, and
+/// the log says so.
+pub(crate) fn grants(of: fmt::Arguments<'_>, allow_hosts: &[String], sql: &[Name], secrets: &[Name]) -> Grants {
     let names = |names: &[Name]| names.iter().map(|name| name.as_str().to_owned()).collect();
     Grants {
-        allow_hosts: allow_hosts
-            .iter()
-            .filter_map(|host| host.parse::<HostPattern>().ok())
-            .collect(),
+        allow_hosts: hosts(allow_hosts, |why| {
+            tracing::warn!(%of, %why, "a host in `allow_hosts` cannot be read, so it is not granted");
+        }),
         sql: names(sql),
         secrets: names(secrets),
     }
@@ -87,5 +100,23 @@ impl Runs {
             max_connections: u32::try_from(row.options.max_connections).unwrap_or(1),
             read_only: row.options.read_only,
         }))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_host_that_is_not_granted_is_told() {
+        let written = ["a.example", "b!.example", "*.c.example:443", "*"].map(str::to_owned);
+        let mut refused = Vec::new();
+        let granted = hosts(&written, |why| refused.push(why));
+        assert_eq!(granted.len(), 2);
+        assert!(granted[0].matches("a.example", 80) && granted[1].matches("x.c.example", 443));
+        assert_eq!(refused.len(), 2);
+        for (why, host) in refused.iter().zip(["`b!.example`", "`*`"]) {
+            assert!(why.starts_with(host), "{why}");
+        }
     }
 }

@@ -12,6 +12,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use heddle_domain::Time;
 use heddle_domain::id::RunId;
 use heddle_domain::run::AttemptKey;
+use heddle_domain::state::LogLevel;
 use heddle_store::live::LogRow;
 use parking_lot::Mutex;
 
@@ -34,9 +35,6 @@ const STEP_MICROS: i64 = 1_000_000 / PER_SECOND;
 
 /// The memory of a line besides its text, approximately.
 const LINE_OVERHEAD_BYTES: usize = 128;
-
-/// The level of the line that says how many were dropped: a warning.
-const LEVEL_OF_DROPPED: i16 = 3;
 
 /// The waiting lines of all attempts of a node.
 #[derive(Debug, Default)]
@@ -127,7 +125,7 @@ impl Lines {
         if lines > 0 {
             let bytes = bytes - last.message.len();
             let gap = LogRow {
-                level: LEVEL_OF_DROPPED,
+                level: LogLevel::Warn,
                 message: format!(
                     "{lines} lines ({bytes} bytes) are omitted here, because they came faster than they could be \
                     written"
@@ -170,8 +168,7 @@ impl LogBuffer {
             at,
             line: 0,
             time,
-            // Info.
-            level: 2,
+            level: LogLevel::Info,
             // Postgres keeps no zero bytes in text.
             message: message.replace('\0', "\u{fffd}"),
             fields: None,
@@ -327,7 +324,7 @@ mod tests {
             "{}",
             shown[shown.len() - 2]
         );
-        assert_eq!(all[all.len() - 2].level, LEVEL_OF_DROPPED);
+        assert_eq!(all[all.len() - 2].level, LogLevel::Warn);
         assert!(all.iter().enumerate().all(|(number, row)| row.line == number as i32));
         let node = &log.node;
         assert_eq!(

@@ -6,11 +6,11 @@ use std::time::Duration;
 use bytes::Bytes;
 use heddle_api::{Failure, Invocation, InvocationLog};
 use heddle_domain::bounded::or_trouble;
-use heddle_domain::state::{AttemptState, ErrorKind};
+use heddle_domain::state::{AttemptState, ErrorKind, LogLevel};
 use heddle_domain::{Clock, Fault};
 use heddle_engine::heddle_sandbox::{
-    AttemptRequest, BoxFuture, CompileError, Context, Grants, HostServices, Interval, Language, Limits, LogLevel,
-    LogLine, MAX_SOURCE_BYTES, Outcome, digest_of, outbound,
+    AttemptRequest, BoxFuture, CompileError, Context, Grants, HostServices, Interval, Language, Limits, LogLine,
+    MAX_SOURCE_BYTES, Outcome, digest_of, outbound,
 };
 use heddle_engine::{Engine, EngineError, ScriptFacts};
 use parking_lot::Mutex;

@@ -43,8 +43,6 @@ const POLL_EVERY: Duration = Duration::from_millis(250);
 /// How many lines a stream reads at once.
 const PAGE: i64 = 500;
 
-const LEVELS: [&str; 5] = ["trace", "debug", "info", "warn", "error"];
-
 /// A log position as text: micros, task, item, attempt, line.
 fn cursor_of(row: &LogRow) -> String {
     let key = row.at.key;
@@ -169,7 +167,7 @@ impl LogReader {
             at: row.time.into(),
             item: key.item,
             attempt: row.at.attempt,
-            level: LEVELS.get(row.level as usize).copied().unwrap_or("info").to_owned(),
+            level: row.level.as_str().to_owned(),
             message: row.message,
             fields: row.fields.map(fields_of),
         })

@@ -1,6 +1,7 @@
 //! The contents of a heartbeat besides the extension: progress, a note, lines for the log.
 
 use heddle_api::moment::parse_moment;
+use heddle_domain::state::LogLevel;
 use heddle_domain::{Faults, Time};
 use heddle_store::live::{ClaimReport, ReportLine};
 use serde_json::Value;
@@ -13,18 +14,16 @@ const LINE_BYTES_MAX: usize = 64 << 10;
 
 const NOTE_CHARS_MAX: usize = 1_000;
 
-/// The levels, by their numbers.
-const LEVELS: [&str; 5] = ["trace", "debug", "info", "warn", "error"];
-
 fn read_line(given: heddle_api::ReportLine, pointer: &str, now: Time, faults: &mut Faults) -> ReportLine {
     let level = match given.level.as_deref() {
-        None => 2,
-        Some(word) => LEVELS.iter().position(|level| *level == word).unwrap_or_else(|| {
+        None => LogLevel::Info,
+        Some(word) => word.parse().unwrap_or_else(|_| {
+            let words: Vec<&str> = LogLevel::ALL.iter().map(|level| level.as_str()).collect();
             faults.add(
                 format!("{pointer}/level"),
-                format!("must be one of {}", LEVELS.join(", ")),
+                format!("must be one of {}", words.join(", ")),
             );
-            2
+            LogLevel::Info
         }),
     };
     let at = match given.at.as_deref().map(parse_moment) {
@@ -51,7 +50,7 @@ fn read_line(given: heddle_api::ReportLine, pointer: &str, now: Time, faults: &m
     }
     ReportLine {
         at,
-        level: level as i16,
+        level,
         // Postgres takes no zero characters.
         message: given.message.replace('\0', "\u{fffd}"),
         fields,
@@ -105,10 +104,10 @@ mod tests {
         ]));
         let report = read(Some(0.5), Some("half".into()), lines, now, &mut faults);
         assert!(faults.is_empty());
-        assert_eq!((report.lines[0].level, report.lines[0].at), (2, now));
+        assert_eq!((report.lines[0].level, report.lines[0].at), (LogLevel::Info, now));
         assert_eq!(
             (report.lines[1].level, report.lines[1].fields.as_deref()),
-            (3, Some(r#"{"n":1}"#))
+            (LogLevel::Warn, Some(r#"{"n":1}"#))
         );
         let wrong = log(json!([{"message": "a", "level": "loud"}, {"message": "b", "at": "now"}]));
         read(Some(1.5), Some("n".repeat(2_000)), wrong, now, &mut faults);

@@ -8,6 +8,8 @@ use heddle_api::{
 };
 use heddle_domain::Name;
 use heddle_domain::executor::Executor;
+use heddle_domain::link::LinkKind;
+use heddle_domain::spec::Need;
 use heddle_domain::state::RunState;
 use heddle_domain::topic::topic_of;
 use heddle_engine::put_group::{Checked, GroupRefused, PutGroup, check_group, put_group, read_group};
@@ -528,7 +530,11 @@ async fn graph(request: Request) -> Outcome {
     }
     let links = store.links_of(group_id).await?;
     let (up, down): (Vec<_>, Vec<_>) = links.into_iter().partition(|link| link.group == name.as_str());
-    let link = |group: String, kind: String, need: String| GraphLink { group, kind, need };
+    let link = |group: String, kind: LinkKind, need: Need| GraphLink {
+        group,
+        kind: kind.as_str().to_owned(),
+        need: need.as_str().to_owned(),
+    };
     ok(&Graph {
         group: name.to_string(),
         revision: revision.number,

@@ -9,9 +9,9 @@ use super::state::{MAIN, SourceState, TASK};
 use crate::bindings::task::heddle::task as wit;
 use crate::effects::is_json_object;
 use crate::guest::{Guest, HostSide};
-use crate::services::LogLevel;
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
+use heddle_domain::state::LogLevel;
 use serde::Deserialize;
 use serde_json::{Value, json};
 use wasmtime::{Caller, Linker, Memory, Result};
@@ -335,11 +335,9 @@ fn answer(guest: &mut Guest, message: &str) -> Result<Value, String> {
 }
 
 fn log(host: &HostSide, level: &str, message: &str, fields: Option<String>) -> Result<(), String> {
-    use LogLevel::{Debug, Error, Info, Trace, Warn};
-    let level = [Trace, Debug, Info, Warn, Error]
-        .into_iter()
-        .find(|known| known.as_str() == level)
-        .ok_or("the level of a log line is `trace`, `debug`, `info`, `warn` or `error`")?;
+    let level: LogLevel = level
+        .parse()
+        .map_err(|_| "the level of a log line is `trace`, `debug`, `info`, `warn` or `error`")?;
     if fields.as_deref().is_some_and(|fields| !is_json_object(fields)) {
         return Err("the fields of a log line are an object".into());
     }

@@ -1,12 +1,13 @@
 //! Deletes groups: their followers get a revision that no longer names them.
 
+use heddle_domain::link::LinkKind;
 use serde_json::Value;
 
 use super::row::{IfMatch, active_runs, current, lock_groups, revise};
 use crate::change::{By, Noun};
 use crate::database::PgSession;
 use crate::transaction::transaction;
-use crate::{Store, StoreError, audit, schedule, upstream};
+use crate::{Store, StoreError, audit, link, schedule, upstream};
 
 /// The result of deleting a group.
 #[derive(Clone, Debug, PartialEq)]
@@ -73,9 +74,15 @@ pub(crate) async fn delete_in(
     )
     .fetch_all(&mut *tx)
     .await?;
-    let (follow, use_it): (Vec<_>, Vec<_>) = links.into_iter().partition(|link| link.kind == "depends_on");
+    let (mut follow, mut use_it) = (Vec::new(), Vec::new());
+    for one in links {
+        match link::kind_of(&one.kind, &one.name, name)? {
+            LinkKind::DependsOn => follow.push(one.name),
+            LinkKind::SubRun => use_it.push(one.name),
+        }
+    }
     if !use_it.is_empty() {
-        return Ok(GroupDelete::UsedBy(use_it.into_iter().map(|link| link.name).collect()));
+        return Ok(GroupDelete::UsedBy(use_it));
     }
     if !force {
         let active = active_runs(tx, row.id).await?;
@@ -84,9 +91,9 @@ pub(crate) async fn delete_in(
         }
     }
     let mut detached = Vec::with_capacity(follow.len());
-    for link in follow {
-        if detach(tx, by, &link.name, name).await? {
-            detached.push(link.name);
+    for follower in follow {
+        if detach(tx, by, &follower, name).await? {
+            detached.push(follower);
         }
     }
     sqlx::query!(

@@ -1,37 +1,22 @@
 //! Links between groups: which follow which, and whose tasks start sub-runs of which.
 
+use heddle_domain::link::LinkKind;
+use heddle_domain::spec::Need;
+
 use crate::database::PgSession;
 use crate::{Store, StoreError};
 
 /// How many groups the search for a cycle visits at most, which also bounds the length of a chain of groups.
 const LINK_DEPTH_MAX: i32 = 1_000;
 
-/// Why a group is linked to another.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum LinkKind {
-    /// It follows the runs of the other.
-    DependsOn,
-    /// A task of it starts a sub-run of the other.
-    SubRun,
-}
-
-impl LinkKind {
-    /// The value in `group_links.kind`.
-    pub fn as_str(self) -> &'static str {
-        match self {
-            Self::DependsOn => "depends_on",
-            Self::SubRun => "sub_run",
-        }
-    }
-}
+const TABLE: &str = "group_links";
 
 /// A link that a spec makes.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct GroupLink {
     pub upstream: String,
     pub kind: LinkKind,
-    /// The instants of the upstream that it needs: `latest` (the last one) or `interval` (all in the data interval).
-    pub need: &'static str,
+    pub need: Need,
 }
 
 /// A current link between two groups.
@@ -39,9 +24,43 @@ pub struct GroupLink {
 pub struct LinkRow {
     pub group: String,
     pub upstream: String,
-    /// The kind of link, see [`LinkKind::as_str`].
-    pub kind: String,
-    pub need: String,
+    pub kind: LinkKind,
+    pub need: Need,
+}
+
+/// The same as the table has it.
+struct StoredLink {
+    group: String,
+    upstream: String,
+    kind: String,
+    need: String,
+}
+
+impl StoredLink {
+    fn read(self) -> Result<LinkRow, StoreError> {
+        let Self {
+            group,
+            upstream,
+            kind,
+            need,
+        } = self;
+        Ok(LinkRow {
+            kind: kind_of(&kind, &group, &upstream)?,
+            need: StoreError::word(&need, (TABLE, "need"), named(&group, &upstream))?,
+            group,
+            upstream,
+        })
+    }
+}
+
+/// How an error names the link between two groups.
+fn named(group: &str, upstream: &str) -> String {
+    format!("of `{group}` with upstream `{upstream}`")
+}
+
+/// The kind of the link between two groups.
+pub(crate) fn kind_of(kind: &str, group: &str, upstream: &str) -> Result<LinkKind, StoreError> {
+    StoreError::word(kind, (TABLE, "kind"), named(group, upstream))
 }
 
 /// The ids of the upstream groups by name, in the order of `links`; `Err` has the names that do not exist.
@@ -140,7 +159,7 @@ pub(crate) async fn replace(
         .execute(&mut *connection)
         .await?;
     let kinds: Vec<String> = links.iter().map(|link| link.kind.as_str().to_owned()).collect();
-    let needs: Vec<String> = links.iter().map(|link| link.need.to_owned()).collect();
+    let needs: Vec<String> = links.iter().map(|link| link.need.as_str().to_owned()).collect();
     sqlx::query!(
         "INSERT INTO heddle.group_links (group_id, upstream_id, kind, need)
          SELECT $1, upstream_id, kind, need
@@ -159,8 +178,8 @@ pub(crate) async fn replace(
 impl Store {
     /// All links between groups that are not deleted: the graph of groups.
     pub async fn group_links(&self) -> Result<Vec<LinkRow>, StoreError> {
-        Ok(sqlx::query_as!(
-            LinkRow,
+        let links = sqlx::query_as!(
+            StoredLink,
             r#"SELECT g.name AS "group", u.name AS upstream, l.kind, l.need
                FROM heddle.group_links l
                JOIN heddle.groups g ON g.id = l.group_id
@@ -169,13 +188,14 @@ impl Store {
                ORDER BY g.name, u.name, l.kind"#,
         )
         .fetch_all(&self.pool)
-        .await?)
+        .await?;
+        links.into_iter().map(StoredLink::read).collect()
     }
 
     /// The links of one group, upwards and downwards.
     pub async fn links_of(&self, group_id: i64) -> Result<Vec<LinkRow>, StoreError> {
-        Ok(sqlx::query_as!(
-            LinkRow,
+        let links = sqlx::query_as!(
+            StoredLink,
             r#"SELECT g.name AS "group", u.name AS upstream, l.kind, l.need
                FROM heddle.group_links l
                JOIN heddle.groups g ON g.id = l.group_id
@@ -185,6 +205,28 @@ impl Store {
             group_id,
         )
         .fetch_all(&self.pool)
-        .await?)
+        .await?;
+        links.into_iter().map(StoredLink::read).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_unknown_word_is_an_error_that_names_the_link() {
+        let link = |kind: &str, need: &str| StoredLink {
+            group: "a".into(),
+            upstream: "b".into(),
+            kind: kind.into(),
+            need: need.into(),
+        };
+        let read = link("sub_run", "latest").read().unwrap();
+        assert_eq!((read.kind, read.need), (LinkKind::SubRun, Need::Latest));
+        let told = |kind: &str, need: &str| link(kind, need).read().unwrap_err().to_string();
+        let row = "cannot read row of `a` with upstream `b` in group_links";
+        assert_eq!(told("calls", "latest"), format!("{row}: kind is `calls`"));
+        assert_eq!(told("depends_on", "all"), format!("{row}: need is `all`"));
     }
 }

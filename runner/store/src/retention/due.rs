@@ -2,6 +2,7 @@
 
 use heddle_domain::Time;
 use heddle_domain::retention::{EndState, Retention};
+use heddle_domain::state::RunState;
 
 use super::rules::{COUNT_MAX, Day, RunRules, id_floor};
 use crate::retention::others::Cutoffs;
@@ -16,11 +17,11 @@ pub struct DueRows {
 }
 
 impl Store {
-    /// How many runs are due, by the number of their state; each up to [`COUNT_MAX`].
-    pub async fn count_due_runs(&self, rules: &RunRules, now: Time) -> Result<Vec<(i16, i64)>, StoreError> {
+    /// How many runs are due, by their state; each up to [`COUNT_MAX`].
+    pub async fn count_due_runs(&self, rules: &RunRules, now: Time) -> Result<Vec<(RunState, i64)>, StoreError> {
         let mut counts = Vec::new();
-        for state in EndState::ALL {
-            let number = state.state().number();
+        for state in EndState::ALL.map(EndState::state) {
+            let number = state.number();
             let behind = rules.made_before(number, now);
             let count = sqlx::query_scalar!(
                 r#"SELECT count(*) AS "count!" FROM (
@@ -43,13 +44,13 @@ impl Store {
             )
             .fetch_one(&self.pool)
             .await?;
-            counts.push((number, count));
+            counts.push((state, count));
         }
         Ok(counts)
     }
 
-    /// How many runs of a day have ended, by the number of their state.
-    pub async fn count_day_runs(&self, day: Day) -> Result<Vec<(i16, i64)>, StoreError> {
+    /// How many runs of a day have ended, by their state.
+    pub async fn count_day_runs(&self, day: Day) -> Result<Vec<(RunState, i64)>, StoreError> {
         let (first, behind) = day.ids();
         let rows = sqlx::query!(
             r#"SELECT state, count(*) AS "count!" FROM heddle.runs_done WHERE id >= $1 AND id < $2 GROUP BY state"#,
@@ -58,7 +59,18 @@ impl Store {
         )
         .fetch_all(&self.pool)
         .await?;
-        Ok(rows.into_iter().map(|row| (row.state, row.count)).collect())
+        let mut counts = Vec::with_capacity(rows.len());
+        for row in rows {
+            let column = ("runs_done", "state");
+            let state = StoreError::known(
+                RunState::from_number,
+                row.state,
+                column,
+                format_args!("of a run of {}", day.0),
+            )?;
+            counts.push((state, row.count));
+        }
+        Ok(counts)
     }
 
     /// How many audit rows, events and ended assignments are due; each up to [`COUNT_MAX`].

@@ -34,6 +34,7 @@ mod rules;
 use chrono::TimeDelta;
 use heddle_domain::Time;
 use heddle_domain::retention::Retention;
+use heddle_domain::state::RunState;
 use serde_json::Value;
 use uuid::Uuid;
 
@@ -93,14 +94,14 @@ impl Store {
     }
 
     /// Removes up to `limit` due runs of a day, or of the default partition, with all that belongs to them; returns the
-    /// number of each one's state.
+    /// state of each one.
     pub async fn prune_runs(
         &self,
         rules: &RunRules,
         day: Option<Day>,
         now: Time,
         limit: i64,
-    ) -> Result<Vec<i16>, StoreError> {
+    ) -> Result<Vec<RunState>, StoreError> {
         transaction!(self, pool, "prune_runs", |tx| {
             tx.patiently();
             let ids = if let Some(day) = day {
@@ -135,15 +136,15 @@ impl Store {
         })
     }
 
-    /// Removes up to `limit` due runs of a group that keeps them for a shorter time than the others; returns the number
-    /// of each one's state.
+    /// Removes up to `limit` due runs of a group that keeps them for a shorter time than the others; returns the state
+    /// of each one.
     pub async fn prune_runs_of(
         &self,
         rules: &RunRules,
         group_id: i64,
         now: Time,
         limit: i64,
-    ) -> Result<Vec<i16>, StoreError> {
+    ) -> Result<Vec<RunState>, StoreError> {
         transaction!(self, pool, "prune_runs_of", |tx| {
             tx.patiently();
             let ids = sqlx::query_file_scalar!(

@@ -5,6 +5,7 @@ use std::collections::HashMap;
 use heddle_domain::Time;
 use heddle_domain::id::RunId;
 use heddle_domain::run::AttemptKey;
+use heddle_domain::state::LogLevel;
 
 use crate::live::LogRow;
 use crate::{Store, StoreError};
@@ -53,16 +54,25 @@ struct Line {
 }
 
 impl Line {
-    fn of(self, run: RunId) -> LogRow {
-        LogRow {
+    fn of(self, run: RunId) -> Result<LogRow, StoreError> {
+        let level = StoreError::known(
+            LogLevel::from_number,
+            self.level,
+            ("logs", "level"),
+            format_args!(
+                "of run {run}, task {}, item {}, attempt {}, line {}",
+                self.task, self.item, self.attempt, self.line
+            ),
+        )?;
+        Ok(LogRow {
             run,
             at: AttemptKey::from_numbers(self.task, self.item, self.attempt),
             line: self.line,
             time: self.at,
-            level: self.level,
+            level,
             message: self.message,
             fields: self.fields,
-        }
+        })
     }
 }
 
@@ -104,7 +114,7 @@ impl Store {
         )
         .fetch_all(&self.pool)
         .await?;
-        Ok(rows.into_iter().map(|line| line.of(run)).collect())
+        rows.into_iter().map(|line| line.of(run)).collect()
     }
 
     async fn last_logs(&self, run: RunId, filter: &LogFilter, limit: i64) -> Result<Vec<LogRow>, StoreError> {
@@ -131,7 +141,7 @@ impl Store {
         )
         .fetch_all(&self.pool)
         .await?;
-        Ok(rows.into_iter().rev().map(|line| line.of(run)).collect())
+        rows.into_iter().rev().map(|line| line.of(run)).collect()
     }
 
     /// How far a reader is in the log of each attempt, if it has read all lines up to a position.
@@ -204,6 +214,32 @@ impl Store {
         )
         .fetch_all(&self.pool)
         .await?;
-        Ok(rows.into_iter().map(|line| line.of(run)).collect())
+        rows.into_iter().map(|line| line.of(run)).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_unknown_level_is_an_error_that_names_the_line() {
+        let line = |level: i16| Line {
+            task: 1,
+            item: -1,
+            attempt: 2,
+            line: 3,
+            at: Time::UNIX_EPOCH,
+            level,
+            message: "said".into(),
+            fields: None,
+        };
+        let run = RunId(uuid::Uuid::nil());
+        assert_eq!(line(3).of(run).unwrap().level, LogLevel::Warn);
+        let refused = line(5).of(run).unwrap_err();
+        assert_eq!(
+            refused.to_string(),
+            format!("cannot read row of run {run}, task 1, item -1, attempt 2, line 3 in logs: level is 5")
+        );
     }
 }

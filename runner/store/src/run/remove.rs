@@ -46,9 +46,13 @@ macro_rules! each_without_days {
     };
 }
 
-/// Removes ended runs, whose rows the transaction has locked, with all of their data; returns the state of each run, as
-/// its number.
-pub(crate) async fn remove_runs(tx: &mut PgSession, ids: &[Uuid]) -> Result<Vec<i16>, StoreError> {
+/// The state of an ended run.
+fn state_of(run: Uuid, number: i16) -> Result<RunState, StoreError> {
+    StoreError::known(RunState::from_number, number, ("runs_done", "state"), run)
+}
+
+/// Removes ended runs, whose rows the transaction has locked, with all of their data; returns the state of each run.
+pub(crate) async fn remove_runs(tx: &mut PgSession, ids: &[Uuid]) -> Result<Vec<RunState>, StoreError> {
     if ids.is_empty() {
         return Ok(Vec::new());
     }
@@ -63,9 +67,16 @@ pub(crate) async fn remove_runs(tx: &mut PgSession, ids: &[Uuid]) -> Result<Vec<
     )
     .execute(&mut *tx)
     .await?;
-    let states = sqlx::query_scalar!("DELETE FROM heddle.runs_done WHERE id = ANY ($1) RETURNING state", ids)
-        .fetch_all(&mut *tx)
-        .await?;
+    let removed = sqlx::query!(
+        "DELETE FROM heddle.runs_done WHERE id = ANY ($1) RETURNING id, state",
+        ids
+    )
+    .fetch_all(&mut *tx)
+    .await?;
+    let mut states = Vec::with_capacity(removed.len());
+    for run in removed {
+        states.push(state_of(run.id, run.state)?);
+    }
     macro_rules! remove {
         ($table:literal, $part:literal) => {
             sqlx::query!(
@@ -140,7 +151,7 @@ impl Store {
             .fetch_optional(&mut *tx)
             .await?;
             let Some(found) = found else { return Ok(false) };
-            let state = StoreError::known(RunState::from_number, found.state, ("runs_done", "state"), run)?;
+            let state = state_of(run.0, found.state)?;
             let before = serde_json::json!({"group": found.group, "state": state});
             let name = run.to_string();
             crate::audit::record(&mut tx, by, "delete", Noun::Run.quiet(), &name, Some(&before), None).await?;
@@ -156,7 +167,22 @@ impl Store {
 
 #[cfg(test)]
 mod tests {
+    use heddle_domain::state::RunState;
+    use uuid::Uuid;
+
+    use super::state_of;
     use crate::retention::OF_RUNS;
+
+    #[test]
+    fn an_unknown_state_is_an_error_that_names_the_run() {
+        let run = Uuid::from_u128(7);
+        assert_eq!(state_of(run, 4).unwrap(), RunState::Failed);
+        let error = state_of(run, 6).unwrap_err();
+        assert_eq!(
+            error.to_string(),
+            format!("cannot read row {run} in runs_done: state is 6")
+        );
+    }
 
     #[test]
     fn a_day_is_dropped_with_all_that_its_runs_have_in_it() {

@@ -441,6 +441,8 @@ fn fields() {
         ("", false),
         ("x:99999", false),
         ("*.10.0.0.1", false),
+        ("a!b.example.com", false),
+        ("under_score.example.com", true),
     ] {
         let expect: &[_] = if sound {
             &[]

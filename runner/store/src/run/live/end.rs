@@ -277,7 +277,7 @@ impl Store {
             &column(lines, |line| line.at.attempt as i32),
             &column(lines, |line| line.line),
             &column(lines, |line| line.time),
-            &column(lines, |line| line.level),
+            &column(lines, |line| line.level.number()),
             &column(lines, |line| line.message.as_str()) as &[&str],
             &column(lines, |line| line.fields.as_deref()) as &[Option<&str>]
         )

@@ -64,7 +64,7 @@ pub(crate) async fn insert_logs_in(connection: &mut PgSession, rows: &[LogRow]) 
         &column(rows, |row| row.at.attempt as i32),
         &column(rows, |row| row.line),
         &column(rows, |row| row.time),
-        &column(rows, |row| row.level),
+        &column(rows, |row| row.level.number()),
         &column(rows, |row| row.message.as_str()) as &[&str],
         &column(rows, |row| row.fields.as_deref()) as &[Option<&str>],
     )

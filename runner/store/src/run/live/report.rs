@@ -4,6 +4,7 @@ use std::collections::HashMap;
 
 use heddle_domain::Time;
 use heddle_domain::plan::log_lines_max;
+use heddle_domain::state::LogLevel;
 use uuid::Uuid;
 
 use super::queue::ClaimKey;
@@ -29,8 +30,7 @@ pub struct ClaimReport {
 pub struct ReportLine {
     /// When it was written.
     pub at: Time,
-    /// 0 trace to 4 error.
-    pub level: i16,
+    pub level: LogLevel,
     pub message: String,
     /// A JSON object as text.
     pub fields: Option<String>,
@@ -63,7 +63,7 @@ fn bounded(report: &ClaimReport, mut written: Written, now: Time) -> (Vec<Report
         kept.push(match limit(&written) {
             Some(limit) => ReportLine {
                 at: now,
-                level: 3,
+                level: LogLevel::Warn,
                 message: format!("log truncated: it reached its limit of {limit}"),
                 fields: None,
             },
@@ -165,7 +165,7 @@ mod tests {
         let now: Time = "2026-11-20T10:00:00Z".parse().unwrap();
         let line = |message: &str| ReportLine {
             at: now,
-            level: 2,
+            level: LogLevel::Info,
             message: message.into(),
             fields: None,
         };

@@ -7,7 +7,7 @@ use heddle_domain::Time;
 use heddle_domain::id::RunId;
 use heddle_domain::pool::PoolNeed;
 use heddle_domain::run::AttemptKey;
-use heddle_domain::state::{AttemptState, ErrorKind};
+use heddle_domain::state::{AttemptState, ErrorKind, LogLevel};
 use uuid::Uuid;
 
 /// A row for *ready*, or for *running* if this node gets it.
@@ -74,8 +74,7 @@ pub struct LogRow {
     /// The first one is 0.
     pub line: i32,
     pub time: Time,
-    /// 0 trace to 4 error.
-    pub level: i16,
+    pub level: LogLevel,
     pub message: String,
     /// A JSON object as text.
     pub fields: Option<String>,

@@ -5,7 +5,7 @@ use axum::http::{HeaderValue, header};
 use axum::response::Response;
 use bytes::Bytes;
 use futures::StreamExt;
-use heddle_api::{List, LogLine, Run};
+use heddle_api::{List, LogLevel, LogLine, Run};
 use maud::{Markup, html};
 use serde_json::{Map, Value};
 use uuid::Uuid;
@@ -22,13 +22,12 @@ const LINES: usize = 500;
 const SEARCHED_PAGES: usize = 40;
 /// How many lines are shown before the one that a link names.
 const BEFORE: usize = 20;
-const LEVELS: [&str; 5] = ["trace", "debug", "info", "warn", "error"];
 
 pub(super) async fn inside(ctx: &Ctx, run: &Run) -> Result<Markup, Trouble> {
     let wanted = ctx
         .q("level")
-        .and_then(|level| LEVELS.iter().position(|one| *one == level))
-        .unwrap_or(0);
+        .and_then(|level| level.parse().ok())
+        .unwrap_or(LogLevel::Trace);
     let text = ctx.q("find").map(str::to_lowercase);
     let mut cursor = ctx.q("cursor").map(str::to_owned);
     let mut lines: Vec<LogLine> = Vec::new();
@@ -43,7 +42,8 @@ pub(super) async fn inside(ctx: &Ctx, run: &Run) -> Result<Markup, Trouble> {
         let page: List<LogLine> = ctx.get(&target).await?;
         cursor = page.next_cursor;
         let found = page.items.into_iter().filter(|line| {
-            let level = LEVELS.iter().position(|one| *one == line.level).unwrap_or(2);
+            // An unknown word comes from a newer server.
+            let level = line.level.parse().unwrap_or(LogLevel::Info);
             let says = |text: &String| line.message.to_lowercase().contains(text);
             level >= wanted && text.as_ref().is_none_or(says)
         });
@@ -79,7 +79,7 @@ pub(super) async fn inside(ctx: &Ctx, run: &Run) -> Result<Markup, Trouble> {
                     @for task in run.wholes() { option value=(task.task) selected[ctx.q("task") == Some(&task.task)] { (task.task) } }
                 }
                 label.hidden for="log-level" { (t!(ctx, "level")) }
-                select #log-level name="level" { @for (index, level) in LEVELS.iter().enumerate() { option value=(level) selected[index == wanted] { (t!(ctx, "level-from", level = *level)) } } }
+                select #log-level name="level" { @for level in LogLevel::ALL { option value=(level.as_str()) selected[*level == wanted] { (t!(ctx, "level-from", level = level.as_str())) } } }
                 label.hidden for="log-find" { (t!(ctx, "search-log")) }
                 @if let Some(last) = ctx.q("last") { input type="hidden" name="last" value=(last); }
                 input #log-find type="search" name="find" value=[ctx.q("find")] placeholder=(t!(ctx, "search-log"));
@@ -161,9 +161,9 @@ fn fields(line: &LogLine) -> Option<&Value> {
 }
 
 fn one(ctx: &Ctx, line: &LogLine, link: &str, find: Option<&str>) -> Markup {
-    let class = match line.level.as_str() {
-        "warn" => "warn",
-        "error" => "error-line",
+    let class = match line.level.parse::<LogLevel>() {
+        Ok(LogLevel::Warn) => "warn",
+        Ok(LogLevel::Error) => "error-line",
         _ => "",
     };
     let id = format!("l-{}", line.cursor);
