@@ -14,7 +14,7 @@ use serde_json::{Value, json};
 use uuid::Uuid;
 
 use super::runtimes::three_versions;
-use super::{HOUR, Wall, by, close, count, meanwhile, set_up, unhindered};
+use super::{HOUR, Wall, by, close, count, meanwhile, set_up, unhindered, waiting};
 
 fn offer(spec: Value) -> Offer {
     let spec = serde_json::from_value(spec).expect("a spec");
@@ -197,6 +197,67 @@ async fn scripts_and_who_names_them() {
     deletion.batch_execute(DELETES_SCRIPT).await.unwrap();
     let put = meanwhile(&sql, store.put_group(by(), group("gone")), close(deletion, true)).await;
     assert_eq!(put.unwrap(), GroupPut::UnknownScripts(scripts.to_vec()));
+}
+
+/// `delete_category`: waits for a PUT of a group that names the category, and leaves it. A PUT of a group waits for the
+/// deletion of its category from its first lock on, and makes the category anew.
+///
+/// Without that lock, the deletion would find no group and fail at the foreign key; and the PUT would not wait.
+#[tokio::test]
+async fn categories_and_their_groups() {
+    let (_world, store, sql, mut other) = set_up().await;
+    sql.batch_execute(
+        "INSERT INTO heddle.categories (name, created_at, updated_at) VALUES ('c', now(), now());
+         INSERT INTO heddle.groups (name, revision, revision_id, category, created_at, updated_at, deleted_at)
+              VALUES ('before', 1, 1, 'c', now(), now(), now())",
+    )
+    .await
+    .unwrap();
+    let puts = other.transaction().await.unwrap();
+    puts.batch_execute(
+        "UPDATE heddle.categories SET description = description WHERE name = 'c';
+         INSERT INTO heddle.groups (name, revision, revision_id, category, created_at, updated_at)
+              VALUES ('other', 1, 1, 'c', now(), now())",
+    )
+    .await
+    .unwrap();
+    let deleted = meanwhile(&sql, store.delete_category(by(), "c"), close(puts, true)).await;
+    let Removal::UsedBy(users) = deleted.unwrap() else {
+        panic!("a group is in it");
+    };
+    assert_eq!(users.groups, ["other"]);
+    sql.batch_execute("UPDATE heddle.groups SET deleted_at = now() WHERE name = 'other'")
+        .await
+        .unwrap();
+
+    // The deletion has the category, and waits for a deleted group that was in it.
+    let holder = other.transaction().await.unwrap();
+    let hold = "SELECT FROM heddle.groups WHERE name = 'before' FOR UPDATE";
+    assert_eq!(holder.execute(hold, &[]).await.unwrap(), 1);
+    let spec = json!({"tasks": {}});
+    let group = GroupWrite {
+        name: "g",
+        spec: &spec,
+        category: Some("c"),
+        links: &[],
+        scripts: &[],
+        enabled: None,
+        if_match: None,
+    };
+    let put = async {
+        waiting(&sql, 1).await;
+        store.put_group(by(), group).await.expect("an answer")
+    };
+    let release = async {
+        waiting(&sql, 2).await;
+        close(holder, false).await;
+    };
+    let delete = store.delete_category(by(), "c");
+    let (deleted, put, ()) = unhindered(async { tokio::join!(delete, put, release) }).await;
+    assert_eq!(deleted.unwrap(), Removal::Done);
+    assert!(matches!(put, GroupPut::Done(_)), "{put:?}");
+    let own = "groups g JOIN heddle.categories c ON c.name = g.category WHERE g.name = 'g'";
+    assert_eq!(count(&sql, own).await, 1);
 }
 
 /// A sign-in waits for a revocation of its token, and fails; a revocation waits for a sign-in, and ends its session.
