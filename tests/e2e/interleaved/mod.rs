@@ -10,6 +10,7 @@ mod inbox;
 mod messages;
 mod named;
 mod nodes;
+mod notices;
 mod order;
 mod pools;
 mod queues;
