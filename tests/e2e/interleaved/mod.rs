@@ -7,6 +7,7 @@
 mod dispatch;
 mod ends;
 mod inbox;
+mod message_days;
 mod messages;
 mod named;
 mod nodes;
