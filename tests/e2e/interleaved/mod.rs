@@ -2,14 +2,17 @@
 //! store does what nodes do, concurrently, and Postgres itself shows which connection waits.
 //!
 //! A test names the statements that it is about, files of `runner/store/src/sql`, in its comment: a statement with a locking
-//! note that none of them names fails a test of `runner/cli/tests/architecture/locks.rs`.
+//! note that none of them names fails a test of `runner/cli/tests/architecture/locks.rs`. So does a public function of the
+//! store with a locking note that none of them calls.
 
 mod dispatch;
 mod ends;
 mod inbox;
+mod message_days;
 mod messages;
 mod named;
 mod nodes;
+mod notices;
 mod order;
 mod pools;
 mod queues;

@@ -3,18 +3,20 @@
 
 use heddle_domain::dispatch::Offer;
 use heddle_domain::{Chance, Clock};
+use heddle_store::Store;
 use heddle_store::group::{GroupPut, GroupWrite, ScriptUse};
 use heddle_store::offer::{OfferDelete, OfferPut};
 use heddle_store::script::ScriptDelete;
 use heddle_store::secret::{Grant, SecretKey, SecretKeys};
 use heddle_store::token::TokenWrite;
 use heddle_store::topic::{TopicPut, TopicWrite};
-use heddle_store::usage::Removal;
+use heddle_store::usage::{Removal, Users};
 use serde_json::{Value, json};
+use tokio_postgres::Client;
 use uuid::Uuid;
 
 use super::runtimes::three_versions;
-use super::{HOUR, Wall, by, close, count, meanwhile, set_up, unhindered};
+use super::{HOUR, Wall, by, close, count, meanwhile, set_up, unhindered, waiting};
 
 fn offer(spec: Value) -> Offer {
     let spec = serde_json::from_value(spec).expect("a spec");
@@ -197,6 +199,256 @@ async fn scripts_and_who_names_them() {
     deletion.batch_execute(DELETES_SCRIPT).await.unwrap();
     let put = meanwhile(&sql, store.put_group(by(), group("gone")), close(deletion, true)).await;
     assert_eq!(put.unwrap(), GroupPut::UnknownScripts(scripts.to_vec()));
+}
+
+/// `delete_category`: waits for a PUT of a group that names the category, and leaves it. A PUT of a group waits for the
+/// deletion of its category from its first lock on, and makes the category anew.
+/// Without that lock, the deletion would find no group and fail at the foreign key; and the PUT would not wait.
+#[tokio::test]
+async fn categories_and_their_groups() {
+    let (_world, store, sql, mut other) = set_up().await;
+    sql.batch_execute(
+        "INSERT INTO heddle.categories (name, created_at, updated_at) VALUES ('c', now(), now());
+         INSERT INTO heddle.groups (name, revision, revision_id, category, created_at, updated_at, deleted_at)
+              VALUES ('before', 1, 1, 'c', now(), now(), now())",
+    )
+    .await
+    .unwrap();
+    let puts = other.transaction().await.unwrap();
+    puts.batch_execute(
+        "UPDATE heddle.categories SET description = description WHERE name = 'c';
+         INSERT INTO heddle.groups (name, revision, revision_id, category, created_at, updated_at)
+              VALUES ('other', 1, 1, 'c', now(), now())",
+    )
+    .await
+    .unwrap();
+    let deleted = meanwhile(&sql, store.delete_category(by(), "c"), close(puts, true)).await;
+    let Removal::UsedBy(users) = deleted.unwrap() else {
+        panic!("a group is in it");
+    };
+    assert_eq!(users.groups, ["other"]);
+    sql.batch_execute("UPDATE heddle.groups SET deleted_at = now() WHERE name = 'other'")
+        .await
+        .unwrap();
+
+    // The deletion has the category, and waits for a deleted group that was in it.
+    let holder = other.transaction().await.unwrap();
+    let hold = "SELECT FROM heddle.groups WHERE name = 'before' FOR UPDATE";
+    assert_eq!(holder.execute(hold, &[]).await.unwrap(), 1);
+    let spec = json!({"tasks": {}});
+    let group = GroupWrite {
+        name: "g",
+        spec: &spec,
+        category: Some("c"),
+        links: &[],
+        scripts: &[],
+        enabled: None,
+        if_match: None,
+    };
+    let put = async {
+        waiting(&sql, 1).await;
+        store.put_group(by(), group).await.expect("an answer")
+    };
+    let release = async {
+        waiting(&sql, 2).await;
+        close(holder, false).await;
+    };
+    let delete = store.delete_category(by(), "c");
+    let (deleted, put, ()) = unhindered(async { tokio::join!(delete, put, release) }).await;
+    assert_eq!(deleted.unwrap(), Removal::Done);
+    assert!(matches!(put, GroupPut::Done(_)), "{put:?}");
+    let own = "groups g JOIN heddle.categories c ON c.name = g.category WHERE g.name = 'g'";
+    assert_eq!(count(&sql, own).await, 1);
+}
+
+/// What people delete while others name it.
+#[derive(Clone, Copy, Debug)]
+enum Object {
+    Channel,
+    Pool,
+    Secret,
+    Connection,
+}
+
+impl Object {
+    fn table(self) -> &'static str {
+        match self {
+            Self::Channel => "channels",
+            Self::Pool => "pools",
+            Self::Secret => "secrets",
+            Self::Connection => "connections",
+        }
+    }
+
+    async fn make(self, sql: &Client, name: &str) {
+        let (columns, values) = match self {
+            Self::Channel => (
+                "kind, options, ciphertext, nonce, key_id",
+                "'webhook', '{}', '', nonce, 'k'",
+            ),
+            Self::Pool => ("slots", "1"),
+            Self::Secret | Self::Connection => ("ciphertext, nonce, key_id", "'', nonce, 'k'"),
+        };
+        sql.batch_execute(&format!(
+            "INSERT INTO heddle.{table} (name, {columns}, created_at, updated_at)
+             SELECT '{name}', {values}, now(), now() FROM decode(repeat('00', 24), 'hex') AS nonce",
+            table = self.table()
+        ))
+        .await
+        .expect("an object");
+    }
+
+    async fn delete(self, store: &Store, name: &str) -> Removal {
+        let deleted = match self {
+            Self::Channel => store.delete_channel(by(), name).await,
+            Self::Pool => store.delete_pool(by(), name).await,
+            Self::Secret => store.delete_secret(by(), name).await,
+            Self::Connection => store.delete_connection(by(), name).await,
+        };
+        deleted.expect("an answer")
+    }
+}
+
+/// Who names such an object.
+#[derive(Clone, Copy, Debug)]
+enum User {
+    Group,
+    Topic,
+}
+
+impl User {
+    /// Puts one; `false`: what it names is gone.
+    async fn put(self, store: &Store, name: &str, spec: &Value) -> bool {
+        match self {
+            Self::Group => {
+                let group = GroupWrite {
+                    name,
+                    spec,
+                    category: None,
+                    links: &[],
+                    scripts: &[],
+                    enabled: None,
+                    if_match: None,
+                };
+                match store.put_group(by(), group).await.expect("an answer") {
+                    GroupPut::Done(_) => true,
+                    GroupPut::Outdated => false,
+                    other => panic!("{other:?}"),
+                }
+            }
+            Self::Topic => {
+                let topic = TopicWrite {
+                    name,
+                    script: Some("s"),
+                    queue: None,
+                    spec,
+                };
+                match store.put_topic(by(), topic, &[], None).await.expect("an answer") {
+                    TopicPut::Done(_) => true,
+                    TopicPut::Gone("secrets" | "sql") => false,
+                    other => panic!("{other:?}"),
+                }
+            }
+        }
+    }
+
+    /// Inserts one. While this is not committed, a PUT of the name gets as far as its own insert, and waits there.
+    fn insert(self, name: &str) -> String {
+        match self {
+            Self::Group => format!(
+                "INSERT INTO heddle.groups (name, revision, revision_id, created_at, updated_at)
+                 VALUES ('{name}', 1, 1, now(), now())"
+            ),
+            Self::Topic => format!(
+                "INSERT INTO heddle.topics (name, script, spec, created_at, updated_at)
+                 VALUES ('{name}', 's', '{{}}', now(), now())"
+            ),
+        }
+    }
+
+    fn names(self, users: Users) -> Vec<String> {
+        match self {
+            Self::Group => users.groups,
+            Self::Topic => users.topics,
+        }
+    }
+}
+
+/// `hold`, `hold_of_topic`: a PUT of a group or a topic waits for the deletion of an object that it names, and a deletion for
+/// a PUT that has come that far. Other changes of the object's row are not held up.
+/// Without the lock, the PUT would read the object as it was before the deletion and wait for nobody; and the deletion would
+/// be over before the PUT is committed.
+#[tokio::test]
+async fn objects_and_who_names_them() {
+    let (_world, store, sql, mut other) = set_up().await;
+    three_versions(&sql).await;
+    let cases: [(Object, User, fn(&str) -> Value); 6] = [
+        (
+            Object::Channel,
+            User::Group,
+            |x| json!({"tasks": {}, "notify": {"channels": [x]}}),
+        ),
+        (
+            Object::Pool,
+            User::Group,
+            |x| json!({"tasks": {"t": {"pools": {x: 1}}}}),
+        ),
+        (
+            Object::Secret,
+            User::Group,
+            |x| json!({"tasks": {"t": {"secrets": [x]}}}),
+        ),
+        (
+            Object::Connection,
+            User::Group,
+            |x| json!({"tasks": {"t": {"sql": [x]}}}),
+        ),
+        (Object::Secret, User::Topic, |x| json!({"script": "s", "secrets": [x]})),
+        (Object::Connection, User::Topic, |x| json!({"script": "s", "sql": [x]})),
+    ];
+    for (n, (object, user, spec)) in cases.into_iter().enumerate() {
+        let what = format!("{object:?}, {user:?}");
+        let (x, held, kept, gone) = (
+            format!("x{n}"),
+            format!("held{n}"),
+            format!("kept{n}"),
+            format!("gone{n}"),
+        );
+        let (spec, table) = (spec(&x), object.table());
+        object.make(&sql, &x).await;
+
+        let deletes = format!("DELETE FROM heddle.{table} WHERE name = '{x}'");
+        let deletion = other.transaction().await.unwrap();
+        deletion.batch_execute(&deletes).await.unwrap();
+        let put = user.put(&store, &kept, &spec);
+        assert!(meanwhile(&sql, put, close(deletion, false)).await, "{what}");
+
+        // The PUT has the object, and waits for its own name.
+        let namesake = other.transaction().await.unwrap();
+        namesake.batch_execute(&user.insert(&held)).await.unwrap();
+        let put = user.put(&store, &held, &spec);
+        let delete = async {
+            waiting(&sql, 1).await;
+            let change = format!("UPDATE heddle.{table} SET updated_at = now() WHERE name = '{x}'");
+            assert_eq!(sql.execute(&change, &[]).await.unwrap(), 1, "{what}");
+            object.delete(&store, &x).await
+        };
+        let release = async {
+            waiting(&sql, 2).await;
+            close(namesake, false).await;
+        };
+        let (put, deleted, ()) = unhindered(async { tokio::join!(put, delete, release) }).await;
+        assert!(put, "{what}");
+        let Removal::UsedBy(users) = deleted else {
+            panic!("{what}: it is named");
+        };
+        assert_eq!(user.names(users), [held, kept], "{what}");
+
+        let deletion = other.transaction().await.unwrap();
+        deletion.batch_execute(&deletes).await.unwrap();
+        let put = user.put(&store, &gone, &spec);
+        assert!(!meanwhile(&sql, put, close(deletion, true)).await, "{what}");
+    }
 }
 
 /// A sign-in waits for a revocation of its token, and fails; a revocation waits for a sign-in, and ends its session.

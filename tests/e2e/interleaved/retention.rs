@@ -1,17 +1,18 @@
 //! What has been kept for long enough.
 
-use chrono::NaiveDate;
+use chrono::{NaiveDate, TimeDelta};
 use heddle_domain::retention::{GroupRetention, Retention};
 use heddle_domain::state::LogLevel;
 use heddle_domain::{Clock, Span};
-use heddle_store::Store;
 use heddle_store::change::By;
 use heddle_store::live::LogRow;
-use heddle_store::retention::{Day, Dropped, RunRules};
+use heddle_store::retention::{Day, Dropped, Partitioned, RunRules};
+use heddle_store::{Store, StoreError};
+use heddle_tests::eventually;
 use tokio_postgres::Client;
 use uuid::Uuid;
 
-use super::{Wall, begin, count, first, group, set_up, unhindered, waiting};
+use super::{Wall, begin, close, count, first, group, meanwhile, set_up, unhindered, waiting};
 
 /// A day of long ago that has its partitions, and one that has none.
 const KEPT_APART: &str = "2020-01-01";
@@ -196,4 +197,71 @@ async fn runs_that_are_deleted() {
         assert_eq!(deleting.await.unwrap(), !restarts);
     }
     assert_eq!((count(&sql, "runs_done").await, count(&sql, "runs_live").await), (1, 1));
+}
+
+/// `make_partitions`, `make_dispatch_partitions`: who makes partitions waits for who makes them, and makes those that are
+/// missing then.
+/// Without the lock in these functions, the second would find no tables, wait for the first at the parent table, and fail
+/// because the tables exist.
+#[tokio::test]
+async fn partitions_that_two_make() {
+    let (world, _, sql, mut other) = set_up().await;
+    let second = world.sql().await;
+    for (function, all) in [("make_partitions", 8), ("make_dispatch_partitions", 4)] {
+        for (day, commits, left) in [(KEPT_APART, false, all), (BY_DEFAULT, true, 0)] {
+            let make = format!("SELECT heddle.{function}('{day}', 2)");
+            let first = other.transaction().await.unwrap();
+            let made: i32 = first.query_one(&make, &[]).await.unwrap().get(0);
+            assert_eq!(made, all, "{function}");
+            let making = second.query_one(&make, &[]);
+            let made: i32 = meanwhile(&sql, making, close(first, commits)).await.unwrap().get(0);
+            assert_eq!(made, left, "{function} {commits}");
+        }
+    }
+}
+
+/// `make_all_partitions`: gives up after a moment while another node is at it, and changes nothing. Two who do so at once
+/// make what is missing once.
+/// Without the lock, it would make partitions beside the other; without the limit of its waits, it would wait here for ever.
+#[tokio::test]
+async fn partitions_while_another_makes_them() {
+    let (world, store, _sql, mut other) = set_up().await;
+    let again = super::store(&world).await;
+    // Those of yesterday and of the next seven days are there already.
+    let days = 12;
+    let last = Day(Wall.now().date_naive() + TimeDelta::days(10));
+    let tables = [
+        Partitioned::Runs,
+        Partitioned::Logs,
+        Partitioned::Events,
+        Partitioned::Assignments,
+    ];
+    let holder = other.transaction().await.unwrap();
+    let hold = "SELECT pg_advisory_xact_lock(hashtext('heddle.make_partitions'))";
+    holder.batch_execute(hold).await.unwrap();
+    let made = unhindered(store.make_all_partitions(days)).await;
+    assert!(matches!(made, Err(StoreError::Conflict(_))), "{made:?}");
+    for table in tables {
+        assert!(!store.partition_days(table).await.unwrap().contains(&last), "{table:?}");
+    }
+    close(holder, false).await;
+
+    let (one, two) =
+        unhindered(async { tokio::join!(store.make_all_partitions(days), again.make_all_partitions(days)) }).await;
+    for made in [one, two] {
+        // Whoever waits for longer than a moment tries again later.
+        assert!(matches!(made, Ok(()) | Err(StoreError::Conflict(_))), "{made:?}");
+    }
+    eventually("node that has made them", async || {
+        let made = store.make_all_partitions(days).await;
+        if matches!(made, Err(StoreError::Conflict(_))) {
+            return None;
+        }
+        made.expect("partitions");
+        Some(())
+    })
+    .await;
+    for table in tables {
+        assert!(store.partition_days(table).await.unwrap().contains(&last), "{table:?}");
+    }
 }

@@ -100,6 +100,40 @@ async fn delays() {
     }
 }
 
+/// `free_schedules`: waits for a firing that moves the schedule on. If it waits for another run by then, it is left alone;
+/// otherwise it is due, counted from now.
+/// Without the second look at the run under the row's lock, the schedule would be due while its new run is live.
+#[tokio::test]
+async fn schedules_that_wait_for_nobody() {
+    let (_world, store, sql, mut other) = set_up().await;
+    let group = group(&sql, "g").await;
+    due(&sql, group, &["s"]).await;
+    under_way(&sql, &[2], 7).await;
+    let awaits = |number: u128| {
+        let run = run(number);
+        format!("UPDATE heddle.schedules SET awaits = '{run}', next_fire_at = NULL")
+    };
+    for (commits, freed) in [(false, 1), (true, 0)] {
+        // Its run is gone, and the end of that has not freed it.
+        sql.batch_execute(&awaits(1)).await.unwrap();
+        let firing = other.transaction().await.unwrap();
+        firing.batch_execute(&awaits(2)).await.unwrap();
+        let now = Wall.now();
+        let free = store.free_schedules(Uuid::nil(), 10, now);
+        let done = meanwhile(&sql, free, close(firing, commits)).await;
+        assert_eq!(done.unwrap(), (freed, None));
+        let row = sql
+            .query_one("SELECT awaits, next_fire_at FROM heddle.schedules", &[])
+            .await
+            .unwrap();
+        let left: (Option<Uuid>, Option<Time>) = (row.get(0), row.get(1));
+        match commits {
+            true => assert_eq!(left, (Some(run(2).0), None)),
+            false => assert_eq!(left, (None, Some(now + HOUR))),
+        }
+    }
+}
+
 /// A backfill whose runs follow one another, of which no instant has been decided.
 async fn backfill(sql: &Client, group: i64) {
     let revision: i64 = sql

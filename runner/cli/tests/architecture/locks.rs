@@ -2,7 +2,7 @@
 
 use std::collections::HashSet;
 
-use crate::source::{quoted, read, root, rust_files};
+use crate::source::{first_name, quoted, read, root, rust_files, without_comments};
 
 /// What the comments of tests in a file name: those that stand right above a test.
 fn named_by_tests(text: &str) -> HashSet<String> {
@@ -63,6 +63,73 @@ fn statements_that_rest_on_locks_are_tested_with_a_second_connection() {
     assert!(count > 40, "{count} statements");
     assert!(silent.is_empty(), "statements without a locking note: {silent:?}");
     assert!(untested.is_empty(), "no interleaved test names these: {untested:?}");
+}
+
+/// The public functions of a file with a locking note in their documentation.
+fn noted_functions(text: &str) -> Vec<&str> {
+    let code = text.split("#[cfg(test)]").next().unwrap_or_default();
+    let (mut noted, mut functions) = (false, Vec::new());
+    for line in code.lines().map(str::trim) {
+        if line.starts_with("//") || line.starts_with("#[") {
+            noted |= line.starts_with("///") && line.contains("Locking:");
+            continue;
+        }
+        let function = line
+            .strip_prefix("pub ")
+            .map(|line| line.strip_prefix("async ").unwrap_or(line))
+            .and_then(|line| line.strip_prefix("fn "));
+        functions.extend(function.filter(|_| noted).map(first_name));
+        noted = false;
+    }
+    functions
+}
+
+#[test]
+fn functions_with_a_note_are_found() {
+    let text = "
+        /// Locking: a.
+        #[must_use]
+        pub async fn a(&self) {
+            // Locking: of a statement.
+            query();
+        }
+        /// No word of it.
+        pub fn b() {}
+        /// Locking: private.
+        async fn c() {}
+        /// Locking: of the crate.
+        pub(crate) fn d() {}
+        /// Locking: e,
+        /// on two lines.
+        pub fn e<'a>() {}
+        /// Locking: of nothing.
+        pub struct F;
+        pub fn f() {}
+        #[cfg(test)]
+        /// Locking: g.
+        pub fn g() {}";
+    assert_eq!(noted_functions(text), ["a", "e"]);
+}
+
+/// Functions that are not public are reached through these.
+#[test]
+fn functions_that_rest_on_locks_are_called_beside_a_second_connection() {
+    let (mut tests, mut files) = (Vec::new(), Vec::new());
+    rust_files(&root().join("tests/e2e/interleaved"), &mut tests);
+    let tests: String = tests.iter().map(|path| without_comments(&read(path))).collect();
+    rust_files(&root().join("runner/store/src"), &mut files);
+    let (mut count, mut untested) = (0, Vec::new());
+    for path in &files {
+        let text = read(path);
+        for function in noted_functions(&text) {
+            count += 1;
+            if !tests.contains(&format!(".{function}(")) {
+                untested.push(format!("{}: {function}", path.display()));
+            }
+        }
+    }
+    assert!(count > 30, "{count} functions");
+    assert!(untested.is_empty(), "no interleaved test calls these: {untested:#?}");
 }
 
 /// What takes a lock, in statements between Rust.

@@ -190,7 +190,8 @@ fn channels(spec: &Value) -> BTreeSet<&str> {
 /// Locks the rows of one table that have these names, and says whether all of them exist. A macro, because sqlx checks
 /// the text of each statement.
 ///
-/// Locking: KEY SHARE, in the order of names; changes of these rows are not blocked.
+/// Locking: KEY SHARE, in the order of names. A PUT or a deletion of such an object waits; what else changes its row does
+/// not.
 macro_rules! hold {
     ($connection:ident, $table:literal, $names:expr) => {{
         let names: Vec<String> = $names.into_iter().map(str::to_owned).collect();
