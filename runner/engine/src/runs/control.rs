@@ -5,7 +5,7 @@ use std::collections::hash_map::Entry;
 use std::sync::Arc;
 
 use heddle_domain::id::RunId;
-use heddle_domain::run::{Actions, Control, Event, Refused, TaskKey};
+use heddle_domain::run::{Control, Event, Refused, TaskKey};
 use heddle_domain::spec::SubmissionSpec;
 use heddle_domain::state::{RunState, TaskState, Trigger};
 use heddle_domain::{Faults, Time};
@@ -406,8 +406,8 @@ impl Runs {
         let transition = self
             .transition(&context, snapshot, &events, &mut completion, now)
             .await?;
-        let state = transition.state;
-        let has_same_error = transition.progress.error() == failure.as_deref();
+        let state = transition.state();
+        let has_same_error = transition.progress().error() == failure.as_deref();
         if live.state.is_final()
             && !state.is_final()
             && let Some(hash) = &live.dedupe
@@ -496,22 +496,14 @@ impl Runs {
         let transition = if live.state.is_final() {
             // The run has no active attempts: it ends again, without any work.
             completion.goes_on(run).await?;
-            Transition {
-                actions: Actions::default(),
-                state,
-                progress: snapshot.progress,
-                begins: false,
-                told: state == live.state,
-            }
+            Transition::set_by_hand(snapshot, state)
         } else {
             let withdrawn = completion.withdraw_of(run).await?;
             let event = Event::Cancel { withdrawn };
             let now = completion.now();
-            let cancelled = self
-                .transition(&context, snapshot, &[event], &mut completion, now)
-                .await?;
-            // The cancel may lead to another state. The run gets the state that the operator gave.
-            Transition { state, ..cancelled }
+            self.transition(&context, snapshot, &[event], &mut completion, now)
+                .await?
+                .then_set_by_hand(state)
         };
         let mut after = After::default();
         let write = self.write_of(&context, transition, &mut Grant::none(), &mut after)?;
