@@ -13,6 +13,7 @@ use heddle_store::StoreError;
 use heddle_store::change::By;
 use heddle_store::live::{Audited, Completion, Grant, LiveRun, NewOverride, RunFacts, RunWrite};
 use heddle_store::run::{RunRow, RunTerms};
+use heddle_store::transaction::again_after;
 use serde_json::{Value, json};
 
 use crate::node::signals::Signal;
@@ -180,9 +181,6 @@ fn override_of_run<'a>(state: RunState, reason: &'a str, actor: &'a str) -> NewO
     }
 }
 
-/// How often a control is tried again after a conflict with another transaction.
-const TRIES_MAX: u32 = 5;
-
 impl From<StoreError> for ControlError {
     fn from(error: StoreError) -> Self {
         Self::Engine(EngineError::Store(error))
@@ -275,20 +273,24 @@ impl Runs {
         self.retried(|| self.control_once(run, action, actor)).await
     }
 
-    /// Tries a control again after conflicts with other transactions.
+    /// Tries a control again after conflicts with other transactions, as the store does with its own ones. Each try locks
+    /// the run and decides anew.
     pub(super) async fn retried<F, Fut>(&self, once: F) -> Result<(), ControlError>
     where
         F: Fn() -> Fut,
         Fut: Future<Output = Result<(), ControlError>>,
     {
-        let mut tries = 1;
+        let mut tried = 1;
         loop {
-            match once().await {
-                Err(ControlError::Engine(EngineError::Store(StoreError::Conflict(_)))) if tries < TRIES_MAX => {
-                    tries += 1
-                }
+            let pause = match once().await {
+                Err(ControlError::Engine(EngineError::Store(error))) => match again_after(&error, tried) {
+                    Some(pause) => pause,
+                    None => return Err(error.into()),
+                },
                 other => return other,
-            }
+            };
+            tokio::time::sleep(pause).await;
+            tried += 1;
         }
     }
 
