@@ -129,9 +129,13 @@ impl BulkAction {
         }
     }
 
-    /// The refusal, if a run in this state does not allow it.
+    /// The refusal, if a run in this state does not allow it, or if it sets a state that cannot be set.
     pub(crate) fn check(&self, state: RunState) -> Result<(), Refused> {
-        self.control().check(state)
+        self.control().check(state)?;
+        match self {
+            Self::Override(to, _) => Control::check_override_to(*to),
+            _ => Ok(()),
+        }
     }
 
     /// The event of a control that withdraws the unclaimed task runs of a run. Only such a control is applied to many live
@@ -482,11 +486,6 @@ impl Runs {
             live,
             context,
         } = locked;
-        if !state.is_final() {
-            return Err(ControlError::Refused(format!(
-                "the state of a run cannot be set to {state}"
-            )));
-        }
         let noted = Noted {
             actor,
             action: "override",
@@ -530,5 +529,20 @@ impl Runs {
         self.contexts.remove(&run);
         self.acted(after);
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_override_is_refused_for_a_state_that_no_operator_sets() {
+        let set = |to: RunState| BulkAction::Override(to, "why".to_owned()).check(RunState::Failed);
+        assert_eq!(set(RunState::Succeeded), Ok(()));
+        for to in [RunState::Running, RunState::Cancelled] {
+            assert_eq!(set(to), Err(Refused::Target(to)));
+        }
+        assert_eq!(BulkAction::Pause.check(RunState::Running), Ok(()));
     }
 }
