@@ -5,7 +5,8 @@
 //! a `tick` that gets the time, and one loop drives all of them (`node/service.rs`). Two things do not tick, because
 //! time does not start them: group commits (`node/group_commit.rs`), which begin as soon as there is something to
 //! commit, and the drainers of messages (`messages/drainer.rs`), which the drain starts, and which end when there is
-//! nothing left to send. Everything else of a node is driven by a clock that a test sets, in `simulation/`.
+//! nothing left to send. Everything else of the engine is driven by a clock that a test sets, in `simulation/`.
+//! ARCHITECTURE.md names the two loops of a node that are not the engine's.
 //!
 //! | loop | file | what wakes it | what it does |
 //! |---|---|---|---|

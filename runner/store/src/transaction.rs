@@ -11,9 +11,11 @@
 //! repeated, a few times: Postgres has rolled it back. It is not repeated when the database was lost: the commit may
 //! have succeeded, and only its answer may be lost. Only the caller knows whether a repeat does harm.
 //!
-//! This is for what people configure, and for services for which nobody waits. Transactions of the data plane are
-//! repeated by their group commits, which know what else waits (`heddle_engine`'s `group_commit`). Those, and
-//! transactions for which a locked row is an answer, have a name, a span and a duration, and are tried once.
+//! This is for what people configure, for services for which nobody waits, and for heartbeats and reports of workers.
+//! Transactions of the data plane are repeated by their group commits, which know what else waits (`heddle_engine`'s
+//! `group_commit`). Those, and transactions for which a locked row is an answer, have a name, a span and a duration, and
+//! are tried once. A control of a run is tried once here as well: `heddle_engine` decides it again as a whole, as often
+//! and after the same pauses ([`again_after`]).
 //!
 //! ```text
 //! transaction!(self, pool, "claim", once, |tx| { ... })                 // or once("BEGIN READ ONLY")
@@ -42,6 +44,12 @@ const AGAIN_AFTER: Duration = Duration::from_millis(10);
 
 /// The upper bounds of the histogram's buckets, in seconds.
 const BUCKETS: [f64; 10] = [0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.5, 1.0, 5.0];
+
+/// How long to wait before the next try of what failed with this error at try `tried` (the first is 1); `None`: it is not
+/// tried again.
+pub fn again_after(error: &StoreError, tried: u32) -> Option<Duration> {
+    (tried < TRIES_MAX && matches!(error, StoreError::Conflict(_))).then(|| AGAIN_AFTER * tried)
+}
 
 /// The counts of a store's transactions. Each name is written in the source, so their number is bounded.
 #[derive(Debug)]
@@ -113,9 +121,10 @@ impl<'s> Tries<'s> {
     /// How long to wait before the next try; `None`: this was the last one.
     pub(crate) fn again_after<T>(&mut self, result: &Result<T, StoreError>) -> Option<Duration> {
         self.tried += 1;
-        let again = self.tried < TRIES_MAX && matches!(result, Err(StoreError::Conflict(_)));
-        self.transactions.count(self.name, self.began.elapsed(), again);
-        again.then(|| AGAIN_AFTER * self.tried)
+        let pause = result.as_ref().err().and_then(|error| again_after(error, self.tried));
+        self.transactions
+            .count(self.name, self.began.elapsed(), pause.is_some());
+        pause
     }
 
     /// It is done after one try.

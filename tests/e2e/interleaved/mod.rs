@@ -71,6 +71,34 @@ async fn set_up() -> (World, Store, Client, Client) {
     (world, store, sql, other)
 }
 
+/// The first of these writes is told that it has to be repeated, as the victim of a deadlock is.
+async fn meets_another(sql: &Client, write: &str) {
+    sql.batch_execute(&format!(
+        "CREATE SEQUENCE public.tries;
+         CREATE FUNCTION public.meets_another() RETURNS trigger LANGUAGE plpgsql AS $$
+         BEGIN
+             IF nextval('public.tries') = 1 THEN RAISE EXCEPTION 'in the way' USING ERRCODE = '40P01'; END IF;
+             RETURN NEW;
+         END $$;
+         CREATE TRIGGER meets BEFORE {write} FOR EACH ROW EXECUTE FUNCTION public.meets_another()"
+    ))
+    .await
+    .expect("a trigger");
+}
+
+/// The transaction of this name was tried twice, and each of the tries was counted.
+fn assert_repeated_once(store: &Store, name: &str) {
+    let metrics = store.transaction_metrics();
+    let families: Vec<_> = metrics.iter().flat_map(|metric| metric.collect()).collect();
+    let text = prometheus::TextEncoder::new().encode_to_string(&families).unwrap();
+    for line in [
+        format!("heddle_transaction_seconds_count{{transaction=\"{name}\"}} 2"),
+        format!("heddle_transactions_repeated_total{{transaction=\"{name}\"}} 1"),
+    ] {
+        assert!(text.contains(&line), "{text}");
+    }
+}
+
 async fn begin(store: &Store, lease: i64) -> Completion {
     store
         .completion("test", lease, Arc::new(Wall))

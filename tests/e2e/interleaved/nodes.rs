@@ -5,7 +5,7 @@ use heddle_store::change::By;
 use heddle_tests::World;
 
 use super::runs::{claim, ready};
-use super::{HOUR, NODE, begin, lease, run, set_up, store, under_way, waiting};
+use super::{HOUR, NODE, assert_repeated_once, begin, lease, meets_another, run, set_up, store, under_way, waiting};
 
 /// `register_node`: of two who take a lease over from the one that they know, one does; a heartbeat of the old one that
 /// comes late extends nothing, and what was held under it is lost.
@@ -100,29 +100,10 @@ async fn gates() {
 #[tokio::test]
 async fn repeated() {
     let (_world, store, sql, _) = set_up().await;
-    // The first try is told that it has to be repeated, as the victim of a deadlock is.
-    sql.batch_execute(
-        "CREATE SEQUENCE public.tries;
-         CREATE FUNCTION public.meets_another() RETURNS trigger LANGUAGE plpgsql AS $$
-         BEGIN
-             IF nextval('public.tries') = 1 THEN RAISE EXCEPTION 'in the way' USING ERRCODE = '40P01'; END IF;
-             RETURN NEW;
-         END $$;
-         CREATE TRIGGER meets BEFORE INSERT ON heddle.categories FOR EACH ROW EXECUTE FUNCTION public.meets_another()",
-    )
-    .await
-    .unwrap();
+    meets_another(&sql, "INSERT ON heddle.categories").await;
     let at = store.now().await.unwrap();
     let by = By { actor: "test", at };
     let put = store.put_category(by, "c", "").await.expect("the second try");
     assert!(put.created);
-    let metrics = store.transaction_metrics();
-    let families: Vec<_> = metrics.iter().flat_map(|metric| metric.collect()).collect();
-    let text = prometheus::TextEncoder::new().encode_to_string(&families).unwrap();
-    for line in [
-        "heddle_transaction_seconds_count{transaction=\"put_category\"} 2",
-        "heddle_transactions_repeated_total{transaction=\"put_category\"} 1",
-    ] {
-        assert!(text.contains(line), "{text}");
-    }
+    assert_repeated_once(&store, "put_category");
 }

@@ -7,7 +7,10 @@ use heddle_store::live::{ClaimKey, ClaimTerms, QueueClaims, QueueRow, QueueTarge
 use tokio_postgres::Client;
 use uuid::Uuid;
 
-use super::{Wall, attempt_of, begin, count, first, going, run, set_up, under_way, unhindered, waiting};
+use super::{
+    Wall, assert_repeated_once, attempt_of, begin, count, first, going, meets_another, run, set_up, under_way,
+    unhindered, waiting,
+};
 
 /// The claim of a run's first attempt.
 fn claim_of(number: u128) -> ClaimKey {
@@ -189,6 +192,17 @@ async fn heartbeats() {
         }
         assert_eq!(beat.await.unwrap(), extended, "{change}");
     }
+}
+
+/// A heartbeat that met another transaction is tried again by the store.
+#[tokio::test]
+async fn repeated_heartbeats() {
+    let (_world, store, sql, _) = set_up().await;
+    claimed(&sql, &[1], "now() + interval '1 minute'").await;
+    meets_another(&sql, "UPDATE ON heddle.queue_claims").await;
+    let extended = store.heartbeat_claims(&[claim_of(1)], &[Some(3_600_000)]).await;
+    assert_eq!(extended.expect("the second try").len(), 1);
+    assert_repeated_once(&store, "heartbeat_claims");
 }
 
 /// `queue_lock_claims`: runs are locked before any claim is taken, in the order of their ids; of two who end one claim the later

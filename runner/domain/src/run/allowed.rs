@@ -69,12 +69,35 @@ impl Control {
             false => Err(Refused::RunState(state)),
         }
     }
+
+    /// The refusal, if an override cannot set a run to this state.
+    pub fn check_override_to(to: RunState) -> Result<(), Refused> {
+        match RunState::OVERRIDES.contains(&to) {
+            true => Ok(()),
+            false => Err(Refused::Target(to)),
+        }
+    }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::topic::group_name;
+
+    #[test]
+    fn a_run_is_set_only_to_an_end_that_its_tasks_can_give_it() {
+        for &to in RunState::ALL {
+            let expect = match to {
+                RunState::Succeeded | RunState::Failed => Ok(()),
+                RunState::Waiting | RunState::Running | RunState::Paused | RunState::Cancelled => {
+                    Err(Refused::Target(to))
+                }
+            };
+            assert_eq!(Control::check_override_to(to), expect);
+        }
+        let refused = Refused::Target(RunState::Cancelled);
+        assert_eq!(refused.to_string(), "the state of a run cannot be set to cancelled");
+    }
 
     #[test]
     fn what_carries_a_batch_does_not_run_again() {

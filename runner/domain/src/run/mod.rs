@@ -301,6 +301,9 @@ pub enum Refused {
     /// The task run is in a state that does not allow it.
     #[error("the task run is {0}")]
     TaskState(TaskState),
+    /// An operator cannot set a run to this state.
+    #[error("the state of a run cannot be set to {0}")]
+    Target(RunState),
     /// The plan has no such task or item.
     #[error("the task run does not exist")]
     Unknown,

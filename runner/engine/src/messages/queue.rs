@@ -18,7 +18,6 @@ use heddle_domain::topic::{Topic, group_name};
 use heddle_store::message::{EndedQueueBatch, Finish, MessageBatch};
 use heddle_store::topic::TopicRow;
 use serde_json::{Map, Value};
-use tokio::time::Instant;
 use uuid::Uuid;
 
 use super::outcome::{Handled, MessageEnd, finish_of};
@@ -36,11 +35,34 @@ pub(super) const BATCH_BYTES_MAX: usize = PARAMS_BYTES_MAX - 512;
 /// The longest time until the next try to put a batch into its queue.
 const PAUSE_MAX: Duration = Duration::from_secs(30);
 
-/// Why a topic's batches do not get into its queue, and when the next one is tried.
+/// Why a topic's batches do not get into its queue, and when the next one is tried. All times are those of
+/// `NodeClock::elapsed`.
 pub(super) struct Stuck {
     problem: String,
     pause: Duration,
-    until: Instant,
+    until: Duration,
+}
+
+impl Stuck {
+    /// After a batch did not get into the queue. If it was refused, the pause is longer than the one `before`.
+    fn next(before: Option<&Self>, problem: String, is_refused: bool, now: Duration) -> Self {
+        let pause = match before {
+            // Several drainers of the topic fail at once.
+            Some(before) if before.is_put_off(now) => before.pause,
+            Some(before) if is_refused => (before.pause * 2).min(PAUSE_MAX),
+            _ => POLL_EVERY,
+        };
+        Self {
+            problem,
+            pause,
+            until: now + pause,
+        }
+    }
+
+    /// Whether it is too early for the next try.
+    fn is_put_off(&self, now: Duration) -> bool {
+        now < self.until
+    }
 }
 
 /// Creates a run for a batch. If that fails, the batch is given back, and its drainer ends; a message that is too large
@@ -147,13 +169,14 @@ fn ends_of(ended: &EndedQueueBatch) -> Vec<MessageEnd> {
 impl Messages {
     /// Whether it is too early to try the next batch of a topic.
     pub(super) fn is_put_off(&self, topic: i32) -> bool {
+        let now = self.node.clock.elapsed();
         let stuck = self.stuck.lock();
-        stuck.get(&topic).is_some_and(|stuck| Instant::now() < stuck.until)
+        stuck.get(&topic).is_some_and(|stuck| stuck.is_put_off(now))
     }
 
     /// Tries the next batches now; a problem that stays is not logged again.
     pub(super) fn try_stuck_again(&self) {
-        let now = Instant::now();
+        let now = self.node.clock.elapsed();
         self.stuck.lock().values_mut().for_each(|stuck| stuck.until = now);
     }
 
@@ -162,19 +185,13 @@ impl Messages {
     async fn put_off(&self, row: &TopicRow, error: &SubmitError) {
         let problem = error.to_string();
         let is_refused = !matches!(error, SubmitError::Engine(_));
+        let now = self.node.clock.elapsed();
         let is_new = {
             let mut all = self.stuck.lock();
             let before = all.get(&row.id);
             let is_new = before.is_none_or(|before| before.problem != problem);
-            let now = Instant::now();
-            let pause = match before {
-                // Several drainers of the topic fail at once.
-                Some(before) if now < before.until => before.pause,
-                Some(before) if is_refused => (before.pause * 2).min(PAUSE_MAX),
-                _ => POLL_EVERY,
-            };
-            let (problem, until) = (problem.clone(), now + pause);
-            all.insert(row.id, Stuck { problem, pause, until });
+            let stuck = Stuck::next(before, problem.clone(), is_refused, now);
+            all.insert(row.id, stuck);
             is_new
         };
         if is_new {
@@ -212,6 +229,36 @@ impl Messages {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::node::clock::NodeClock;
+
+    #[test]
+    fn a_topic_that_is_stuck_waits_longer_each_time_by_the_nodes_clock() {
+        let start: heddle_domain::Time = "2026-03-01T00:00:00Z".parse().expect("an instant");
+        let clock = NodeClock::manual(start);
+        let mut now = start;
+        let mut pass = |time: Duration| {
+            now += chrono::TimeDelta::from_std(time).expect("a span");
+            clock.set(now);
+            clock.elapsed()
+        };
+        let moment = Duration::from_micros(1);
+        let refused = |before: Option<&Stuck>, now| Stuck::next(before, "disabled".into(), true, now);
+        let mut stuck = refused(None, pass(Duration::ZERO));
+        for pause in [200, 400, 800, 1_600, 3_200, 6_400, 12_800, 25_600, 30_000, 30_000] {
+            let pause = Duration::from_millis(pause);
+            assert_eq!(stuck.pause, pause);
+            let before = pass(pause - moment);
+            assert!(stuck.is_put_off(before), "a moment before {pause:?}");
+            // Another drainer fails meanwhile: the pause is not longer for that.
+            assert_eq!(refused(Some(&stuck), before).pause, pause);
+            let after = pass(moment);
+            assert!(!stuck.is_put_off(after), "after {pause:?}");
+            stuck = refused(Some(&stuck), after);
+        }
+        // A database that does not answer is no reason to wait longer.
+        let after = pass(PAUSE_MAX);
+        assert_eq!(Stuck::next(Some(&stuck), "away".into(), false, after).pause, POLL_EVERY);
+    }
 
     #[test]
     fn what_is_not_known_to_be_sent_has_failed() {

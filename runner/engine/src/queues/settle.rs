@@ -9,7 +9,6 @@ use heddle_domain::id::RunId;
 use heddle_domain::run::AttemptKey;
 use heddle_domain::state::{AttemptState, ErrorKind, RunState};
 use heddle_domain::{Faults, Time};
-use heddle_store::StoreError;
 use heddle_store::live::{ClaimKey, ClaimReport, ClaimStatus, Locked};
 
 use super::{ASKS_MAX, Queues};
@@ -211,17 +210,11 @@ impl Queues {
                 report.log_bytes_max = contexts.get(&key.run).map_or(0, |context| log_max(context, key.at)) as i64;
             }
         }
-        let mut tries = 1;
-        let extended = loop {
-            let now = self.node.now();
-            let done = match reports.is_empty() {
-                true => self.node.store.heartbeat_claims(&keys, &leases).await,
-                false => self.node.store.report_claims(&keys, &leases, &reports, now).await,
-            };
-            match done {
-                Err(StoreError::Conflict(_)) if tries < TRIES_MAX => tries += 1,
-                other => break other?,
-            }
+        // The store repeats both after a conflict.
+        let (store, now) = (&self.node.store, self.node.now());
+        let extended = match reports.is_empty() {
+            true => store.heartbeat_claims(&keys, &leases).await?,
+            false => store.report_claims(&keys, &leases, &reports, now).await?,
         };
         let extended: HashMap<_, _> = extended.into_iter().collect();
         let mut answers = Vec::with_capacity(keys.len());

@@ -21,7 +21,7 @@ use crate::runs::ending::{Applied, Done, End, Ending};
 use crate::runs::params::enqueued;
 use crate::runs::queued::FilledQueues;
 use crate::runs::trace::Span;
-use crate::runs::transition::{Snapshot, Transition, bytes_of};
+use crate::runs::transition::{Parts, Snapshot, Transition, bytes_of};
 use crate::{EngineError, RunContext, Runs, Submission, SubmitError};
 
 /// The results of a transaction that are handled after its commit.
@@ -108,7 +108,7 @@ impl Runs {
             let transition = self
                 .transition(&context, Snapshot::of(run, found)?, &events, completion, now)
                 .await?;
-            for (accepted, (outcome, started_at)) in transition.actions.accepted.iter().zip(outcomes) {
+            for (accepted, (outcome, started_at)) in transition.accepted().iter().zip(outcomes) {
                 if !accepted {
                     continue;
                 }
@@ -147,13 +147,13 @@ impl Runs {
         grant: &mut Grant,
         after: &mut After,
     ) -> Result<RunWrite, EngineError> {
-        let Transition {
+        let Parts {
             actions,
             state,
             progress,
             begins,
             told,
-        } = transition;
+        } = transition.into_parts();
         let run = context.facts.id;
         let last = self.queue.last_claimed();
         let finished = state.is_final();

@@ -164,7 +164,7 @@ impl Runs {
             let transition = self
                 .transition(&context, snapshot, &[event], &mut completion, now)
                 .await?;
-            audits.push((run, shown(before, None), shown(transition.state, None)));
+            audits.push((run, shown(before, None), shown(transition.state(), None)));
             let write = self.write_of(&context, transition, &mut grant, &mut after)?;
             let error = action.why().or(write.error);
             writes.push(RunWrite { error, ..write });

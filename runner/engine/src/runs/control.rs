@@ -5,7 +5,7 @@ use std::collections::hash_map::Entry;
 use std::sync::Arc;
 
 use heddle_domain::id::RunId;
-use heddle_domain::run::{Actions, Control, Event, Refused, TaskKey};
+use heddle_domain::run::{Control, Event, Refused, TaskKey};
 use heddle_domain::spec::SubmissionSpec;
 use heddle_domain::state::{RunState, TaskState, Trigger};
 use heddle_domain::{Faults, Time};
@@ -13,6 +13,7 @@ use heddle_store::StoreError;
 use heddle_store::change::By;
 use heddle_store::live::{Audited, Completion, Grant, LiveRun, NewOverride, RunFacts, RunWrite};
 use heddle_store::run::{RunRow, RunTerms};
+use heddle_store::transaction::again_after;
 use serde_json::{Value, json};
 
 use crate::node::signals::Signal;
@@ -128,9 +129,13 @@ impl BulkAction {
         }
     }
 
-    /// The refusal, if a run in this state does not allow it.
+    /// The refusal, if a run in this state does not allow it, or if it sets a state that cannot be set.
     pub(crate) fn check(&self, state: RunState) -> Result<(), Refused> {
-        self.control().check(state)
+        self.control().check(state)?;
+        match self {
+            Self::Override(to, _) => Control::check_override_to(*to),
+            _ => Ok(()),
+        }
     }
 
     /// The event of a control that withdraws the unclaimed task runs of a run. Only such a control is applied to many live
@@ -179,9 +184,6 @@ fn override_of_run<'a>(state: RunState, reason: &'a str, actor: &'a str) -> NewO
         actor,
     }
 }
-
-/// How often a control is tried again after a conflict with another transaction.
-const TRIES_MAX: u32 = 5;
 
 impl From<StoreError> for ControlError {
     fn from(error: StoreError) -> Self {
@@ -275,20 +277,24 @@ impl Runs {
         self.retried(|| self.control_once(run, action, actor)).await
     }
 
-    /// Tries a control again after conflicts with other transactions.
+    /// Tries a control again after conflicts with other transactions, as the store does with its own ones. Each try locks
+    /// the run and decides anew.
     pub(super) async fn retried<F, Fut>(&self, once: F) -> Result<(), ControlError>
     where
         F: Fn() -> Fut,
         Fut: Future<Output = Result<(), ControlError>>,
     {
-        let mut tries = 1;
+        let mut tried = 1;
         loop {
-            match once().await {
-                Err(ControlError::Engine(EngineError::Store(StoreError::Conflict(_)))) if tries < TRIES_MAX => {
-                    tries += 1
-                }
+            let pause = match once().await {
+                Err(ControlError::Engine(EngineError::Store(error))) => match again_after(&error, tried) {
+                    Some(pause) => pause,
+                    None => return Err(error.into()),
+                },
                 other => return other,
-            }
+            };
+            tokio::time::sleep(pause).await;
+            tried += 1;
         }
     }
 
@@ -406,8 +412,8 @@ impl Runs {
         let transition = self
             .transition(&context, snapshot, &events, &mut completion, now)
             .await?;
-        let state = transition.state;
-        let has_same_error = transition.progress.error() == failure.as_deref();
+        let state = transition.state();
+        let has_same_error = transition.progress().error() == failure.as_deref();
         if live.state.is_final()
             && !state.is_final()
             && let Some(hash) = &live.dedupe
@@ -480,11 +486,6 @@ impl Runs {
             live,
             context,
         } = locked;
-        if !state.is_final() {
-            return Err(ControlError::Refused(format!(
-                "the state of a run cannot be set to {state}"
-            )));
-        }
         let noted = Noted {
             actor,
             action: "override",
@@ -496,22 +497,14 @@ impl Runs {
         let transition = if live.state.is_final() {
             // The run has no active attempts: it ends again, without any work.
             completion.goes_on(run).await?;
-            Transition {
-                actions: Actions::default(),
-                state,
-                progress: snapshot.progress,
-                begins: false,
-                told: state == live.state,
-            }
+            Transition::set_by_hand(snapshot, state)
         } else {
             let withdrawn = completion.withdraw_of(run).await?;
             let event = Event::Cancel { withdrawn };
             let now = completion.now();
-            let cancelled = self
-                .transition(&context, snapshot, &[event], &mut completion, now)
-                .await?;
-            // The cancel may lead to another state. The run gets the state that the operator gave.
-            Transition { state, ..cancelled }
+            self.transition(&context, snapshot, &[event], &mut completion, now)
+                .await?
+                .then_set_by_hand(state)
         };
         let mut after = After::default();
         let write = self.write_of(&context, transition, &mut Grant::none(), &mut after)?;
@@ -536,5 +529,20 @@ impl Runs {
         self.contexts.remove(&run);
         self.acted(after);
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_override_is_refused_for_a_state_that_no_operator_sets() {
+        let set = |to: RunState| BulkAction::Override(to, "why".to_owned()).check(RunState::Failed);
+        assert_eq!(set(RunState::Succeeded), Ok(()));
+        for to in [RunState::Running, RunState::Cancelled] {
+            assert_eq!(set(to), Err(Refused::Target(to)));
+        }
+        assert_eq!(BulkAction::Pause.check(RunState::Running), Ok(()));
     }
 }

@@ -26,8 +26,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use heddle_domain::id::RunId;
-use heddle_domain::run::{Actions, AttemptKey, Past, Progress};
-use heddle_domain::state::{AttemptState, ErrorKind, RunState, TaskState};
+use heddle_domain::run::{AttemptKey, Past, Progress};
+use heddle_domain::state::{AttemptState, ErrorKind, TaskState};
 use heddle_domain::{Chain, Time};
 use heddle_store::live::{AttemptRow, EndedAttempt, Grant, Interrupted, RunWrite};
 use heddle_store::run::Outputs;
@@ -216,20 +216,11 @@ impl Runs {
         let Some(stopped) = completion.abandon(ended).await? else {
             return Ok(false);
         };
-        let mut actions = Actions::default();
-        let state = RunState::Failed;
         if in_full {
             completion.insert_attempts(&history(&stopped, at)).await?;
-            actions.finished = Some(state);
         }
         let mut after = After::default();
-        let transition = Transition {
-            actions,
-            state,
-            progress,
-            begins: false,
-            told: false,
-        };
+        let transition = Transition::given_up(progress, in_full);
         let write = self.write_of(&context, transition, &mut Grant::none(), &mut after)?;
         let write = RunWrite { timed: true, ..write };
         self.write(&mut completion, &[write], &mut after).await?;

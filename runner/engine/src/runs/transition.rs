@@ -3,9 +3,16 @@
 //!
 //! Some decisions depend on which task runs nobody has claimed yet (a run that fails with `on_failure: stop` cancels
 //! those). Only the tables contain that. So `decide` requests a withdrawal, gets the withdrawn task runs as one more
-//! event, and both results are carried out together. Every transition of a run that has been created goes through
-//! [`Runs::transition`], whether an outcome, a timer, a gate or an operator causes it. The one exception is the short
-//! way of `single_task.rs`, which calls `decide` itself, because it reads no progress.
+//! event, and both results are carried out together.
+//!
+//! Only this module makes a [`Transition`], in one of two ways:
+//!
+//! * [`Runs::transition`] applies events by `decide`: outcomes, timers, gates, controls.
+//! * Two ends come from no event. An operator sets the state of a run ([`Transition::set_by_hand`],
+//!   [`Transition::then_set_by_hand`]), which does not change its progress. A run is given up
+//!   ([`Transition::given_up`]) and gets a new progress, because its own one may be unreadable.
+//!
+//! The short way of `single_task.rs` makes no `Transition`. It calls `decide` itself, because it reads no progress.
 
 use heddle_domain::Time;
 use heddle_domain::id::RunId;
@@ -16,8 +23,13 @@ use heddle_store::live::{Completion, LiveRun, LockedRun};
 
 use crate::{EngineError, RunContext, Runs};
 
-/// The state of a run after its events, and what has to be done.
-pub(crate) struct Transition {
+/// What happens to a run: the state that follows, and what has to be done. The head of this module says who makes one.
+#[derive(Debug)]
+pub(crate) struct Transition(Parts);
+
+/// The content of a [`Transition`].
+#[derive(Debug)]
+pub(crate) struct Parts {
     pub(crate) actions: Actions,
     pub(crate) state: RunState,
     pub(crate) progress: Progress,
@@ -25,6 +37,60 @@ pub(crate) struct Transition {
     pub(crate) begins: bool,
     /// Whether the run had ended in this state before, and has done nothing since: its end has been announced.
     pub(crate) told: bool,
+}
+
+impl Transition {
+    /// An operator sets a run that has ended to this state: it ends again, without any work. Its progress stays.
+    pub(crate) fn set_by_hand(ended: Snapshot, state: RunState) -> Self {
+        Self(Parts {
+            actions: Actions::default(),
+            state,
+            told: state == ended.state,
+            progress: ended.progress,
+            begins: false,
+        })
+    }
+
+    /// An operator sets a live run to this state. `self` is its cancel, which may lead to another state: the run gets
+    /// the state that the operator gave.
+    pub(crate) fn then_set_by_hand(self, state: RunState) -> Self {
+        Self(Parts { state, ..self.0 })
+    }
+
+    /// A run is given up: it ends as failed, with this progress instead of its own. `tells`: people are told.
+    pub(crate) fn given_up(progress: Progress, tells: bool) -> Self {
+        let state = RunState::Failed;
+        Self(Parts {
+            actions: Actions {
+                finished: tells.then_some(state),
+                ..Actions::default()
+            },
+            state,
+            progress,
+            begins: false,
+            told: false,
+        })
+    }
+
+    /// The state of the run afterwards.
+    pub(crate) fn state(&self) -> RunState {
+        self.0.state
+    }
+
+    /// Its progress afterwards.
+    pub(crate) fn progress(&self) -> &Progress {
+        &self.0.progress
+    }
+
+    /// Which outcomes were accepted, in the order of the events.
+    pub(crate) fn accepted(&self) -> &[bool] {
+        &self.0.actions.accepted
+    }
+
+    /// For the rows that are written.
+    pub(crate) fn into_parts(self) -> Parts {
+        self.0
+    }
 }
 
 /// Why there was no transition.
@@ -123,7 +189,7 @@ impl Runs {
             let withdrawn = [Event::Withdrawn(completion.withdraw_of(context.facts.id).await?)];
             actions.and_then(decide(plan, &mut state, &mut progress, &withdrawn, now, &mut bits)?);
         }
-        Ok(Transition {
+        Ok(Transition(Parts {
             actions,
             state,
             progress,
@@ -131,6 +197,66 @@ impl Runs {
             // `Completion::write` dates the begin by the same rule.
             begins: !begun && state == RunState::Running,
             told: state.is_final() && state == was,
-        })
+        }))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A run that is locked in this state.
+    fn locked(state: RunState) -> Snapshot {
+        Snapshot {
+            state,
+            progress: Progress::default(),
+            begun: true,
+        }
+    }
+
+    #[test]
+    fn a_state_that_is_set_by_hand_is_told_only_if_it_is_another_one() {
+        for (before, told) in [
+            (RunState::Succeeded, false),
+            (RunState::Failed, true),
+            (RunState::Cancelled, false),
+        ] {
+            let set = Transition::set_by_hand(locked(before), RunState::Failed);
+            assert_eq!(set.state(), RunState::Failed);
+            let parts = set.into_parts();
+            assert_eq!((parts.told, parts.begins), (told, false), "{before}");
+            assert_eq!(parts.actions, Actions::default(), "{before}");
+            assert_eq!(parts.progress, Progress::default(), "{before}");
+        }
+    }
+
+    #[test]
+    fn a_cancel_is_followed_by_the_state_of_the_operator() {
+        let key = heddle_domain::run::TaskKey::whole(0);
+        let cancelled = Transition(Parts {
+            actions: Actions {
+                interrupt: vec![key],
+                ..Actions::default()
+            },
+            state: RunState::Cancelled,
+            progress: Progress::default(),
+            begins: false,
+            told: false,
+        });
+        let parts = cancelled.then_set_by_hand(RunState::Succeeded).into_parts();
+        assert_eq!((parts.state, parts.told), (RunState::Succeeded, false));
+        assert_eq!(parts.actions.interrupt, [key], "the attempts are still stopped");
+    }
+
+    #[test]
+    fn a_run_that_is_given_up_has_failed_and_tells_it_if_it_can() {
+        for (tells, finished) in [(true, Some(RunState::Failed)), (false, None)] {
+            let parts = Transition::given_up(Progress::default(), tells).into_parts();
+            assert_eq!(
+                (parts.state, parts.told, parts.begins),
+                (RunState::Failed, false, false)
+            );
+            assert_eq!(parts.actions.finished, finished);
+        }
     }
 }

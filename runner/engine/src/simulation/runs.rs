@@ -1,11 +1,14 @@
 //! Runs: retries, gates, slots of pools, and their removal.
 
 use futures::FutureExt;
+use heddle_store::StoreError;
 
 use super::*;
+use crate::EngineError;
 use crate::node::signals::Signal;
 use crate::retention::{Pruner, Rounds};
 use crate::runs::claimer::Claimer;
+use crate::runs::control::{BulkAction, ControlError};
 use crate::runs::inbox::Inbox;
 use crate::runs::pools::Admitter;
 
@@ -43,6 +46,43 @@ async fn a_retry_waits_its_backoff() {
     let last = node.only_begun();
     node.end(last, Ending::failed(ErrorKind::Failed, "on purpose")).await;
     assert_eq!(world.runs("failed").await.len(), 1, "three retries are all");
+}
+
+/// A control that conflicts with other transactions is tried three times, as the store tries its own transactions.
+#[tokio::test]
+async fn a_control_that_conflicts_is_tried_three_times() {
+    let world = World::at("2026-03-01T00:00:00Z").await;
+    world
+        .group("g", json!({"schedules": {"s": {"once": {"delay": "1s"}}}}))
+        .await;
+    world.pass(TimeDelta::seconds(1)).await;
+    let node = world.node(1).await;
+    node.tick(&mut Scheduler(node.schedules())).await;
+    let (run, _) = node.only_begun();
+    // The first four tries are told that they have to be repeated, as the victim of a deadlock is.
+    world
+        .execute(
+            "CREATE SEQUENCE public.tries;
+             CREATE FUNCTION public.meets_others() RETURNS trigger LANGUAGE plpgsql AS $$
+             BEGIN
+                 IF nextval('public.tries') <= 4 THEN RAISE EXCEPTION 'in the way' USING ERRCODE = '40P01'; END IF;
+                 RETURN NEW;
+             END $$;
+             CREATE TRIGGER meets BEFORE UPDATE ON heddle.runs_live
+                 FOR EACH ROW EXECUTE FUNCTION public.meets_others()",
+        )
+        .await;
+    let refused = node.runs.control(run, &BulkAction::Pause, "test").await;
+    let Err(ControlError::Engine(EngineError::Store(StoreError::Conflict(_)))) = refused else {
+        panic!("a conflict: {refused:?}");
+    };
+    let tries = "SELECT last_value FROM public.tries";
+    assert_eq!(world.one::<i64>(tries).await, 3);
+    assert_eq!(world.runs("running").await.len(), 1);
+    let paused = node.runs.control(run, &BulkAction::Pause, "test").await;
+    paused.expect("the fifth try is not disturbed");
+    assert_eq!(world.one::<i64>(tries).await, 5);
+    assert_eq!(world.runs("paused").await.len(), 1);
 }
 
 /// Runs are removed when they were kept for 90 days, counted from their ends, and not a round sooner.

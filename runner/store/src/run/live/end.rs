@@ -292,12 +292,17 @@ impl Store {
 mod tests {
     //! What is said twice all the same, is said alike.
 
+    use heddle_domain::state::{RunState, Skip, Trigger};
+
     use crate::run::kept::KEPT;
 
     const END: &str = include_str!("end.rs");
+    const WRITE: &str = include_str!("write.rs");
     const CREATE: &str = include_str!("../../sql/create_runs.sql");
     const STEP: &str = include_str!("../../sql/step_backfill.sql");
     const MISSED: &str = include_str!("../../schedule/mod.rs");
+
+    const EVENT: &str = "INSERT INTO heddle.events";
 
     /// The words between these two marks.
     fn between(text: &str, begin: &str, end: &str) -> String {
@@ -319,13 +324,53 @@ mod tests {
     #[test]
     fn an_end_says_of_a_run_what_its_beginning_said() {
         let event_of = |statement: &str| {
-            let (_, insert) = statement.split_once("INSERT INTO heddle.events").expect("an event");
+            let (_, insert) = statement.split_once(EVENT).expect("an event");
             between(insert, "jsonb_agg(jsonb_build_object(", "FROM")
         };
-        assert_eq!(event_of(CREATE), event_of(STEP));
         let begun = event_of(CREATE);
+        for (file, statement) in [
+            ("create_runs.sql", CREATE),
+            ("step_backfill.sql", STEP),
+            ("write.rs", WRITE),
+        ] {
+            assert_eq!(event_of(statement), begun, "{file}");
+            assert_eq!(statement.matches(EVENT).count(), 1, "{file}");
+            assert!(statement.contains("SELECT 'run.started', "), "{file}");
+        }
         let ended = event_of(END);
         assert!(ended.starts_with(begun.trim_end_matches(')')), "{ended}");
+    }
+
+    /// Arrays of words in statements have the words of the domain, all of them, each at the place of its number.
+    #[test]
+    fn statements_have_the_words_of_the_domain() {
+        let array = |words: &[&str], index: &str| format!("(ARRAY['{}'])[x.{index}]", words.join("', '"));
+        let triggers: Vec<&str> = Trigger::ALL.iter().map(|trigger| trigger.as_str()).collect();
+        let triggers = array(&triggers, "trigger + 1");
+        let numbers: Vec<i16> = Trigger::ALL.iter().map(|trigger| trigger.number()).collect();
+        assert_eq!(numbers, (0..numbers.len() as i16).collect::<Vec<_>>());
+        for (file, statement) in [
+            ("create_runs.sql", CREATE),
+            ("step_backfill.sql", STEP),
+            ("write.rs", WRITE),
+            ("end.rs", END),
+        ] {
+            assert_eq!(
+                statement.matches(&triggers).count(),
+                1,
+                "{file} does not have {triggers}"
+            );
+        }
+        let skips: Vec<&str> = Skip::ALL.iter().map(|skip| skip.as_str()).collect();
+        let numbers: Vec<i16> = Skip::ALL.iter().map(|skip| skip.number()).collect();
+        assert_eq!(numbers, (1..=numbers.len() as i16).collect::<Vec<_>>());
+        assert!(END.contains(&array(&skips, "skipped")), "{skips:?}");
+        let ends = RunState::ALL.iter().filter(|state| state.is_final());
+        let (numbers, ends): (Vec<i16>, Vec<String>) =
+            ends.map(|state| (state.number(), format!("run.{state}"))).unzip();
+        assert_eq!(numbers, [3, 4, 5]);
+        let ends: Vec<&str> = ends.iter().map(String::as_str).collect();
+        assert!(END.contains(&array(&ends, "end_state - 2")), "{ends:?}");
     }
 
     #[test]

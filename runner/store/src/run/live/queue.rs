@@ -272,8 +272,11 @@ impl Store {
         keys: &[ClaimKey],
         lease_ms: &[Option<i64>],
     ) -> Result<Vec<(Uuid, Time)>, StoreError> {
-        let mut connection = self.pool.acquire().await?;
-        heartbeat_in(&mut connection, keys, lease_ms).await
+        transaction!(self, pool, "heartbeat_claims", |tx| {
+            let extended = heartbeat_in(&mut tx, keys, lease_ms).await?;
+            tx.commit().await?;
+            Ok(extended)
+        })
     }
 
     /// What is overdue in queues, by the database's clock.
