@@ -19,6 +19,7 @@
 //!
 //! ```text
 //! transaction!(self, pool, "claim", once, |tx| { ... })                 // or once("BEGIN READ ONLY")
+//! transaction!(self, pool, "heartbeat", alone, |connection| { ... })    // one statement: no BEGIN, no COMMIT
 //! let tx = self.open("fan_out").await?;         // kept by a value of the caller's, which commits it
 //! ```
 //!
@@ -198,6 +199,14 @@ impl DerefMut for Open {
 
 /// A named transaction; see the module's head.
 macro_rules! transaction {
+    ($store:expr, $pool:ident, $name:literal, alone, |$connection:ident| $body:block) => {{
+        let store: &$crate::Store = $store;
+        let once = async || -> Result<_, $crate::StoreError> {
+            let mut $connection = store.$pool.acquire().await?;
+            $body
+        };
+        $crate::transaction::transaction!(@repeated store, $name, once)
+    }};
     ($store:expr, $pool:ident, $name:literal, |$tx:ident| $body:block) => {{
         let store = $store;
         $crate::transaction::transaction!(store, &store.$pool, $name, |$tx| $body)
@@ -223,10 +232,13 @@ macro_rules! transaction {
             let mut $tx = pool.begin().await?;
             $body
         };
-        let mut tries = $crate::transaction::Tries::new(&store.transactions, $name);
+        $crate::transaction::transaction!(@repeated store, $name, once)
+    }};
+    (@repeated $store:ident, $name:expr, $once:ident) => {{
+        let mut tries = $crate::transaction::Tries::new(&$store.transactions, $name);
         loop {
             let span = tries.span();
-            let result = tracing::Instrument::instrument(once(), span).await;
+            let result = tracing::Instrument::instrument($once(), span).await;
             match tries.again_after(&result) {
                 Some(pause) => tokio::time::sleep(pause).await,
                 None => break result,

@@ -272,10 +272,8 @@ impl Store {
         keys: &[ClaimKey],
         lease_ms: &[Option<i64>],
     ) -> Result<Vec<(Uuid, Time)>, StoreError> {
-        transaction!(self, pool, "heartbeat_claims", |tx| {
-            let extended = heartbeat_in(&mut tx, keys, lease_ms).await?;
-            tx.commit().await?;
-            Ok(extended)
+        transaction!(self, pool, "heartbeat_claims", alone, |connection| {
+            heartbeat_in(&mut connection, keys, lease_ms).await
         })
     }
 
