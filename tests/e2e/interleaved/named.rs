@@ -374,6 +374,9 @@ impl User {
     }
 }
 
+/// An object, who names it, and the spec that does, for the object's name.
+type Case = (Object, User, fn(&str) -> Value);
+
 /// `hold`, `hold_of_topic`: a PUT of a group or a topic waits for the deletion of an object that it names, and a deletion for
 /// a PUT that has come that far. Other changes of the object's row are not held up.
 /// Without the lock, the PUT would read the object as it was before the deletion and wait for nobody; and the deletion would
@@ -382,7 +385,7 @@ impl User {
 async fn objects_and_who_names_them() {
     let (_world, store, sql, mut other) = set_up().await;
     three_versions(&sql).await;
-    let cases: [(Object, User, fn(&str) -> Value); 6] = [
+    let cases: [Case; 6] = [
         (
             Object::Channel,
             User::Group,
