@@ -14,7 +14,7 @@ pub enum LinkKind {
 }
 
 impl LinkKind {
-    /// All of them.
+    /// Each kind, in the order in which an error lists them.
     pub const ALL: [Self; 2] = [Self::DependsOn, Self::SubRun];
 
     /// The word in the database and in the API.
@@ -36,7 +36,7 @@ impl FromStr for LinkKind {
 }
 
 impl Need {
-    /// All of them.
+    /// Each need, in the order in which an error lists them.
     pub const ALL: [Self; 2] = [Self::Latest, Self::Interval];
 
     /// The word in the database and in specs.

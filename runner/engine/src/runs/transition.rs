@@ -77,7 +77,7 @@ impl Transition {
         self.0.state
     }
 
-    /// Its progress afterwards.
+    /// The progress of the run after the transition.
     pub(crate) fn progress(&self) -> &Progress {
         &self.0.progress
     }
