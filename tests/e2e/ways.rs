@@ -384,7 +384,15 @@ async fn by_hand(node: &Node) {
         .await
         .expect_status(200);
     node.ended(&run).await;
-    let run = heddle_tests::id(&node.run("plain", json!({"key": "set"})).await);
+    let set = node.run("plain", json!({"key": "set"})).await;
+    // Its success calls for a run of the follower, unless it is undone before that is noticed.
+    let followed = eventually("run of the follower", async || {
+        let runs = node.all("/v1/runs?group=follower&limit=500").await;
+        runs.into_iter().find(|run| run["logical_time"] == set["logical_time"])
+    })
+    .await;
+    node.ended(followed["id"].as_str().expect("an id")).await;
+    let run = heddle_tests::id(&set);
     let said = json!({"state": "failed", "reason": "by hand"});
     node.put(&format!("/v1/runs/{run}/tasks/t/state"), said)
         .await
