@@ -206,6 +206,8 @@ pub async fn artefacts_are_kept_and_checked(bench: Bench) {
     let mut content = std::fs::read(&file).unwrap();
     let middle = content.len() / 2;
     content[middle] ^= 1;
+    // A new file: the old one is mapped.
+    std::fs::remove_file(&file).unwrap();
     std::fs::write(&file, content).unwrap();
     load(&reopen(&bench)).await;
     assert_eq!(fetched.load(Ordering::Relaxed), 1, "a damaged file is not trusted");

@@ -54,7 +54,7 @@ impl Store {
     /// The runs of these groups that the tasks of a run have started and that failed or were cancelled, newest first;
     /// those of items come last. `until`: when the run ended; its tasks have started no run after that.
     ///
-    /// No index leads from a run to these. Of each group, the newest [`SEARCHED_MAX`] failed runs and as many cancelled
+    /// No index leads from a run to these. Of each group, the newest 5,000 failed runs (`SEARCHED_MAX`) and as many cancelled
     /// ones are searched that were created while the run was at work. If a group has more, older ones may be missing.
     pub async fn page_ended_sub_runs(
         &self,
