@@ -82,7 +82,8 @@ async fn turns_between_days() {
     assert_eq!(made(&sql).await, [one, two]);
 }
 
-/// `drop_message_day`: gives up, for now, while somebody reads messages; the day stays as it is.
+/// `drop_message_day`: somebody is reading messages, so it answers `false` soon and the day stays; once the reader is done, it is
+/// dropped.
 /// Without the limit of its waits, it would wait here for ever.
 #[tokio::test]
 async fn days_that_are_read() {
