@@ -172,6 +172,18 @@ async fn claim(queues: &Arc<Queues>, lease: Duration) -> Vec<QueueClaim> {
     queues.claim(&request).await.expect("an answer")
 }
 
+/// A world, and a node in it that has begun the only attempt: of a group `g`, fired one second after the start.
+async fn with_one_attempt() -> (World, Simulated) {
+    let world = World::at("2026-03-01T00:00:00Z").await;
+    world
+        .group("g", json!({"schedules": {"s": {"once": {"delay": "1s"}}}}))
+        .await;
+    world.pass(TimeDelta::seconds(1)).await;
+    let node = world.node(1).await;
+    node.tick(&mut Scheduler(node.schedules())).await;
+    (world, node)
+}
+
 impl World {
     async fn at(start: &str) -> Self {
         let (cluster, template) = CLUSTER.get_or_init(cluster).await;

@@ -32,9 +32,11 @@ use heddle_domain::state::RunState;
 use heddle_domain::{Clock, Time};
 use heddle_store::Store;
 use heddle_store::change::By;
+use heddle_store::group::GroupWrite;
 use heddle_store::live::{Completion, EndedAttempt, NewRun, RunWrite};
 use heddle_store::node::NewNode;
 use heddle_tests::{PATIENCE, World, eventually};
+use serde_json::Value;
 use tokio_postgres::{Client, Transaction};
 use uuid::Uuid;
 
@@ -140,6 +142,19 @@ fn ended(number: u128, lease: i64) -> EndedAttempt {
         run: run(number),
         at: first(),
         lease,
+    }
+}
+
+/// What a PUT of a group writes that has a spec and nothing else.
+fn bare_group<'a>(name: &'a str, spec: &'a Value) -> GroupWrite<'a> {
+    GroupWrite {
+        name,
+        spec,
+        category: None,
+        links: &[],
+        scripts: &[],
+        enabled: None,
+        if_match: None,
     }
 }
 

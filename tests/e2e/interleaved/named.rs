@@ -16,7 +16,7 @@ use tokio_postgres::Client;
 use uuid::Uuid;
 
 use super::runtimes::three_versions;
-use super::{HOUR, Wall, by, close, count, meanwhile, set_up, unhindered, waiting};
+use super::{HOUR, Wall, bare_group, by, close, count, meanwhile, set_up, unhindered, waiting};
 
 fn offer(spec: Value) -> Offer {
     let spec = serde_json::from_value(spec).expect("a spec");
@@ -140,13 +140,8 @@ async fn scripts_and_who_names_them() {
         version: None,
     }];
     let group = |name: &'static str| GroupWrite {
-        name,
-        spec: &tasks,
-        category: None,
-        links: &[],
         scripts: &scripts,
-        enabled: None,
-        if_match: None,
+        ..bare_group(name, &tasks)
     };
     let puts = other.transaction().await.unwrap();
     puts.batch_execute(
@@ -237,13 +232,8 @@ async fn categories_and_their_groups() {
     assert_eq!(holder.execute(hold, &[]).await.unwrap(), 1);
     let spec = json!({"tasks": {}});
     let group = GroupWrite {
-        name: "g",
-        spec: &spec,
         category: Some("c"),
-        links: &[],
-        scripts: &[],
-        enabled: None,
-        if_match: None,
+        ..bare_group("g", &spec)
     };
     let put = async {
         waiting(&sql, 1).await;
@@ -320,22 +310,11 @@ impl User {
     /// Puts one; `false`: what it names is gone.
     async fn put(self, store: &Store, name: &str, spec: &Value) -> bool {
         match self {
-            Self::Group => {
-                let group = GroupWrite {
-                    name,
-                    spec,
-                    category: None,
-                    links: &[],
-                    scripts: &[],
-                    enabled: None,
-                    if_match: None,
-                };
-                match store.put_group(by(), group).await.expect("an answer") {
-                    GroupPut::Done(_) => true,
-                    GroupPut::Outdated => false,
-                    other => panic!("{other:?}"),
-                }
-            }
+            Self::Group => match store.put_group(by(), bare_group(name, spec)).await.expect("an answer") {
+                GroupPut::Done(_) => true,
+                GroupPut::Outdated => false,
+                other => panic!("{other:?}"),
+            },
             Self::Topic => {
                 let topic = TopicWrite {
                     name,

@@ -5,26 +5,14 @@ use heddle_domain::spec::Need;
 use heddle_store::group::{GroupDelete, GroupPut, GroupWrite};
 use heddle_store::link::GroupLink;
 use heddle_store::topic::{TopicDelete, TopicPut, TopicWrite};
-use serde_json::{Value, json};
+use serde_json::json;
 use tokio_postgres::Client;
 
-use super::{by, close, meanwhile, set_up};
+use super::{bare_group, by, close, meanwhile, set_up};
 
 /// The store's numbers of the log of changes, and of the lock of all groups.
 const CHANGES: i64 = 0x6865_6464_6c65_0001;
 const GROUPS: i64 = 0x6865_6464_6c65_0002;
-
-fn group<'a>(name: &'a str, spec: &'a Value) -> GroupWrite<'a> {
-    GroupWrite {
-        name,
-        spec,
-        category: None,
-        links: &[],
-        scripts: &[],
-        enabled: None,
-        if_match: None,
-    }
-}
 
 /// Nobody who waits has the log of changes.
 async fn log_is_free(sql: &Client) {
@@ -60,7 +48,7 @@ async fn topics_beside_changes_of_groups() {
     let hold = "SELECT pg_advisory_xact_lock($1)";
     let change = other.transaction().await.unwrap();
     change.execute(hold, &[&GROUPS]).await.unwrap();
-    let put = store.put_topic(by(), topic, &[], Some(group("", &tasks)));
+    let put = store.put_topic(by(), topic, &[], Some(bare_group("", &tasks)));
     let put = meanwhile(&sql, put, async {
         log_is_free(&sql).await;
         close(change, false).await;
@@ -87,13 +75,13 @@ async fn changes_of_groups_beside_a_firing() {
     let (_world, store, sql, mut other) = set_up().await;
     let hourly = |hours: u32| json!({"tasks": {}, "schedules": {"s": {"every": format!("{hours}h")}}});
     let (spec, changed) = (hourly(1), hourly(2));
-    store.put_group(by(), group("up", &spec)).await.unwrap();
+    store.put_group(by(), bare_group("up", &spec)).await.unwrap();
     let hold = "SELECT FROM heddle.schedules FOR UPDATE";
     let firing = other.transaction().await.unwrap();
     assert_eq!(firing.execute(hold, &[]).await.unwrap(), 1);
     let write = GroupWrite {
         category: Some("c"),
-        ..group("up", &changed)
+        ..bare_group("up", &changed)
     };
     let put = meanwhile(&sql, store.put_group(by(), write), async {
         log_is_free(&sql).await;
@@ -110,7 +98,7 @@ async fn changes_of_groups_beside_a_firing() {
     let follows = json!({"tasks": {}, "depends_on": ["up"]});
     let down = GroupWrite {
         links: &links,
-        ..group("down", &follows)
+        ..bare_group("down", &follows)
     };
     store.put_group(by(), down).await.unwrap();
     let firing = other.transaction().await.unwrap();

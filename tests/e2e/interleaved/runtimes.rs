@@ -10,7 +10,7 @@ use heddle_tests::World;
 use serde_json::json;
 use tokio_postgres::Client;
 
-use super::{by, store, unhindered, waiting};
+use super::{bare_group, by, store, unhindered, waiting};
 
 const OLD: &str = "0000000000000001";
 const NEW: &str = "0000000000000002";
@@ -47,13 +47,8 @@ async fn uses_beside_a_retirement() {
         version: Some(2),
     }];
     let group = GroupWrite {
-        name: "g",
-        spec: &spec,
-        category: None,
-        links: &[],
         scripts: &scripts,
-        enabled: None,
-        if_match: None,
+        ..bare_group("g", &spec)
     };
     let spec = json!({"script": "s@2"});
     let topic = TopicWrite {

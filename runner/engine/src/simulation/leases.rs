@@ -152,13 +152,7 @@ async fn nobody_waits_for_a_run_that_is_given_up() {
 /// not be committed yet.
 #[tokio::test]
 async fn an_attempt_of_somebody_else_is_stopped_when_it_is_old_enough() {
-    let world = World::at("2026-03-01T00:00:00Z").await;
-    world
-        .group("g", json!({"schedules": {"s": {"once": {"delay": "1s"}}}}))
-        .await;
-    world.pass(TimeDelta::seconds(1)).await;
-    let node = world.node(1).await;
-    node.tick(&mut Scheduler(node.schedules())).await;
+    let (world, node) = with_one_attempt().await;
     let (run, at) = node.only_begun();
     let held = node.runs.held.get(run, at.key).expect("it is in hand");
     world.execute("DELETE FROM heddle.running").await;

@@ -51,13 +51,7 @@ async fn a_retry_waits_its_backoff() {
 /// A control that conflicts with other transactions is tried three times, as the store tries its own transactions.
 #[tokio::test]
 async fn a_control_that_conflicts_is_tried_three_times() {
-    let world = World::at("2026-03-01T00:00:00Z").await;
-    world
-        .group("g", json!({"schedules": {"s": {"once": {"delay": "1s"}}}}))
-        .await;
-    world.pass(TimeDelta::seconds(1)).await;
-    let node = world.node(1).await;
-    node.tick(&mut Scheduler(node.schedules())).await;
+    let (world, node) = with_one_attempt().await;
     let (run, _) = node.only_begun();
     // The first four tries are told that they have to be repeated, as the victim of a deadlock is.
     world
@@ -88,13 +82,7 @@ async fn a_control_that_conflicts_is_tried_three_times() {
 /// Runs are removed when they were kept for 90 days, counted from their ends, and not a round sooner.
 #[tokio::test]
 async fn retention_removes_what_is_old() {
-    let world = World::at("2026-03-01T00:00:00Z").await;
-    world
-        .group("g", json!({"schedules": {"s": {"once": {"delay": "1s"}}}}))
-        .await;
-    world.pass(TimeDelta::seconds(1)).await;
-    let node = world.node(1).await;
-    node.tick(&mut Scheduler(node.schedules())).await;
+    let (world, node) = with_one_attempt().await;
     let begun = node.only_begun();
     node.end(begun, Ending::Succeeded("null".into())).await;
     assert_eq!(world.runs("succeeded").await.len(), 1);
