@@ -19,9 +19,9 @@
 //! | admitter | `runs/pools.rs` | a change of a run that uses pools, every 500 ms | gives free slots to task runs that wait |
 //! | queuer | `attempts/queue_task.rs` | a prepared task run | puts prepared task runs into queues |
 //! | log writer | `runs/logs.rs` | an attempt with a long log, every 200 ms | writes lines of running attempts, and of ended ones with many |
-//! | warmer | `runs/scripts.rs` | a new script | loads scripts before a run needs them |
-//! | preparer | `runs/scripts.rs` | every second, until it is done | prepares Python on an idle node |
-//! | rechecker | `runs/runtimes.rs` | once | reports which scripts use kept runtimes, and what its own would change |
+//! | warmer | `scripts/mod.rs` | a new script | loads scripts before a run needs them |
+//! | preparer | `scripts/mod.rs` | every second, until it is done | prepares Python on an idle node |
+//! | rechecker | `scripts/runtimes.rs` | once | reports which scripts use kept runtimes, and what its own would change |
 //! | keeper | `node/lease.rs` | every two seconds | extends the node's lease; fences the node when it is lost |
 //! | follower | `node/changes.rs` | a change, every second | forgets what was changed on other nodes |
 //! | ear | `node/changes.rs` | notifications | receives news of other nodes |
@@ -47,14 +47,17 @@
 
 mod attempts;
 mod dispatch;
+mod ended;
 mod messages;
 mod node;
 mod notify;
 pub mod put_group;
 mod queues;
 mod retention;
+mod retry_after;
 mod runs;
 mod schedules;
+pub mod scripts;
 #[cfg(test)]
 mod simulation;
 
@@ -85,7 +88,7 @@ use tokio::sync::mpsc;
 use uuid::Uuid;
 
 pub use dispatch::{Considered, DispatchConfig, DispatchError, Dispatcher, Next, PEEKED_MAX, Peek};
-pub use heddle_sandbox;
+pub use ended::Ended;
 pub use messages::{INGEST_IDS_MAX, IngestError, IngestReport, Ingestion, MessageCounters};
 pub use node::catalog::{Catalog, Group, Resolution, Revision, ScriptFacts, split_version};
 pub use node::clock::{NodeClock, SystemChance};
@@ -95,13 +98,16 @@ pub use queues::{Beat, CLAIM_BYTES_MAX, ClaimEnd, ClaimRefused, ClaimRequest, Qu
 pub use retention::Pruned;
 pub use runs::batch_run::{check_again, topic_group};
 pub use runs::control::{BulkAction, ControlError};
-pub use runs::ended::Ended;
-pub use runs::runtimes::{Recheck, Retirement};
 pub use runs::submit::{Submission, SubmitError, Submitted};
 pub use runs::task_control::{Clear, not_cleared};
 pub use runs::trace;
 pub use runs::watch::RunWatch;
 pub use schedules::Started;
+pub use scripts::runtimes::{Recheck, Retirement};
+
+// The API reaches the sandbox only through this crate. These are not about scripts: who gets a scarce resource, and which
+// addresses a node may call. The rest is in `scripts`.
+pub use heddle_sandbox::{FairSlot, FairSlots, outbound};
 
 use attempts::Attempts;
 use attempts::queue_task::Enqueues;
@@ -111,6 +117,7 @@ use node::signals::Signal;
 use node::{Identity, Node, changes, lease, news};
 use runs::held::Report;
 use runs::{RunContext, Runs};
+use scripts::Scripts;
 
 /// Errors of the engine that the caller did not cause. A copy, for another request that fails with the same error,
 /// contains as much as the original.
@@ -207,11 +214,12 @@ pub type UseCase<'a, T> = BoxFuture<'a, T>;
 /// A node's engine. Cheap to clone.
 #[derive(Clone)]
 pub struct Engine {
+    scripts: Arc<Scripts>,
     runs: Arc<Runs>,
     services: Arc<Services>,
 }
 
-/// The parts of a node other than its runs, by subject.
+/// The parts of a node other than its scripts and runs, by subject.
 struct Services {
     drain_for: Duration,
     ready: AtomicBool,
@@ -228,7 +236,7 @@ struct Services {
 
 impl Services {
     /// Starts all services that tick. `long_logs` are attempts that have ended, and whose logs come before their outcomes.
-    fn start_loops(&self, runs: &Arc<Runs>, long_logs: mpsc::Receiver<Report>) {
+    fn start_loops(&self, scripts: &Arc<Scripts>, runs: &Arc<Runs>, long_logs: mpsc::Receiver<Report>) {
         let node = &runs.node;
         let loops = &node.tracker;
         loops.spawn(drive(runs::claimer::Claimer::of(runs.clone())));
@@ -255,9 +263,9 @@ impl Services {
         loops.spawn(drive(messages::Drain::of(self.messages.clone())));
         loops.spawn(drive(messages::Days::of(node.clone())));
         loops.spawn(drive(runs::logs::LogWriter::of(runs.clone(), long_logs)));
-        loops.spawn(drive(runs::scripts::Warmer::of(runs.clone())));
-        loops.spawn(drive(runs::scripts::Preparer::of(runs.clone())));
-        loops.spawn(drive(runs::runtimes::Rechecker(runs.clone())));
+        loops.spawn(drive(scripts::Warmer::of(scripts.clone())));
+        loops.spawn(drive(scripts::Preparer::of(scripts.clone())));
+        loops.spawn(drive(scripts::runtimes::Rechecker(scripts.clone())));
     }
 }
 
@@ -318,20 +326,14 @@ impl Engine {
         };
         let node = Arc::new(Node::new(identity, store, clock, chance, config.short_ways));
         let offers = Arc::new(dispatch::Cache::default());
-        let (runs, gathering_runs) = Runs::new(
-            node.clone(),
-            sandbox.clone(),
-            keys.clone(),
-            config.slots,
-            config.threads,
-        );
-        let (attempts, gathering_enqueues) =
-            Attempts::new(node.clone(), runs.clone(), sandbox.clone(), offers.clone())?;
+        let scripts = Arc::new(Scripts::new(node.clone(), sandbox, keys.clone()));
+        let (runs, gathering_runs) = Runs::new(node.clone(), scripts.clone(), config.slots, config.threads);
+        let (attempts, gathering_enqueues) = Attempts::new(node.clone(), runs.clone(), offers.clone())?;
         let notify = Arc::new(notify::Notifier::new(
             node.clone(),
             keys,
             config.notify,
-            sandbox.outbound(),
+            scripts.sandbox.outbound(),
         )?);
         let retention = Arc::new(retention::Pruner::new(node.clone()));
         let schedules = Arc::new(schedules::Schedules::new(node.clone(), runs.clone()));
@@ -345,6 +347,7 @@ impl Engine {
             messages.clone(),
             notify.clone(),
             runs.clone(),
+            scripts.clone(),
         ]);
         node.register().await?;
         runs.queue.has_come_to(node.store.first_position().await?);
@@ -366,8 +369,9 @@ impl Engine {
             messages,
             parts,
         };
-        services.start_loops(&runs, long_logs);
+        services.start_loops(&scripts, &runs, long_logs);
         Ok(Self {
+            scripts,
             runs,
             services: Arc::new(services),
         })
@@ -386,12 +390,12 @@ impl Engine {
     }
 
     pub fn sandbox(&self) -> &Sandbox {
-        &self.runs.scripts.sandbox
+        &self.scripts.sandbox
     }
 
     /// The keys that secrets are sealed with.
     pub fn keys(&self) -> &Arc<SecretKeys> {
-        &self.runs.scripts.keys
+        &self.scripts.keys
     }
 
     /// What this node knows of groups and scripts.
@@ -443,7 +447,7 @@ impl Engine {
 
     async fn load_scripts(&self) {
         const WARM_MAX: Duration = Duration::from_secs(10);
-        match tokio::time::timeout(WARM_MAX, self.runs.warm()).await {
+        match tokio::time::timeout(WARM_MAX, self.scripts.warm()).await {
             Ok(Ok(0)) => {}
             Ok(Ok(scripts)) => tracing::info!(scripts, "loaded the scripts of the enabled groups"),
             Ok(Err(error)) => tracing::warn!(error = %Chain(&error), "cannot load scripts in advance; each one is \

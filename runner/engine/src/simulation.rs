@@ -46,6 +46,7 @@ use crate::runs::ending::{Applied, End, Ending};
 use crate::runs::held::{HeldAttempt, Report};
 use crate::runs::{GatheringRuns, Runs, Worker};
 use crate::schedules::{Scheduler, Schedules};
+use crate::scripts::Scripts;
 
 mod dispatch;
 mod leases;
@@ -303,12 +304,13 @@ impl World {
         );
         let node = Arc::new(node);
         let keys = SecretKeys::new(SecretKey::new([7; 32]), Vec::new());
-        let (runs, gathering) = Runs::new(node.clone(), sandbox, Arc::new(keys), 100, 2);
+        let scripts = Arc::new(Scripts::new(node.clone(), sandbox, Arc::new(keys)));
+        let (runs, gathering) = Runs::new(node.clone(), scripts.clone(), 100, 2);
         let begun = Arc::new(Begun::default());
         let worker: Arc<dyn Worker> = begun.clone();
         runs.held.carried_out_by(&worker);
         node.register().await.expect("a lease");
-        let parts = Parts::new([runs.clone() as Arc<dyn Part>]);
+        let parts = Parts::new([runs.clone() as Arc<dyn Part>, scripts]);
         Simulated {
             keeper: Keeper::of(node.clone(), parts),
             node,

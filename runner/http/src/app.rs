@@ -5,8 +5,7 @@ use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
 use std::time::Duration;
 
 use heddle_domain::{Chance, Clock};
-use heddle_engine::Engine;
-use heddle_engine::heddle_sandbox::FairSlots;
+use heddle_engine::{Engine, FairSlots};
 use heddle_store::Store;
 use heddle_store::secret::SecretKeys;
 use tokio::sync::Semaphore;

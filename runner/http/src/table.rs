@@ -16,7 +16,7 @@ use axum::routing::{MethodFilter, MethodRouter};
 use futures::future::BoxFuture;
 use heddle_domain::Faults;
 use heddle_domain::fault::pointer_token;
-use heddle_engine::heddle_sandbox::FairSlot;
+use heddle_engine::FairSlot;
 use parking_lot::Mutex;
 use serde_json::{Value, json};
 

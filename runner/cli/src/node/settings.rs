@@ -7,9 +7,9 @@ use std::time::Duration;
 use anyhow::{Context, Result, bail};
 use heddle_domain::dispatch::HORIZON_MAX;
 use heddle_domain::schedule::local::parse_zone;
-use heddle_engine::heddle_sandbox::{CompilerCommand, OutboundPolicy, SandboxConfig};
 use heddle_engine::{DispatchConfig, NotifyConfig, ShortWays};
 use heddle_http::HttpConfig;
+use heddle_sandbox::{CompilerCommand, OutboundPolicy, SandboxConfig};
 
 use super::config::NodeConfig;
 use super::keys::{check_secrets_key, device_keys};

@@ -3,6 +3,7 @@
 
 mod circles;
 mod comments;
+mod layers;
 mod locks;
 mod map;
 mod services;

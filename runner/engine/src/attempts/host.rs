@@ -14,7 +14,7 @@ use crate::runs::ending::Ending;
 use crate::runs::held::HeldAttempt;
 use crate::runs::log_buffer::LogBuffer;
 use crate::runs::patience::until;
-use crate::runs::redact::Redactor;
+use crate::scripts::redact::Redactor;
 use crate::{EngineError, RunContext};
 
 /// The services of one attempt.
@@ -105,6 +105,7 @@ impl HostServices for Host {
             let ask = || {
                 self.attempts
                     .runs
+                    .scripts
                     .granted_secret("group", group, self.category(), &name)
             };
             let value = self.provided("read a secret", ask).await?;
@@ -120,6 +121,7 @@ impl HostServices for Host {
             let ask = || {
                 self.attempts
                     .runs
+                    .scripts
                     .granted_connection("group", group, self.category(), &name)
             };
             self.provided("read a connection", ask).await

@@ -16,8 +16,8 @@ use serde_json::{Value, json};
 use super::Attempts;
 use super::outside::{Outside, within};
 use crate::RunContext;
+use crate::retry_after::retry_after;
 use crate::runs::ending::Ending;
-use crate::runs::retry_after::retry_after;
 
 /// Characters of a failed answer's body that the error keeps.
 const ERROR_BODY_CHARS_MAX: usize = 500;

@@ -21,7 +21,7 @@ use heddle_domain::run::AttemptKey;
 use heddle_domain::spec::{ByteSize, SubmissionSpec};
 use heddle_domain::state::{ErrorKind, Trigger};
 use heddle_domain::template::Templates;
-use heddle_sandbox::{AttemptRequest, Limits, MapItem, OutboundPolicy, Outcome, Sandbox, Script};
+use heddle_sandbox::{AttemptRequest, Limits, MapItem, OutboundPolicy, Outcome, Script};
 use serde_json::value::RawValue;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
@@ -30,13 +30,13 @@ use crate::node::Node;
 use crate::node::group_commit::{Gathering, GroupCommit};
 use crate::node::short_ways::ShortWay;
 use crate::runs::ending::{Done, End, Ending, Stop};
-use crate::runs::grants::grants;
 use crate::runs::held::HeldAttempt;
 use crate::runs::held::Report;
 use crate::runs::notices::tells_start;
 use crate::runs::params::constant_params;
 use crate::runs::patience::until;
 use crate::runs::{Audiences, Worker};
+use crate::scripts::grants::grants;
 use crate::{EngineError, RunContext, Runs, Submission, SubmitError};
 use host::Host;
 use prepare::Prepared;
@@ -46,7 +46,6 @@ use queue_task::Enqueues;
 pub(crate) struct Attempts {
     node: Arc<Node>,
     runs: Arc<Runs>,
-    sandbox: Sandbox,
     pub(crate) templates: Templates,
     /// Permits for attempts that may take long to prepare.
     preparations: tokio::sync::Semaphore,
@@ -62,16 +61,14 @@ impl Attempts {
     pub(crate) fn new(
         node: Arc<Node>,
         runs: Arc<Runs>,
-        sandbox: Sandbox,
         audiences: Arc<dyn Audiences>,
     ) -> Result<(Arc<Self>, Gathering<Enqueues>), EngineError> {
-        let policy = sandbox.outbound().clone();
+        let policy = runs.scripts.sandbox.outbound().clone();
         let outbound = policy.redirecting_client().map_err(EngineError::unreadable)?;
         let (enqueues, gathering) = GroupCommit::new();
         let attempts = Arc::new(Self {
             node,
             runs,
-            sandbox,
             templates: Templates::new(),
             preparations: tokio::sync::Semaphore::new(prepare::AT_ONCE_MAX),
             audiences,
@@ -175,7 +172,7 @@ impl Attempts {
             && !tells_start(&context, at);
         if simple
             && let Some(facts) = &context.resolution.scripts[at.key.task as usize]
-            && let Some(script) = self.sandbox.loaded(&facts.code)
+            && let Some(script) = self.runs.scripts.sandbox.loaded(&facts.code)
         {
             match constant_params(&context, at.key.task) {
                 Ok(params) => {
@@ -349,7 +346,7 @@ impl Attempts {
             };
             attempts.report(context, at, held, end);
         });
-        let handle = self.sandbox.start(script, request, done);
+        let handle = self.runs.scripts.sandbox.start(script, request, done);
         if stop.is_cancelled() {
             handle.cancel();
         }

@@ -134,7 +134,8 @@ impl Attempts {
                 let params = checked_params(&script, effective)?;
                 // The script may have to be compiled, which takes long.
                 drop(permits);
-                let script = self.runs.load_script(&script).await?;
+                let loaded = self.runs.scripts.load(&script).await?;
+                let script = loaded.map_err(|why| Ending::failed(ErrorKind::Failed, why))?;
                 Ok(Prepared::Script { script, params, item })
             }
             _ => {

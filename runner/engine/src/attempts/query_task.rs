@@ -82,6 +82,7 @@ impl Attempts {
         let category = revision.plan.spec.category.as_ref().map(|category| category.as_str());
         let ask = || {
             self.runs
+                .scripts
                 .granted_connection("group", &revision.group_name, category, &query.connection)
         };
         let found = self
@@ -102,7 +103,7 @@ impl Attempts {
             timeout: query.timeout,
             output_bytes_max: query.output_bytes_max,
         };
-        match self.sandbox.query(request).await {
+        match self.runs.scripts.sandbox.query(request).await {
             Ok(output) if output.len() > query.output_bytes_max => Ending::failed(
                 ErrorKind::Output,
                 format!("the output exceeds its limit of {} bytes", query.output_bytes_max),

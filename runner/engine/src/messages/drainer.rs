@@ -24,8 +24,7 @@ use super::params::Dues;
 use super::{Asking, Messages, Sending, compile, queue};
 use crate::EngineError;
 use crate::node::short_ways::ShortWay;
-use crate::runs::ending::apart;
-use crate::runs::grants::grants;
+use crate::scripts::grants::grants;
 
 /// The maximum of payload bytes in a batch, approximately.
 const BATCH_BYTES_MAX: usize = 4 << 20;
@@ -325,7 +324,7 @@ impl Drainer {
         let version = version.and_then(|version| i32::try_from(version).ok());
         let problem = match own.node.catalog.script(name.as_str(), version).await? {
             None => format!("there is no script `{shown}`"),
-            Some(facts) => match apart(own.runs.load_script(&facts).await)? {
+            Some(facts) => match own.runs.scripts.load(&facts).await? {
                 Ok(script) if script.consumes() => return Ok(Some(Consumer::Script(script))),
                 Ok(script) => match script.world() {
                     World::Source(_) => format!("the script `{shown}` does not export `handle`"),
@@ -334,7 +333,7 @@ impl Drainer {
                         heddle:task/consumer"
                     ),
                 },
-                Err(ending) => ending.why(),
+                Err(why) => why,
             },
         };
         if own.node.store.note_problem(self.row.id, &problem).await? {

@@ -9,8 +9,8 @@ use heddle_sandbox::{BoxFuture, ConnectionTarget, HostServices, LogLine};
 use tokio::time::Instant;
 
 use crate::Runs;
-use crate::runs::grants::{Granted, unavailable};
 use crate::runs::patience::until;
+use crate::scripts::grants::{Granted, unavailable};
 
 /// The services of one batch.
 pub(super) struct ConsumerHost {
@@ -49,7 +49,11 @@ impl HostServices for ConsumerHost {
     fn secret(&self, name: &str) -> BoxFuture<'_, Result<String, String>> {
         let name = Name::sought(name);
         Box::pin(async move {
-            let ask = || self.runs.granted_secret("topic", &self.name, self.category(), &name);
+            let ask = || {
+                self.runs
+                    .scripts
+                    .granted_secret("topic", &self.name, self.category(), &name)
+            };
             self.provided("read a secret", ask).await
         })
     }
@@ -59,6 +63,7 @@ impl HostServices for ConsumerHost {
         Box::pin(async move {
             let ask = || {
                 self.runs
+                    .scripts
                     .granted_connection("topic", &self.name, self.category(), &name)
             };
             self.provided("read a connection", ask).await

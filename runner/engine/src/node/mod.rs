@@ -5,15 +5,18 @@
 //! ```text
 //! lib.rs   Engine, the handle: puts everything together, starts the loops
 //!   │
-//!   ├─▶ attempts/  schedules/  queues/  dispatch/  messages/   retention/  notify/    services: none knows another
-//!   │        └──────────┴─────────┴─────────┴──────────┘            │         │
-//!   │                             ▼                                 │         │
-//!   ├─────────────────────────▶ runs/                               │         │
-//!   │                             ▼                                 ▼         ▼
-//!   └─────────────────────────▶ node/ ◀─────────────────────────────┴─────────┘
+//!   ├─▶ attempts/  schedules/  queues/  dispatch/  messages/  notify/   retention/    services: none knows another
+//!   │        └──────────┴─────────┴─────────┴──────────┴────────┘            │
+//!   │                             ▼                                          │
+//!   ├─────────────────────────▶ runs/                                        │
+//!   │                             ▼                                          │
+//!   ├─────────────────────────▶ scripts/                                     │
+//!   │                             ▼                                          ▼
+//!   └─────────────────────────▶ node/ ◀──────────────────────────────────────┘
 //! ```
 //!
-//! A service uses the node and the runs, and no other service. Services communicate in one of these ways:
+//! A service uses the node, the scripts and the runs, and no other service. The runs use the scripts and the node; the
+//! scripts use only the node. Services communicate in one of these ways:
 //!
 //! * a [`signals::Signal`]: there may be something to do, check. If it is lost, that costs time, nothing else;
 //! * a row: what must be known for certain is in the database, where the other service finds it;
@@ -41,7 +44,7 @@
 //! | [`catalog`], [`templates`] | cached groups, revisions, scripts; the templates of a task |
 //! | [`clock`] | time and chance |
 //!
-//! Of the services:
+//! Of the scripts, the runs and the services:
 //!
 //! | folder | struct | its state |
 //! |---|---|---|
@@ -51,6 +54,7 @@
 //! | `queues/` | `Queues` | recently noted workers; claims that end |
 //! | `dispatch/` | `Dispatch` | offers by audience, users for whom there is nothing; look-ups, takes and ends that gather |
 //! | `messages/` | `Messages` | drainers by topic, batches in hand, prepared days |
+//! | `scripts/` | `Scripts` | the sandbox with its loaded scripts; the keys of secrets |
 //! | `runs/` | `Runs` | contexts of runs, attempts in hand, submissions and outcomes that gather, waiting polls |
 //! | `attempts/` | `Attempts` | permits for long preparations, clients, task runs that go into queues |
 

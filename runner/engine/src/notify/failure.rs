@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use crate::runs::redact::Redactor;
+use crate::scripts::redact::Redactor;
 
 /// Why a message did not arrive.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -8,7 +8,7 @@ use reqwest::header::{HeaderMap, LOCATION};
 use reqwest::{Client, StatusCode, Url};
 
 use super::failure::Failure;
-use crate::runs::retry_after::retry_after;
+use crate::retry_after::retry_after;
 
 /// How many bytes of an answer are read if its body contains the result.
 pub(super) const ANSWER_MAX_BYTES: usize = 64 * 1024;

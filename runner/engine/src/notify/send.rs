@@ -23,7 +23,7 @@ use super::in_hand::Held;
 use super::{Notifier, PER_DESTINATION_MAX, SENDS_MAX, chat, mail, post, sign};
 use crate::EngineError;
 use crate::node::signals::Signal;
-use crate::runs::redact::Redactor;
+use crate::scripts::redact::Redactor;
 
 /// The timeouts of one try: a POST, and a mail to many addresses.
 const POST_TIMEOUT: Duration = Duration::from_secs(20);

@@ -82,14 +82,6 @@ impl Ending {
     pub(crate) fn invalid(message: impl Into<String>) -> Self {
         Self::fatal(ErrorKind::Invalid, message)
     }
-
-    /// The reason of an ending that is no success.
-    pub(crate) fn why(self) -> String {
-        match self {
-            Self::Failed { message, .. } | Self::Ours { message, .. } | Self::Skipped(message) => message,
-            other => format!("it ended as {other:?}"),
-        }
-    }
 }
 
 impl End {

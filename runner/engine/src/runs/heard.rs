@@ -14,13 +14,8 @@ impl Part for Runs {
         let signals = &self.node.signals;
         async move {
             match change.noun {
-                Some(Noun::Script) => signals.raise(Signal::Scripts),
-                // Its scripts now have another runtime: forget them, and make new snapshots.
-                Some(Noun::Runtime) => {
-                    self.contexts.clear();
-                    self.scripts.sandbox.forget_runtime(&change.name);
-                    signals.raise(Signal::Scripts);
-                }
+                // Its scripts now have another runtime: the facts about their runs are read again.
+                Some(Noun::Runtime) => self.contexts.clear(),
                 // Its bounds may have changed, so other runs may begin.
                 Some(Noun::Group) if self.node.store.wake_gate(&change.name).await? => signals.raise(Signal::Inbox),
                 Some(Noun::Pool) => signals.raise(Signal::Pools),

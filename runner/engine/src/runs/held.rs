@@ -16,7 +16,7 @@ use tokio_util::sync::CancellationToken;
 use crate::runs::Worker;
 use crate::runs::ending::{Applied, End, Ending};
 use crate::runs::log_buffer::{Backlog, LogBuffer};
-use crate::runs::redact::Redactor;
+use crate::scripts::redact::Redactor;
 use crate::{EngineError, RunContext, Runs};
 
 /// How many short attempts a node should hold: so many that one transaction of the recorder records some hundred of

@@ -14,10 +14,8 @@ pub(crate) mod claimer;
 pub(crate) mod contexts;
 pub(crate) mod control;
 pub(crate) mod created;
-pub(crate) mod ended;
 pub(crate) mod ending;
 pub(crate) mod given_up;
-pub(crate) mod grants;
 pub(crate) mod heard;
 pub(crate) mod held;
 pub(crate) mod inbox;
@@ -32,11 +30,7 @@ pub(crate) mod patience;
 pub(crate) mod pools;
 pub(crate) mod queued;
 pub(crate) mod recorder;
-pub(crate) mod redact;
-pub(crate) mod retry_after;
 pub(crate) mod room;
-pub(crate) mod runtimes;
-pub(crate) mod scripts;
 pub(crate) mod single_task;
 pub(crate) mod starts;
 pub(crate) mod submit;
@@ -52,9 +46,7 @@ use std::sync::Arc;
 use heddle_domain::Time;
 use heddle_domain::id::RunId;
 use heddle_domain::run::AttemptKey;
-use heddle_sandbox::Sandbox;
 use heddle_store::live::RunFacts;
-use heddle_store::secret::SecretKeys;
 use parking_lot::Mutex;
 use quick_cache::sync::Cache;
 use tokio::sync::mpsc;
@@ -62,6 +54,7 @@ use tokio::sync::mpsc;
 use crate::node::Node;
 use crate::node::catalog::{Resolution, Revision};
 use crate::node::group_commit::{Gathering, GroupCommit};
+use crate::scripts::Scripts;
 use held::{HeldAttempt, HeldAttempts, Report};
 
 /// A run as this node works on it.
@@ -92,7 +85,7 @@ pub(crate) trait Audiences: Send + Sync {
 /// The runs of a node; each part keeps its own state.
 pub(crate) struct Runs {
     pub(crate) node: Arc<Node>,
-    pub(crate) scripts: scripts::Scripts,
+    pub(crate) scripts: Arc<Scripts>,
     pub(crate) contexts: Cache<RunId, Arc<RunContext>>,
     pub(crate) held: HeldAttempts,
     pub(crate) queue: claimer::Queue,
@@ -122,8 +115,7 @@ impl GatheringRuns {
 impl Runs {
     pub(crate) fn new(
         node: Arc<Node>,
-        sandbox: Sandbox,
-        keys: Arc<SecretKeys>,
+        scripts: Arc<Scripts>,
         slots: usize,
         threads: usize,
     ) -> (Arc<Self>, GatheringRuns) {
@@ -132,7 +124,7 @@ impl Runs {
         let (submissions, gathering_submissions) = GroupCommit::new();
         let runs = Self {
             node,
-            scripts: scripts::Scripts { sandbox, keys },
+            scripts,
             contexts: Cache::new(contexts::CONTEXTS_MAX),
             held: HeldAttempts::new(slots, threads),
             queue: claimer::Queue::default(),

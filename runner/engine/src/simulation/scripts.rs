@@ -13,8 +13,8 @@ use sha2::{Digest, Sha256};
 use super::*;
 use crate::node::service::NEVER;
 use crate::node::signals::Signal;
-use crate::runs::runtimes::Rechecker;
-use crate::runs::scripts::{Preparer, Warmer};
+use crate::scripts::runtimes::Rechecker;
+use crate::scripts::{Preparer, Warmer};
 
 /// Takes the place of the compiler in child processes.
 struct Refuses(tempfile::TempDir);
@@ -93,7 +93,7 @@ async fn python_is_prepared_after_four_idle_seconds() {
     let world = World::at("2026-03-01T00:00:00Z").await;
     let sandbox = refuses.sandbox();
     let node = world.node_with(1, sandbox.clone()).await;
-    let mut preparer = Preparer::of(node.runs.clone());
+    let mut preparer = Preparer::of(node.runs.scripts.clone());
     let second = Duration::from_secs(1);
     assert_eq!(preparer.first_after(), second);
     for _ in 0..3 {
@@ -130,7 +130,7 @@ async fn scripts_are_loaded_before_a_run_needs_them() {
     }
     world.group("g", json!({"tasks": {"t": {"script": "used"}}})).await;
     let node = world.node_with(1, refuses.sandbox()).await;
-    let mut warmer = Warmer::of(node.runs.clone());
+    let mut warmer = Warmer::of(node.runs.scripts.clone());
     node.node.signals.raise(Signal::Scripts);
     assert!(warmer.woken().now_or_never().is_none(), "first come the runtimes");
     assert_eq!(node.tick(&mut warmer).await, NEVER);
@@ -141,7 +141,7 @@ async fn scripts_are_loaded_before_a_run_needs_them() {
     assert_eq!(String::from_utf8(refuses.given()).expect("texts"), "used\nother\n");
     // A compiler that cannot be started.
     let node = world.node(2).await;
-    let mut warmer = Warmer::of(node.runs.clone());
+    let mut warmer = Warmer::of(node.runs.scripts.clone());
     assert_eq!(node.tick(&mut warmer).await, NEVER);
     assert!(warmer.tick(world.now()).await.is_err());
     assert_eq!(<Warmer as Service>::AGAIN_AFTER, Duration::from_secs(10));
@@ -170,7 +170,7 @@ async fn a_damaged_runtime_is_mended_when_a_node_starts() {
         kept.expect("a runtime") == bytes
     };
     let node = world.node_with(1, refuses.sandbox()).await;
-    let mut rechecker = Rechecker(node.runs.clone());
+    let mut rechecker = Rechecker(node.runs.scripts.clone());
     assert_eq!(node.tick(&mut rechecker).await, NEVER);
     assert!(!is_whole().await, "no script needs it");
     world

@@ -1,7 +1,7 @@
 //! Why a route's request is not carried out, for all reasons.
 
 use heddle_domain::{Chain, Faults};
-use heddle_engine::heddle_sandbox::SourceFault;
+use heddle_engine::scripts::SourceFault;
 use heddle_engine::{ControlError, EngineError, SubmitError};
 use heddle_store::StoreError;
 

@@ -8,11 +8,11 @@ use heddle_api::{Failure, Invocation, InvocationLog};
 use heddle_domain::bounded::or_trouble;
 use heddle_domain::state::{AttemptState, ErrorKind, LogLevel};
 use heddle_domain::{Clock, Fault};
-use heddle_engine::heddle_sandbox::{
-    AttemptRequest, BoxFuture, CompileError, Context, Grants, HostServices, Interval, Language, Limits, LogLine,
-    MAX_SOURCE_BYTES, Outcome, digest_of, outbound,
+use heddle_engine::scripts::{
+    AttemptHandle, AttemptRequest, BoxFuture, CompileError, Context, Grants, HostServices, Interval, Language, Limits,
+    LogLine, MAX_SOURCE_BYTES, Outcome, digest_of,
 };
-use heddle_engine::{Engine, EngineError, ScriptFacts};
+use heddle_engine::{Engine, EngineError, ScriptFacts, outbound};
 use parking_lot::Mutex;
 use reqwest::header::{CONTENT_TYPE, HeaderValue};
 use serde_json::Value;
@@ -320,7 +320,7 @@ fn shown(line: LogLine) -> InvocationLog {
 }
 
 /// Cancels what it holds when it is dropped; an attempt that has ended does not mind.
-struct Guard(Option<heddle_engine::heddle_sandbox::AttemptHandle>);
+struct Guard(Option<AttemptHandle>);
 
 impl Drop for Guard {
     fn drop(&mut self) {

@@ -3,7 +3,7 @@
 use axum::http::StatusCode;
 use heddle_api::{List, RecheckedScript, RetiredRuntime, Runtime, RuntimeState};
 use heddle_domain::Fault;
-use heddle_engine::heddle_sandbox::Language;
+use heddle_engine::scripts::Language;
 use heddle_engine::{Recheck, Retirement};
 use heddle_store::runtime::RuntimeRow;
 

@@ -12,7 +12,7 @@ use heddle_domain::bounded::or_trouble;
 use heddle_domain::schema::Schema;
 use heddle_domain::spec::validate::task::no_active_version;
 use heddle_domain::{Faults, Name};
-use heddle_engine::heddle_sandbox::{Language, MAX_SOURCE_BYTES};
+use heddle_engine::scripts::{Language, MAX_SOURCE_BYTES};
 use heddle_store::script::{Activate, ScriptDelete, ScriptRow, ScriptVersionRow, ScriptWrite};
 use serde_json::Value;
 
@@ -471,7 +471,7 @@ async fn fetch(mut request: Request) -> Outcome {
 
 #[cfg(test)]
 mod tests {
-    use heddle_engine::heddle_sandbox::{Language, World};
+    use heddle_engine::scripts::{Language, World};
 
     #[test]
     fn what_a_script_may_be_is_what_the_sandbox_knows() {

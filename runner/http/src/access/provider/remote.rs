@@ -15,7 +15,7 @@ use std::time::Duration;
 use axum::http::StatusCode;
 use chrono::TimeDelta;
 use heddle_domain::{Chain, Clock, Time};
-use heddle_engine::heddle_sandbox::outbound::{choose_cryptography, read_bounded};
+use heddle_engine::outbound::{choose_cryptography, read_bounded};
 use jsonwebtoken::Header;
 use jsonwebtoken::jwk::Jwk;
 use parking_lot::Mutex;

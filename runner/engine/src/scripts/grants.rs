@@ -7,7 +7,8 @@ use heddle_domain::state::NOT_GRANTED;
 use heddle_domain::{Chain, Name};
 use heddle_sandbox::{ConnectionTarget, Grants, HostPattern};
 
-use crate::{EngineError, Runs};
+use super::Scripts;
+use crate::EngineError;
 
 /// How long one statement on a named connection may take.
 const STATEMENT_TIMEOUT: Duration = Duration::from_secs(60);
@@ -55,7 +56,7 @@ pub(crate) fn unavailable(error: &EngineError) -> String {
     "internal error of Heddle; try again".to_owned()
 }
 
-impl Runs {
+impl Scripts {
     /// A secret, if it is granted to a group or topic (`noun`) of this name and category.
     pub(crate) async fn granted_secret(
         &self,
@@ -64,7 +65,7 @@ impl Runs {
         category: Option<&str>,
         name: &str,
     ) -> Granted<String> {
-        Ok(match self.node.store.secret_value(&self.scripts.keys, name).await? {
+        Ok(match self.node.store.secret_value(&self.keys, name).await? {
             Some((value, grant)) if grant.allows(user, category) => Ok(value),
             Some(_) => Err(format!("{NOT_GRANTED}secret `{name}`: this {noun} may not use it")),
             None => Err(format!("{NOT_GRANTED}secret `{name}`: it does not exist")),
@@ -88,7 +89,7 @@ impl Runs {
                 "{NOT_GRANTED}connection `{name}`: this {noun} may not use it"
             )));
         }
-        let Some((url, _)) = self.node.store.connection_url(&self.scripts.keys, name).await? else {
+        let Some((url, _)) = self.node.store.connection_url(&self.keys, name).await? else {
             return Ok(Err(missing()));
         };
         let url = if row.options.read_only { read_only(&url) } else { url };

@@ -1,7 +1,7 @@
 //! Runtimes of text scripts.
 //!
 //! A program has one runtime of its own for each language. It is stored before the first script that is checked with
-//! it, and the script's version names it: other programs load it from there (`scripts.rs`), so that a script keeps the
+//! it, and the script's version names it: other programs load it from there ([`super::Scripts::load`]), so that a script keeps the
 //! runtime with which it was checked, whatever program runs it. A program with another runtime can retire it: its
 //! versions are checked with that runtime, and name it from then on. Nobody knows which programs exist, so nothing is
 //! retired automatically.
@@ -15,9 +15,10 @@ use heddle_sandbox::{CompileError, Compiled, Language, RuntimeBundle, RuntimeId}
 use heddle_store::change::By;
 use heddle_store::runtime::{Retired, RuntimeRow, RuntimeWrite, VersionInUse};
 
+use super::Scripts;
 use crate::node::Node;
 use crate::node::service::{NEVER, Needs, Service};
-use crate::{Engine, EngineError, Runs, UseCase};
+use crate::{Engine, EngineError, UseCase};
 
 /// How many versions are read at once.
 const PAGE: i64 = 200;
@@ -137,10 +138,10 @@ fn written<'a>(own: &'a RuntimeId, packed: &'a [u8]) -> RuntimeWrite<'a> {
     }
 }
 
-impl Runs {
+impl Scripts {
     /// This program's runtime for a language.
     async fn own_runtime(&self, language: Language) -> Result<&'static RuntimeId, EngineError> {
-        let own = self.scripts.sandbox.own_runtime(language).await;
+        let own = self.sandbox.own_runtime(language).await;
         own.map_err(EngineError::unreadable)
     }
 
@@ -194,7 +195,7 @@ impl Runs {
                 let Some((language, text)) = Language::of_world(&version.world).zip(text) else {
                     continue;
                 };
-                match self.scripts.sandbox.check_source(language, text.into()).await {
+                match self.sandbox.check_source(language, text.into()).await {
                     Ok(compiled) => {
                         let noted = self.node.store.note_exports(behind.0, behind.1, &compiled.exports);
                         noted.await?;
@@ -229,7 +230,7 @@ impl Runs {
                 version.name, version.version
             ))
         })?;
-        match self.scripts.sandbox.check_source(language, text.into()).await {
+        match self.sandbox.check_source(language, text.into()).await {
             Ok(compiled) => Ok(recheck(changes(version, &compiled), None)),
             Err(CompileError::NotNow(stopped)) => Err(stopped.into()),
             // An error of this machine is not the script's.
@@ -302,12 +303,12 @@ impl Runs {
 impl Engine {
     /// This program's runtime for a language.
     pub fn own_runtime(&self, language: Language) -> UseCase<'_, Result<&'static RuntimeId, EngineError>> {
-        Box::pin(self.runs.own_runtime(language))
+        Box::pin(self.scripts.own_runtime(language))
     }
 
     /// Stores this program's own runtime for other programs: before a script is stored that was checked with it.
     pub fn keep_runtime(&self, language: Language) -> UseCase<'_, Result<&'static RuntimeId, EngineError>> {
-        Box::pin(self.runs.keep_runtime(language))
+        Box::pin(self.scripts.keep_runtime(language))
     }
 
     /// Moves the scripts of another runtime to this program's own.
@@ -317,13 +318,13 @@ impl Engine {
         tag: &'a str,
         force: bool,
     ) -> UseCase<'a, Result<Retirement, EngineError>> {
-        Box::pin(self.runs.retire_runtime(by, tag, force))
+        Box::pin(self.scripts.retire_runtime(by, tag, force))
     }
 }
 
 /// After the start of a node, logs which scripts use runtimes that are not this program's own, and what would change
 /// with this one: the remaining work of an upgrade. Also repairs this program's own stored runtime if it is damaged.
-pub(crate) struct Rechecker(pub(crate) Arc<Runs>);
+pub(crate) struct Rechecker(pub(crate) Arc<Scripts>);
 
 impl Service for Rechecker {
     const FAILED: &'static str = "cannot check scripts of older runtimes with the runtime of this version";
@@ -365,7 +366,7 @@ impl Rechecker {
     async fn tell(&self, row: &RuntimeRow) -> Result<(), EngineError> {
         // It is compiled now, so that no run has to wait for that.
         let kept = self.0.node.store.runtime_bytes(&row.tag);
-        let sandbox = &self.0.scripts.sandbox;
+        let sandbox = &self.0.sandbox;
         if let Err(error) = sandbox.prepare_kept(&row.tag, language_of(row), kept).await {
             tracing::warn!(runtime = row.tag, error = %Chain(&error), "cannot prepare an older runtime; its scripts \
                 compile when a run needs them");

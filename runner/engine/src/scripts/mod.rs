@@ -1,40 +1,58 @@
-//! Scripts on this node: loaded when they are needed, or before.
+//! Scripts on this node: the sandbox that runs them, and the secrets and connections that they get.
+//!
+//! A script is loaded when it is needed, or before. Runs, attempts and messages use scripts; scripts know only the node.
+
+pub(crate) mod grants;
+pub(crate) mod redact;
+pub(crate) mod runtimes;
 
 use std::sync::Arc;
 use std::time::Duration;
 
+use futures::FutureExt;
 use heddle_domain::Time;
-use heddle_domain::state::ErrorKind;
-use heddle_sandbox::{CompileError, LoadError, Sandbox, Script};
+use heddle_sandbox::{LoadError, Sandbox, Script};
 use heddle_store::StoreError;
+use heddle_store::change::{Change, Noun};
 use heddle_store::secret::SecretKeys;
 
 use crate::node::Node;
 use crate::node::catalog::ScriptFacts;
+use crate::node::part::Part;
 use crate::node::service::{NEVER, Needs, Service};
 use crate::node::signals::Signal;
-use crate::runs::ending::{Ending, Step, apart};
-use crate::{Engine, EngineError, Runs, UseCase};
+use crate::{Engine, EngineError, UseCase};
+
+// What the API needs of the sandbox, which it reaches only through this crate: uploads, and calls of a script without a
+// run.
+pub use heddle_sandbox::{
+    AttemptHandle, AttemptRequest, BoxFuture, CompileError, Context, Grants, HostPattern, HostServices, Interval,
+    Language, Limits, LogLine, MAX_SOURCE_BYTES, Outcome, SourceFault, World, digest_of,
+};
 
 /// The pause after scripts could not be loaded.
 const AGAIN_AFTER: Duration = Duration::from_secs(10);
 
 /// The sandbox of scripts, and the keys of the secrets that they get.
 pub(crate) struct Scripts {
+    node: Arc<Node>,
     pub(crate) sandbox: Sandbox,
     pub(crate) keys: Arc<SecretKeys>,
 }
 
 /// Loads scripts that were uploaded on other nodes before a run asks for them.
 pub(crate) struct Warmer {
-    runs: Arc<Runs>,
+    scripts: Arc<Scripts>,
     /// The runtimes of text scripts are loaded: once per node, not at the first upload of a text.
     has_begun: bool,
 }
 
 impl Warmer {
-    pub(crate) fn of(runs: Arc<Runs>) -> Self {
-        Self { runs, has_begun: false }
+    pub(crate) fn of(scripts: Arc<Scripts>) -> Self {
+        Self {
+            scripts,
+            has_begun: false,
+        }
     }
 }
 
@@ -44,21 +62,21 @@ impl Service for Warmer {
     const AGAIN_AFTER: Duration = AGAIN_AFTER;
 
     fn node(&self) -> &Arc<Node> {
-        &self.runs.node
+        &self.scripts.node
     }
 
     /// New scripts wake it, but only after its first tick. That one loads no scripts, so a signal before it would be lost.
     async fn woken(&mut self) {
         match self.has_begun {
-            true => self.runs.node.signals.raised(Signal::Scripts).await,
+            true => self.scripts.node.signals.raised(Signal::Scripts).await,
             false => std::future::pending().await,
         }
     }
 
     async fn tick(&mut self, _now: Time) -> Result<Duration, EngineError> {
         if std::mem::replace(&mut self.has_begun, true) {
-            self.runs.warm().await?;
-        } else if let Err(error) = self.runs.scripts.sandbox.warm_runtimes().await {
+            self.scripts.warm().await?;
+        } else if let Err(error) = self.scripts.sandbox.warm_runtimes().await {
             tracing::warn!(%error, "cannot prepare the runtimes of source scripts; runs of these scripts fail or wait");
         }
         Ok(NEVER)
@@ -67,7 +85,7 @@ impl Service for Warmer {
 
 /// While a node is idle, prepares the Python runtime, so that the first text in Python does not have to wait for it.
 pub(crate) struct Preparer {
-    runs: Arc<Runs>,
+    scripts: Arc<Scripts>,
     /// How many checks in a row found the node idle.
     idle: u32,
 }
@@ -77,8 +95,8 @@ impl Preparer {
     const POLL_EVERY: Duration = Duration::from_secs(1);
     const IDLE_CHECKS: u32 = 4;
 
-    pub(crate) fn of(runs: Arc<Runs>) -> Self {
-        Self { runs, idle: 0 }
+    pub(crate) fn of(scripts: Arc<Scripts>) -> Self {
+        Self { scripts, idle: 0 }
     }
 }
 
@@ -88,7 +106,7 @@ impl Service for Preparer {
     const AGAIN_AFTER: Duration = NEVER;
 
     fn node(&self) -> &Arc<Node> {
-        &self.runs.node
+        &self.scripts.node
     }
 
     fn first_after(&self) -> Duration {
@@ -96,7 +114,7 @@ impl Service for Preparer {
     }
 
     async fn tick(&mut self, _now: Time) -> Result<Duration, EngineError> {
-        let sandbox = &self.runs.scripts.sandbox;
+        let sandbox = &self.scripts.sandbox;
         self.idle = if sandbox.is_idle() { self.idle + 1 } else { 0 };
         if self.idle < Self::IDLE_CHECKS {
             return Ok(Self::POLL_EVERY);
@@ -106,7 +124,7 @@ impl Service for Preparer {
         }
         tokio::select! {
             // A stopping node does not wait for a compiler: the compiler dies with its parent.
-            () = self.runs.node.stop.cancelled() => {}
+            () = self.scripts.node.stop.cancelled() => {}
             made = sandbox.prepare_python() => match made {
                 Ok(()) => tracing::info!("the Python runtime is ready"),
                 // The first upload of a text in Python makes the snapshot, or gets the error.
@@ -117,9 +135,13 @@ impl Service for Preparer {
     }
 }
 
-impl Runs {
-    /// Makes a script ready to run on this node.
-    pub(crate) async fn load_script(&self, script: &ScriptFacts) -> Step<Script> {
+impl Scripts {
+    pub(crate) fn new(node: Arc<Node>, sandbox: Sandbox, keys: Arc<SecretKeys>) -> Self {
+        Self { node, sandbox, keys }
+    }
+
+    /// Makes a script ready to run on this node, or says why that is not possible.
+    pub(crate) async fn load(&self, script: &ScriptFacts) -> Result<Result<Script, String>, EngineError> {
         // The facts of a current run may be old: the runtime may have been retired since.
         let now = match &script.runtime {
             Some(_) => self.node.catalog.script(&script.name, Some(script.version)).await?,
@@ -142,15 +164,15 @@ impl Runs {
                 None => Ok(None),
             }
         };
-        match self.scripts.sandbox.load_kept(&script.code, kept, fetch).await {
-            Ok(loaded) => Ok(loaded),
+        match self.sandbox.load_kept(&script.code, kept, fetch).await {
+            Ok(loaded) => Ok(Ok(loaded)),
             Err(LoadError::Fetch(LoadTrouble::Store(error))) => Err(error.into()),
             Err(error) => {
                 let said = format!("script {}@{} could not be loaded: {error}", script.name, script.version);
-                Err(match error {
-                    LoadError::Compile(CompileError::Internal(_)) => EngineError::unreadable(said).into(),
-                    _ => Ending::failed(ErrorKind::Failed, said).into(),
-                })
+                match error {
+                    LoadError::Compile(CompileError::Internal(_)) => Err(EngineError::unreadable(said)),
+                    _ => Ok(Err(said)),
+                }
             }
         }
     }
@@ -165,15 +187,27 @@ impl Runs {
             let Some(facts) = self.node.catalog.script(&name, None).await? else {
                 continue;
             };
-            match apart(self.load_script(&facts).await)? {
+            match self.load(&facts).await? {
                 Ok(_) => loaded += 1,
-                Err(ending) => {
-                    let error = ending.why();
-                    tracing::warn!(script = name, error, "cannot load a script; its runs fail");
-                }
+                Err(error) => tracing::warn!(script = name, error, "cannot load a script; its runs fail"),
             }
         }
         Ok(loaded)
+    }
+}
+
+impl Part for Scripts {
+    fn changed<'a>(&'a self, change: &'a Change) -> BoxFuture<'a, Result<(), EngineError>> {
+        match change.noun {
+            Some(Noun::Script) => self.node.signals.raise(Signal::Scripts),
+            // Its scripts now have another runtime: forget them, and make new snapshots.
+            Some(Noun::Runtime) => {
+                self.sandbox.forget_runtime(&change.name);
+                self.node.signals.raise(Signal::Scripts);
+            }
+            _ => {}
+        }
+        async { Ok(()) }.boxed()
     }
 }
 
@@ -192,9 +226,6 @@ impl Engine {
         &'a self,
         script: &'a ScriptFacts,
     ) -> UseCase<'a, Result<Result<Script, String>, EngineError>> {
-        Box::pin(async move {
-            let loaded = apart(self.runs.load_script(script).await)?;
-            Ok(loaded.map_err(Ending::why))
-        })
+        Box::pin(self.scripts.load(script))
     }
 }
