@@ -558,9 +558,9 @@ impl Engine {
 
     pub fn counters(&self) -> Counters {
         Counters {
-            runs_ended: self.runs.seen.counts.ended.load(Ordering::Relaxed),
-            runs_skipped: [0, 1].map(|why: usize| self.runs.seen.counts.skipped[why].load(Ordering::Relaxed)),
-            attempts_ended: self.runs.seen.counts.attempts_ended.load(Ordering::Relaxed),
+            runs_ended: self.runs.counts.ended.load(Ordering::Relaxed),
+            runs_skipped: [0, 1].map(|why: usize| self.runs.counts.skipped[why].load(Ordering::Relaxed)),
+            attempts_ended: self.runs.counts.attempts_ended.load(Ordering::Relaxed),
             in_hand: self.runs.held.len(),
             given_up: self.runs.reports.given_up.runs(),
             set_aside: self.runs.reports.given_up.set_aside(),
@@ -574,7 +574,7 @@ impl Engine {
 
     /// The histograms: how long runs and attempts took, and how many task runs one claim brought.
     pub fn histograms(&self) -> [&Histogram; 5] {
-        self.runs.seen.counts.histograms()
+        self.runs.counts.histograms()
     }
 
     /// Stops claiming. Waits for current attempts and notifications for the configured time, gives back the rest, and

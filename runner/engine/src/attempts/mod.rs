@@ -333,7 +333,7 @@ impl Attempts {
         let stop = held.stop.clone();
         let done = Box::new(move |result: heddle_sandbox::AttemptResult| {
             attempts.runs.held.observe(result.cpu);
-            let counts = &attempts.runs.seen.counts;
+            let counts = &attempts.runs.counts;
             counts.script_cpu_seconds.observe(result.cpu.as_secs_f64());
             let end = match ending_of(&context, at, &held, result.outcome) {
                 Some(ending) => End::Done(Done {
@@ -369,7 +369,7 @@ impl Attempts {
             held.log.say(run, at, self.node.now(), format!("skipped: {why}"));
         }
         let lasted = self.node.clock.elapsed().saturating_sub(held.since);
-        self.runs.seen.counts.attempt_seconds.observe(lasted.as_secs_f64());
+        self.runs.counts.attempt_seconds.observe(lasted.as_secs_f64());
         let report = Report {
             run,
             at,

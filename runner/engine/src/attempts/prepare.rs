@@ -222,8 +222,8 @@ impl Attempts {
         let mut body = serde_json::to_value(&attempt).map_err(|error| invalid(format!("context: {error}")))?;
         body["params"] = Value::Object(effective);
         let run = context.facts.id;
-        let traced = self.runs.tracer_of(run);
-        let parent = traced.map(|_| crate::runs::trace::traceparent(run, at));
+        let wanted = self.runs.traces.want(run);
+        let parent = wanted.then(|| crate::runs::trace::traceparent(run, at));
         let key = &attempt.idempotency_key;
         let request = or_trouble(|| HttpRequest::render(spec, task, scope, &self.templates, key, parent))?;
         let request = request.map_err(invalid)?;

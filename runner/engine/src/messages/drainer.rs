@@ -261,7 +261,8 @@ impl Drainer {
         messages.sent.fetch_add(sent.unsigned_abs(), Ordering::Relaxed);
         messages.failed.fetch_add(finish.failed.len() as u64, Ordering::Relaxed);
         messages.batches.fetch_add(1, Ordering::Relaxed);
-        self.messages.runs.trace_batch(&self.row.name, finish, pending.began);
+        let traces = &messages.runs.traces;
+        traces.report_batch(&messages.node, &self.row.name, finish, pending.began);
     }
 
     fn terms(&self) -> BatchTerms {

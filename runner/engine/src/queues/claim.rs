@@ -165,7 +165,7 @@ impl Queues {
         self.runs.waiters.queues.claimed(&request.queue, last);
         for claimed in &answer.claimed {
             let waited = (claimed.claimed_at - claimed.ready_at).to_std().unwrap_or_default();
-            self.runs.seen.counts.queue_wait_seconds.observe(waited.as_secs_f64());
+            self.runs.counts.queue_wait_seconds.observe(waited.as_secs_f64());
         }
         let soon = now + REAPED_AFTER;
         if answer.claimed.iter().any(|claimed| claimed.lease_expires_at < soon) {

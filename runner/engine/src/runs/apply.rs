@@ -127,7 +127,7 @@ impl Runs {
                     End::Dropped => released_row(outcome.ended, started_at, now, self.node.identity.id),
                 };
                 let row = AttemptRow { worker, ..row };
-                after.spans.extend(self.attempt_span(&context, &row, started_at));
+                after.spans.extend(self.traces.attempt_span(&context, &row, started_at));
                 rows.push(row);
             }
             let write = self.write_of(&context, transition, grant, &mut after)?;
@@ -188,9 +188,8 @@ impl Runs {
             after.finished.push(run);
         }
         if let Some(end) = ends {
-            after
-                .spans
-                .extend(self.run_span(context, end, error.as_deref(), self.now()));
+            let span = self.traces.run_span(context, end, error.as_deref(), self.now());
+            after.spans.extend(span);
         }
         after.moved.push(run);
         after.signals.add_if(context.revision.pooled, Signal::Pools);
@@ -241,10 +240,10 @@ impl Runs {
         }
         after.signals.add_if(written.parents_notified, Signal::Inbox);
         after.signals.add_if(written.followed, Signal::Links);
-        if self.seen.tracer.get().is_some() {
+        if self.traces.are_wanted() {
             for stopped in &written.interrupted {
                 let context = self.contexts.get(&stopped.run);
-                let span = context.and_then(|context| self.interrupted_span(&context, stopped));
+                let span = context.and_then(|context| self.traces.interrupted_span(&context, stopped));
                 after.spans.extend(span);
             }
         }
@@ -255,11 +254,11 @@ impl Runs {
     /// Does what has to be done after a commit.
     pub(crate) fn acted(self: &Arc<Self>, after: After) {
         use std::sync::atomic::Ordering::Relaxed;
-        self.seen.counts.ended.fetch_add(after.finished.len() as u64, Relaxed);
+        self.counts.ended.fetch_add(after.finished.len() as u64, Relaxed);
         for why in &after.skipped {
-            self.seen.counts.skipped[*why as usize - 1].fetch_add(1, Relaxed);
+            self.counts.skipped[*why as usize - 1].fetch_add(1, Relaxed);
         }
-        self.seen.counts.attempts_ended.fetch_add(after.recorded, Relaxed);
+        self.counts.attempts_ended.fetch_add(after.recorded, Relaxed);
         let lease = self.lease();
         let mut elsewhere = false;
         for stopped in &after.interrupted {
@@ -281,7 +280,7 @@ impl Runs {
         for run in &after.finished {
             if let Some((_, context)) = self.contexts.remove(run) {
                 let lasted = (now - context.facts.created_at).to_std().unwrap_or_default();
-                self.seen.counts.run_seconds.observe(lasted.as_secs_f64());
+                self.counts.run_seconds.observe(lasted.as_secs_f64());
             }
         }
         self.moved(&after.moved, &after.finished);
@@ -297,9 +296,7 @@ impl Runs {
             self.node.outbox.tell(News::Work);
         }
         self.node.signals.raise_all(after.signals);
-        if let Some(tracer) = self.seen.tracer.get() {
-            after.spans.into_iter().for_each(|span| tracer.ended(span));
-        }
+        self.traces.report(after.spans);
     }
 
     /// Applies the effects of a script that succeeded. A lost compare-and-set turns its success into a failure.

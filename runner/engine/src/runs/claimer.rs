@@ -95,7 +95,7 @@ impl Claimer {
         let claimed = runs.node.store.claim(runs.lease(), room, &*runs.node.clock).await?;
         if !claimed.is_empty() {
             self.idle = 0;
-            runs.seen.counts.claimed.observe(claimed.len() as f64);
+            runs.counts.claimed.observe(claimed.len() as f64);
         }
         runs.queue.note_backlog(claimed.len() >= room.claimable());
         if let Some(last) = claimed.iter().map(|claimed| claimed.position).max() {

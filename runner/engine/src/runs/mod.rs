@@ -13,6 +13,7 @@ pub(crate) mod check;
 pub(crate) mod claimer;
 pub(crate) mod contexts;
 pub(crate) mod control;
+pub(crate) mod counts;
 pub(crate) mod created;
 pub(crate) mod ending;
 pub(crate) mod given_up;
@@ -93,7 +94,8 @@ pub(crate) struct Runs {
     pub(crate) reports: recorder::Reports,
     pub(crate) requests: submit::Requests,
     pub(crate) waiters: watch::Waiters,
-    pub(crate) seen: trace::Seen,
+    pub(crate) traces: trace::Traces,
+    pub(crate) counts: counts::Counts,
 }
 
 /// Queues of requests for transactions; not started yet.
@@ -136,7 +138,8 @@ impl Runs {
             },
             requests: submit::Requests::new(submissions),
             waiters: watch::Waiters::default(),
-            seen: trace::Seen::default(),
+            traces: trace::Traces::default(),
+            counts: counts::Counts::default(),
         };
         let gathering = GatheringRuns {
             outcomes: gathering_outcomes,

@@ -278,7 +278,7 @@ async fn record_single_task(
 
 /// The spans of single-task runs that have ended.
 fn spans_of(runs: &Runs, reports: &[&Report], rows: &[&SingleTaskEnd], owned: &[RunId]) -> Vec<Span> {
-    if runs.seen.tracer.get().is_none() {
+    if !runs.traces.are_wanted() {
         return Vec::new();
     }
     let owned: HashSet<RunId> = owned.iter().copied().collect();
@@ -293,8 +293,11 @@ fn spans_of(runs: &Runs, reports: &[&Report], rows: &[&SingleTaskEnd], owned: &[
         let took = chrono::TimeDelta::from_std(took).unwrap_or_default();
         let started_at = runs.now() - took;
         let context = &report.context;
-        spans.extend(runs.attempt_span(context, &row.attempt, started_at));
-        spans.extend(runs.run_span(context, row.state, row.error.as_deref(), report.finished_at));
+        spans.extend(runs.traces.attempt_span(context, &row.attempt, started_at));
+        let run_span = runs
+            .traces
+            .run_span(context, row.state, row.error.as_deref(), report.finished_at);
+        spans.extend(run_span);
     }
     spans
 }

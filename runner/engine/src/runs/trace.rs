@@ -10,7 +10,6 @@
 //!
 //! Without a tracer, the only cost is a check whether there is one.
 
-use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, OnceLock};
 
 use heddle_domain::id::RunId;
@@ -19,11 +18,11 @@ use heddle_domain::state::{AttemptState, ErrorKind, RunState, Trigger};
 use heddle_domain::{Time, hex};
 use heddle_store::live::{AttemptRow, Interrupted};
 use heddle_store::message::Finish;
-use prometheus::{Histogram, HistogramOpts};
 use sha2::{Digest, Sha256};
 use uuid::Uuid;
 
-use crate::{Engine, RunContext, Runs};
+use crate::node::Node;
+use crate::{Engine, RunContext};
 
 /// How many characters of an error a span contains.
 const ERROR_MAX_CHARS: usize = 500;
@@ -132,98 +131,34 @@ pub(crate) fn traceparent(run: RunId, at: AttemptKey) -> String {
     format!("00-{}-{}-01", run.0.simple(), hex(&attempt_span_id(run, at)))
 }
 
-/// The counters of a node for its runs and attempts: how many have ended, and how long they took.
-#[derive(Debug)]
-pub(crate) struct Counts {
-    pub(crate) ended: AtomicU64,
-    /// Of these, runs that never began, by `Skip` from 1.
-    pub(crate) skipped: [AtomicU64; 2],
-    pub(crate) attempts_ended: AtomicU64,
-    /// From a run's creation to its end.
-    pub(crate) run_seconds: Histogram,
-    /// From the moment when the node took an attempt to its outcome.
-    pub(crate) attempt_seconds: Histogram,
-    /// The processor time of a script's attempt.
-    pub(crate) script_cpu_seconds: Histogram,
-    /// From the moment at which a task run was ready for workers to a worker's claim.
-    pub(crate) queue_wait_seconds: Histogram,
-    /// Task runs that one claim brought.
-    pub(crate) claimed: Histogram,
-}
-
-impl Default for Counts {
-    fn default() -> Self {
-        // From half a millisecond to two hours: a small script ends in the first bucket, a long report in the last.
-        let seconds = [
-            0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0,
-            1_800.0, 7_200.0,
-        ];
-        let processor = [
-            0.00005, 0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.05, 0.1, 0.5, 1.0, 5.0, 30.0, 300.0,
-        ];
-        let sizes = [0.0, 1.0, 2.0, 5.0, 10.0, 20.0, 50.0, 100.0, 200.0, 500.0, 1_000.0];
-        let histogram = |name: &str, help: &str, buckets: &[f64]| {
-            let options = HistogramOpts::new(name, help).buckets(buckets.to_vec());
-            Histogram::with_opts(options).expect("the name is a metric's, and the bounds grow")
-        };
-        Self {
-            ended: AtomicU64::default(),
-            skipped: Default::default(),
-            attempts_ended: AtomicU64::default(),
-            run_seconds: histogram(
-                "heddle_run_seconds",
-                "Duration of runs that ended on this node, from their creation to their end, in seconds.",
-                &seconds,
-            ),
-            attempt_seconds: histogram(
-                "heddle_attempt_seconds",
-                "Duration of attempts on this node, from the claim to the end, in seconds.",
-                &seconds,
-            ),
-            script_cpu_seconds: histogram(
-                "heddle_script_cpu_seconds",
-                "Processor time of script attempts on this node, in seconds.",
-                &processor,
-            ),
-            queue_wait_seconds: histogram(
-                "heddle_queue_wait_seconds",
-                "Time that task runs on queues waited for a worker, from ready to the claim at this node, in seconds.",
-                &seconds,
-            ),
-            claimed: histogram(
-                "heddle_claimed_task_runs",
-                "Number of task runs in one claim of this node, without empty claims.",
-                &sizes,
-            ),
-        }
-    }
-}
-
-impl Counts {
-    /// The histograms, without the plain counters.
-    pub(crate) fn histograms(&self) -> [&Histogram; 5] {
-        [
-            &self.run_seconds,
-            &self.attempt_seconds,
-            &self.script_cpu_seconds,
-            &self.queue_wait_seconds,
-            &self.claimed,
-        ]
-    }
-}
-
-/// The counters and spans of runs, for observers outside of the program.
+/// Makes the spans of runs, attempts and batches, and gives them to the tracer.
 #[derive(Default)]
-pub(crate) struct Seen {
+pub(crate) struct Traces {
     /// Receives spans; none unless configured.
-    pub(crate) tracer: OnceLock<Arc<dyn Tracer>>,
-    pub(crate) counts: Counts,
+    tracer: OnceLock<Arc<dyn Tracer>>,
 }
 
-impl Runs {
+impl Traces {
+    /// Whether there is a tracer at all.
+    pub(crate) fn are_wanted(&self) -> bool {
+        self.tracer.get().is_some()
+    }
+
+    /// Whether spans of this run are wanted.
+    pub(crate) fn want(&self, run: RunId) -> bool {
+        self.tracer_of(run).is_some()
+    }
+
     /// The tracer, if there is one and it wants this run.
-    pub(crate) fn tracer_of(&self, run: RunId) -> Option<&Arc<dyn Tracer>> {
-        self.seen.tracer.get().filter(|tracer| tracer.wants(run))
+    fn tracer_of(&self, run: RunId) -> Option<&Arc<dyn Tracer>> {
+        self.tracer.get().filter(|tracer| tracer.wants(run))
+    }
+
+    /// Reports spans, after the commit of what they are about.
+    pub(crate) fn report(&self, spans: Vec<Span>) {
+        if let Some(tracer) = self.tracer.get() {
+            spans.into_iter().for_each(|span| tracer.ended(span));
+        }
     }
 
     /// The span of an attempt, if it is wanted.
@@ -264,8 +199,8 @@ impl Runs {
         }))
     }
 
-    /// Reports a batch of messages, if it is wanted.
-    pub(crate) fn trace_batch(&self, topic: &str, finish: &Finish, started_at: Time) {
+    /// Reports a batch of messages whose outcomes this node has recorded, if it is wanted.
+    pub(crate) fn report_batch(&self, node: &Node, topic: &str, finish: &Finish, started_at: Time) {
         let batch = RunId(finish.batch);
         let Some(tracer) = self.tracer_of(batch) else { return };
         tracer.ended(Span::Batch(BatchSpan {
@@ -275,8 +210,8 @@ impl Runs {
             failed: finish.failed.len() as u64,
             error: finish.failed.first().map(|failed| beginning(&failed.error)),
             started_at,
-            finished_at: self.now().max(started_at),
-            node: self.node.identity.id,
+            finished_at: node.now().max(started_at),
+            node: node.identity.id,
         }));
     }
 
@@ -306,7 +241,7 @@ impl Runs {
 impl Engine {
     /// Sets the tracer; called once, when the node is put together.
     pub fn trace_with(&self, tracer: Arc<dyn Tracer>) {
-        let _ = self.runs.seen.tracer.set(tracer);
+        let _ = self.runs.traces.tracer.set(tracer);
     }
 }
 
