@@ -101,7 +101,7 @@ pub use runs::control::{BulkAction, ControlError};
 pub use runs::submit::{Submission, SubmitError, Submitted};
 pub use runs::task_control::{Clear, not_cleared};
 pub use runs::trace;
-pub use runs::watch::RunWatch;
+pub use runs::waiters::watch::RunWatch;
 pub use schedules::Started;
 pub use scripts::runtimes::{Recheck, Retirement};
 

@@ -1,6 +1,6 @@
 //! Tasks of the executor `queue`. If the params of a task run have to be computed first, a node claims it like any
 //! other, computes them, and puts it into its queue. Other task runs enter their queue in the transaction that makes
-//! them ready ([`crate::Runs::target_at_once`]).
+//! them ready ([`target_at_once`](crate::runs::waiters::queued::target_at_once)).
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -16,8 +16,8 @@ use super::Attempts;
 use crate::node::Node;
 use crate::node::group_commit::{Commits, Committed, Policy};
 use crate::runs::ending::{End, Ending, applied};
-use crate::runs::into_queues::Put;
-use crate::runs::queued::{FilledQueues, target_of};
+use crate::runs::change::into_queues::Put;
+use crate::runs::waiters::queued::{FilledQueues, target_of};
 use crate::runs::transition::progress_of;
 use crate::{EngineError, RunContext};
 

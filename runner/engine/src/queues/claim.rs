@@ -16,7 +16,7 @@ use crate::node::group_commit::is_passing;
 use crate::node::signals::Signal;
 use crate::runs::ending::{Ending, Step, apart};
 use crate::runs::params::constant_params;
-use crate::runs::queued::millis;
+use crate::runs::waiters::queued::millis;
 use crate::{EngineError, RunContext};
 
 /// How often a poll that gets no wake-up checks by itself.

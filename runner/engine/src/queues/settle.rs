@@ -16,7 +16,7 @@ use crate::node::Node;
 use crate::node::group_commit::{Answered, Asked, Commits, Committed, Policy, answer, chunks};
 use crate::runs::contexts::Contexts;
 use crate::runs::ending::{Applied, Ending, applied};
-use crate::runs::queued::millis;
+use crate::runs::waiters::queued::millis;
 use crate::{EngineError, RunContext};
 
 /// The pause before a failed transaction is tried again, and the maximum number of tries.

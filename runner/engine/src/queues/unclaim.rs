@@ -14,8 +14,8 @@ use heddle_store::live::{ClaimKey, QueueClaimed, QueueRow};
 use super::Queues;
 use crate::EngineError;
 use crate::runs::ending::{Ending, applied};
-use crate::runs::into_queues::Put;
-use crate::runs::queued::{FilledQueues, target_of};
+use crate::runs::change::into_queues::Put;
+use crate::runs::waiters::queued::{FilledQueues, target_of};
 use crate::runs::transition::progress_of;
 
 impl Queues {

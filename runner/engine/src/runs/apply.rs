@@ -19,9 +19,9 @@ use crate::node::signals::{Signal, SignalSet};
 use crate::runs::contexts::Contexts;
 use crate::runs::ending::{Applied, Done, End, Ending};
 use crate::runs::params::enqueued;
-use crate::runs::queued::FilledQueues;
 use crate::runs::trace::Span;
 use crate::runs::transition::{Parts, Snapshot, Transition, bytes_of};
+use crate::runs::waiters::queued::{FilledQueues, target_at_once};
 use crate::{EngineError, RunContext, Runs, Submission, SubmitError};
 
 /// The results of a transaction that are handled after its commit.
@@ -163,7 +163,7 @@ impl Runs {
         let mut ready = Vec::with_capacity(actions.ready.len());
         let mut queued = Vec::new();
         for (ordinal, at) in actions.ready.into_iter().enumerate() {
-            if let Some(target) = self.target_at_once(&context.revision, at) {
+            if let Some(target) = target_at_once(&self.node, &context.revision, at) {
                 after.filled.add(&target);
                 queued.push(self.waiters.queues.row(at, queued.len(), target, None));
                 continue;
@@ -283,9 +283,9 @@ impl Runs {
                 self.counts.run_seconds.observe(lasted.as_secs_f64());
             }
         }
-        self.moved(&after.moved, &after.finished);
+        self.waiters.moved(&after.moved, &after.finished);
         self.take(after.own_attempts);
-        self.wake_claimers(&after.filled);
+        self.waiters.wake_claimers(&after.filled);
         if let Some(due) = after.due
             && self.pending.note_due(due)
         {

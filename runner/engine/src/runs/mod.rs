@@ -20,7 +20,6 @@ pub(crate) mod given_up;
 pub(crate) mod heard;
 pub(crate) mod held;
 pub(crate) mod inbox;
-pub(crate) mod into_queues;
 pub(crate) mod later;
 pub(crate) mod log_buffer;
 pub(crate) mod logs;
@@ -29,7 +28,6 @@ pub(crate) mod overlap;
 pub(crate) mod params;
 pub(crate) mod patience;
 pub(crate) mod pools;
-pub(crate) mod queued;
 pub(crate) mod recorder;
 pub(crate) mod room;
 pub(crate) mod single_task;
@@ -39,7 +37,7 @@ pub(crate) mod task_control;
 pub mod trace;
 pub(crate) mod transition;
 pub(crate) mod unclaimed;
-pub(crate) mod watch;
+pub(crate) mod waiters;
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -57,6 +55,7 @@ use crate::node::catalog::{Resolution, Revision};
 use crate::node::group_commit::{Gathering, GroupCommit};
 use crate::scripts::Scripts;
 use held::{HeldAttempt, HeldAttempts, Report};
+use waiters::Waiters;
 
 /// A run as this node works on it.
 #[derive(Debug)]
@@ -93,7 +92,7 @@ pub(crate) struct Runs {
     pub(crate) pending: inbox::Pending,
     pub(crate) reports: recorder::Reports,
     pub(crate) requests: submit::Requests,
-    pub(crate) waiters: watch::Waiters,
+    pub(crate) waiters: Arc<Waiters>,
     pub(crate) traces: trace::Traces,
     pub(crate) counts: counts::Counts,
 }
@@ -125,6 +124,7 @@ impl Runs {
         let (log_writer, reports) = mpsc::channel(held::reports_max(slots));
         let (submissions, gathering_submissions) = GroupCommit::new();
         let runs = Self {
+            waiters: Arc::new(Waiters::of(node.clone())),
             node,
             scripts,
             contexts: Cache::new(contexts::CONTEXTS_MAX),
@@ -137,7 +137,6 @@ impl Runs {
                 given_up: given_up::GivenUp::default(),
             },
             requests: submit::Requests::new(submissions),
-            waiters: watch::Waiters::default(),
             traces: trace::Traces::default(),
             counts: counts::Counts::default(),
         };

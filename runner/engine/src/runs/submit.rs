@@ -29,6 +29,7 @@ use crate::node::catalog::{Group, Resolution, Revision};
 use crate::node::group_commit::{Answered, Commits, Committed, GroupCommit, Policy, answer};
 use crate::node::short_ways::ShortWay;
 use crate::runs::check::check;
+use crate::runs::waiters::queued::target_at_once;
 use crate::{Engine, EngineError, RunContext, Runs};
 
 /// Bounds for concurrent requests of people: new runs, and controls of many runs.
@@ -336,7 +337,7 @@ impl Runs {
         let last = self.queue.last_claimed();
         let (mut rows, mut queued) = (Vec::with_capacity(ready.len()), Vec::new());
         for &at in ready {
-            match self.target_at_once(revision, at) {
+            match target_at_once(&self.node, revision, at) {
                 Some(target) => queued.push(self.waiters.queues.row(at, queued.len(), target, None)),
                 None => rows.push(
                     ReadyRow::new(at, last + 1 + rows.len() as i64, revision.need_of(at))

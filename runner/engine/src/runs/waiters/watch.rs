@@ -9,18 +9,11 @@ use heddle_domain::id::RunId;
 use parking_lot::Mutex;
 use tokio::sync::Notify;
 
-use crate::runs::queued::Queued;
-use crate::{Engine, EngineError, Runs};
+use super::Waiters;
+use crate::{Engine, EngineError};
 
 /// How often a waiting caller checks by itself.
 const WAIT_POLL: Duration = Duration::from_millis(500);
-
-/// Callers that wait for something on this node: for runs to change, for queues to be filled.
-#[derive(Default)]
-pub(crate) struct Waiters {
-    pub(crate) runs: Watches,
-    pub(crate) queues: Queued,
-}
 
 /// The callers that wait for each run.
 #[derive(Default)]
@@ -54,17 +47,50 @@ impl Watches {
     }
 }
 
-impl Runs {
+impl Waiters {
     /// Runs have changed; some have ended. The callers that wait for them are woken, here and on other nodes.
     pub(crate) fn moved(&self, moved: &[RunId], ended: &[RunId]) {
-        self.waiters.runs.moved(moved);
+        self.runs.moved(moved);
         self.node.outbox.tell_ended(ended);
+    }
+
+    fn watch(self: &Arc<Self>, run: RunId) -> RunWatch {
+        self.runs.watched.fetch_add(1, Ordering::AcqRel);
+        let wakeup = self.runs.runs.lock().entry(run).or_default().clone();
+        RunWatch {
+            waiters: self.clone(),
+            run,
+            wakeup,
+        }
+    }
+
+    async fn wait(self: &Arc<Self>, run: RunId, at_most: Duration) -> Result<Option<bool>, EngineError> {
+        let watch = self.watch(run);
+        let until = tokio::time::Instant::now() + at_most;
+        loop {
+            let wakeup = watch.wakeup.notified();
+            tokio::pin!(wakeup);
+            wakeup.as_mut().enable();
+            match self.node.store.run_ended(run).await? {
+                Some(false) => {}
+                other => return Ok(other),
+            }
+            let left = until.saturating_duration_since(tokio::time::Instant::now());
+            if left.is_zero() || self.node.stop.is_cancelled() {
+                return Ok(Some(false));
+            }
+            tokio::select! {
+                () = wakeup => {}
+                () = tokio::time::sleep(left.min(WAIT_POLL)) => {}
+                () = self.node.stop.cancelled() => {}
+            }
+        }
     }
 }
 
 /// Notified when a run changes.
 pub struct RunWatch {
-    runs: Arc<Runs>,
+    waiters: Arc<Waiters>,
     run: RunId,
     wakeup: Arc<Notify>,
 }
@@ -74,7 +100,7 @@ impl RunWatch {
     pub async fn rung(&self) {
         tokio::select! {
             () = self.wakeup.notified() => {}
-            () = self.runs.node.stop.cancelled() => {}
+            () = self.waiters.node.stop.cancelled() => {}
         }
     }
 
@@ -83,56 +109,30 @@ impl RunWatch {
         tokio::select! {
             () = self.wakeup.notified() => {}
             () = tokio::time::sleep(at_most.min(WAIT_POLL)) => {}
-            () = self.runs.node.stop.cancelled() => {}
+            () = self.waiters.node.stop.cancelled() => {}
         }
     }
 }
 
 impl Drop for RunWatch {
     fn drop(&mut self) {
-        let mut runs = self.runs.waiters.runs.runs.lock();
+        let mut runs = self.waiters.runs.runs.lock();
         // Two references are this watch and the map: nobody else listens.
         if Arc::strong_count(&self.wakeup) <= 2 {
             runs.remove(&self.run);
         }
-        self.runs.waiters.runs.watched.fetch_sub(1, Ordering::AcqRel);
+        self.waiters.runs.watched.fetch_sub(1, Ordering::AcqRel);
     }
 }
 
 impl Engine {
     /// Begins to listen for a run's changes: call it before reading the run, so that none is missed.
     pub fn watch(&self, run: RunId) -> RunWatch {
-        let watches = &self.runs.waiters.runs;
-        watches.watched.fetch_add(1, Ordering::AcqRel);
-        let wakeup = watches.runs.lock().entry(run).or_default().clone();
-        RunWatch {
-            runs: self.runs.clone(),
-            run,
-            wakeup,
-        }
+        self.runs.waiters.watch(run)
     }
 
     /// Waits until a run has ended, for at most `at_most`; `None`: there is no such run.
     pub async fn wait(&self, run: RunId, at_most: Duration) -> Result<Option<bool>, EngineError> {
-        let watch = self.watch(run);
-        let until = tokio::time::Instant::now() + at_most;
-        loop {
-            let wakeup = watch.wakeup.notified();
-            tokio::pin!(wakeup);
-            wakeup.as_mut().enable();
-            match self.runs.node.store.run_ended(run).await? {
-                Some(false) => {}
-                other => return Ok(other),
-            }
-            let left = until.saturating_duration_since(tokio::time::Instant::now());
-            if left.is_zero() || self.runs.node.stop.is_cancelled() {
-                return Ok(Some(false));
-            }
-            tokio::select! {
-                () = wakeup => {}
-                () = tokio::time::sleep(left.min(WAIT_POLL)) => {}
-                () = self.runs.node.stop.cancelled() => {}
-            }
-        }
+        self.runs.waiters.wait(run, at_most).await
     }
 }

@@ -8,7 +8,7 @@ use heddle_store::live::{Completion, Grant, Locked, QueueRow};
 use crate::runs::apply::After;
 use crate::runs::contexts::Contexts;
 use crate::runs::ending::Applied;
-use crate::runs::queued::FilledQueues;
+use crate::runs::waiters::queued::FilledQueues;
 use crate::{EngineError, Runs};
 
 /// Task runs that are put into queues, in a transaction that has locked their runs.
@@ -40,7 +40,7 @@ impl Runs {
         };
         completion.commit().await?;
         self.acted(after);
-        self.wake_claimers(&put.filled);
+        self.waiters.wake_claimers(&put.filled);
         Ok(())
     }
 }

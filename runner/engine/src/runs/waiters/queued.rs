@@ -17,7 +17,8 @@ use parking_lot::Mutex;
 use quick_cache::sync::{Cache, EntryAction, EntryResult};
 use tokio::sync::Notify;
 
-use crate::Runs;
+use super::Waiters;
+use crate::node::Node;
 use crate::node::catalog::Revision;
 use crate::node::news::News;
 use crate::node::short_ways::ShortWay;
@@ -201,21 +202,21 @@ pub(crate) fn millis(duration: Duration) -> i64 {
     i64::try_from(duration.as_millis()).unwrap_or(i64::MAX).max(1)
 }
 
-impl Runs {
-    /// The queue of a task run that goes there with the transition that makes it ready; `None`: a node begins it.
-    pub(crate) fn target_at_once(&self, revision: &Revision, at: AttemptKey) -> Option<QueueTarget> {
-        if !self.node.short_ways.take(ShortWay::QueuedAtOnce) {
-            return None;
-        }
-        let target = target(revision, at)?;
-        self.node.short_ways.took(ShortWay::QueuedAtOnce);
-        Some(target)
+/// The queue of a task run that goes there with the transition that makes it ready; `None`: a node begins it.
+pub(crate) fn target_at_once(node: &Node, revision: &Revision, at: AttemptKey) -> Option<QueueTarget> {
+    if !node.short_ways.take(ShortWay::QueuedAtOnce) {
+        return None;
     }
+    let target = target(revision, at)?;
+    node.short_ways.took(ShortWay::QueuedAtOnce);
+    Some(target)
+}
 
+impl Waiters {
     /// Wakes polls for new rows, here and on other nodes.
     pub(crate) fn wake_claimers(&self, filled: &FilledQueues) {
         for (queue, rows) in &filled.0 {
-            self.waiters.queues.wake_polls(queue, *rows);
+            self.queues.wake_polls(queue, *rows);
             self.node.outbox.tell(News::Filled(queue.clone()));
         }
     }
