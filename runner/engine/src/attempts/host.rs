@@ -13,7 +13,7 @@ use super::Attempts;
 use crate::runs::ending::Ending;
 use crate::runs::held::HeldAttempt;
 use crate::runs::log_buffer::LogBuffer;
-use crate::runs::patience::until;
+use crate::runs::patience::{patient, until};
 use crate::scripts::redact::Redactor;
 use crate::{EngineError, RunContext};
 
@@ -52,7 +52,7 @@ impl Host {
     {
         let task = &self.context.revision.plan.tasks[self.at.key.task as usize];
         let until = until(self.began, task.timeout);
-        match self.attempts.runs.patient(what, until, ask).await {
+        match patient(&self.attempts.node, what, until, ask).await {
             Ok(answer) => answer,
             Err(error) => {
                 self.held.end_as(Ending::ours(what, &error));

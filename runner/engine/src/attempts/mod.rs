@@ -29,12 +29,13 @@ use tokio_util::sync::CancellationToken;
 use crate::node::Node;
 use crate::node::group_commit::{Gathering, GroupCommit};
 use crate::node::short_ways::ShortWay;
+use crate::runs::contexts::context_of;
 use crate::runs::ending::{Done, End, Ending, Stop};
 use crate::runs::held::HeldAttempt;
 use crate::runs::held::Report;
-use crate::runs::notices::tells_start;
+use crate::runs::notices::{tell_started, tells_start};
 use crate::runs::params::constant_params;
-use crate::runs::patience::until;
+use crate::runs::patience::{patient, until};
 use crate::runs::{Audiences, Worker};
 use crate::scripts::grants::grants;
 use crate::{EngineError, RunContext, Runs, Submission, SubmitError};
@@ -189,9 +190,9 @@ impl Attempts {
         self.node.tracker.spawn(async move {
             let stop = held.stop.clone();
             let prepared = tokio::select! {
-                prepared = attempts.runs.patient("prepare an attempt", until(Instant::now(), None), || async {
+                prepared = patient(&attempts.node, "prepare an attempt", until(Instant::now(), None), || async {
                     if tells_start(&context, at) && !is_queued(&context, at) {
-                        attempts.runs.tell_started(&context, at).await?;
+                        tell_started(&attempts.node, &context, at).await?;
                     }
                     attempts.prepare(&context, at).await
                 }) => Some(prepared),
@@ -235,7 +236,7 @@ impl Attempts {
                 end
             }
             Prepared::Offer(offer) => {
-                let handed = self.runs.patient("create an offer", until(Instant::now(), None), || {
+                let handed = patient(&self.node, "create an offer", until(Instant::now(), None), || {
                     self.hand_to_offer(&context, at, (*offer).clone())
                 });
                 match handed.await {
@@ -285,7 +286,7 @@ impl Attempts {
         };
         // The sub-run may exist although the answer was lost. It then holds the attempt, and the second try is refused
         // as fenced.
-        let submitted = self.runs.patient("create a sub-run", until, || async {
+        let submitted = patient(&self.node, "create a sub-run", until, || async {
             match self.runs.submit(submission.clone()).await {
                 Err(SubmitError::Engine(error)) => Err(error),
                 decided => Ok(decided),
@@ -316,7 +317,7 @@ impl Attempts {
         let task = &context.revision.plan.tasks[at.key.task as usize];
         let spec = &task.spec;
         let request = AttemptRequest {
-            context: self.runs.context_of(&context, at, item),
+            context: context_of(self.node.now(), &context, at, item),
             params,
             batch: None,
             limits: limits_of(&context, at),

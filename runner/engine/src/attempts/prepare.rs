@@ -24,6 +24,7 @@ use super::outside::Outside;
 use super::query_task::Query;
 use crate::node::catalog::ScriptFacts;
 use crate::node::templates::templates_of;
+use crate::runs::contexts::{context_of, item_of};
 use crate::runs::ending::{End, Ending, Step, apart};
 use crate::runs::params::given_params;
 use crate::{EngineError, RunContext};
@@ -103,7 +104,7 @@ impl Attempts {
             false => (None, None),
         };
         let item = match at.key.item {
-            Some(item) => Some(self.runs.item(context, at, item).await?),
+            Some(item) => Some(item_of(&self.node, context, at, item).await?),
             None => None,
         };
         let unscoped = self.scope(context, task, at, item.as_ref()).await?;
@@ -218,7 +219,7 @@ impl Attempts {
             index: at.key.item.unwrap_or(0),
             count,
         });
-        let attempt = self.runs.context_of(context, at, item);
+        let attempt = context_of(self.node.now(), context, at, item);
         let mut body = serde_json::to_value(&attempt).map_err(|error| invalid(format!("context: {error}")))?;
         body["params"] = Value::Object(effective);
         let run = context.facts.id;

@@ -23,7 +23,7 @@ use super::http_task::OUTPUT_BYTES_DEFAULT;
 use super::outside::{Outside, within};
 use crate::RunContext;
 use crate::runs::ending::Ending;
-use crate::runs::patience::until;
+use crate::runs::patience::{patient, until};
 
 /// A statement with its rendered params.
 pub(crate) struct Query {
@@ -85,10 +85,7 @@ impl Attempts {
                 .scripts
                 .granted_connection("group", &revision.group_name, category, &query.connection)
         };
-        let found = self
-            .runs
-            .patient("read a connection", until(Instant::now(), None), ask)
-            .await;
+        let found = patient(&self.node, "read a connection", until(Instant::now(), None), ask).await;
         let target = match found {
             Ok(Ok(target)) => target,
             Ok(Err(refused)) => return Ending::fatal(ErrorKind::Fatal, refused),

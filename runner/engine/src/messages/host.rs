@@ -9,7 +9,7 @@ use heddle_sandbox::{BoxFuture, ConnectionTarget, HostServices, LogLine};
 use tokio::time::Instant;
 
 use crate::Runs;
-use crate::runs::patience::until;
+use crate::runs::patience::{patient, until};
 use crate::scripts::grants::{Granted, unavailable};
 
 /// The services of one batch.
@@ -36,7 +36,7 @@ impl ConsumerHost {
     where
         F: Future<Output = Granted<T>>,
     {
-        let answer = self.runs.patient(what, until(Instant::now(), None), ask).await;
+        let answer = patient(&self.runs.node, what, until(Instant::now(), None), ask).await;
         answer.unwrap_or_else(|error| Err(unavailable(&error)))
     }
 }

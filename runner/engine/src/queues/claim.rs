@@ -14,7 +14,10 @@ use uuid::Uuid;
 use super::Queues;
 use crate::node::group_commit::is_passing;
 use crate::node::signals::Signal;
+use crate::runs::batch_run::cut_batch;
+use crate::runs::contexts::{context_of, item_of};
 use crate::runs::ending::{Ending, Step, apart};
+use crate::runs::notices::{tell_started, tells_start};
 use crate::runs::params::constant_params;
 use crate::runs::waiters::queued::millis;
 use crate::{EngineError, RunContext};
@@ -220,8 +223,8 @@ impl Queues {
                 unsent.extend(left);
                 break;
             }
-            if crate::runs::notices::tells_start(context, key.at) {
-                self.runs.tell_started(context, key.at).await?;
+            if tells_start(context, key.at) {
+                tell_started(&self.node, context, key.at).await?;
             }
             claims.push(claim);
         }
@@ -240,7 +243,7 @@ impl Queues {
             Some(params) => params.clone(),
             None => constant_params(context, at.key.task)?,
         };
-        let cut = match self.runs.cut_batch(context, params).await {
+        let cut = match cut_batch(&self.node, context, params).await {
             // Only this run fails. As an error of the whole claim, it would hold up everything behind it in the queue.
             Err(error @ EngineError::Unreadable(_)) => return Err(Ending::invalid(Chain(&error).to_string()).into()),
             cut => cut?,
@@ -251,12 +254,12 @@ impl Queues {
         };
         let item = match at.key.item {
             Some(index) => {
-                let (item, count) = self.runs.item(context, at, index).await?;
+                let (item, count) = item_of(&self.node, context, at, index).await?;
                 Some(MapItem { item, index, count })
             }
             None => None,
         };
-        let mut attempt = self.runs.context_of(context, at, item);
+        let mut attempt = context_of(self.node.now(), context, at, item);
         attempt.deadline = claimed.deadline_at;
         let unreadable = |error| EngineError::unreadable_in(format!("run {}", context.facts.id), error);
         let raw = |text: String| RawValue::from_string(text).map_err(unreadable);

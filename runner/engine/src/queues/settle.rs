@@ -14,6 +14,7 @@ use heddle_store::live::{ClaimKey, ClaimReport, ClaimStatus, Locked};
 use super::{ASKS_MAX, Queues};
 use crate::node::Node;
 use crate::node::group_commit::{Answered, Asked, Commits, Committed, Policy, answer, chunks};
+use crate::runs::batch_run::check_batch_output;
 use crate::runs::contexts::Contexts;
 use crate::runs::ending::{Applied, Ending, applied};
 use crate::runs::waiters::queued::millis;
@@ -163,7 +164,7 @@ impl Queues {
         let (mut waiting, mut settlings) = (Vec::with_capacity(ends.len()), Vec::with_capacity(ends.len()));
         for (claim, end) in ends {
             let context = contexts.get(&claim.run);
-            match self.ending_of(context.map(|context| &**context), &claim, end) {
+            match ending_of(context.map(|context| &**context), &claim, end) {
                 Ok(ending) => {
                     settlings.push(Settling {
                         queue: context.and_then(|context| queue_of(context, claim.at, &ending)),
@@ -289,38 +290,36 @@ fn reason(status: &ClaimStatus) -> String {
     }
 }
 
-impl Queues {
-    /// A worker's report as an outcome; refused if it is too large or unreadable. Without a context, the run is not
-    /// live, and neither is the claim.
-    fn ending_of(&self, context: Option<&RunContext>, claim: &ClaimKey, end: ClaimEnd) -> Result<Ending, ClaimRefused> {
-        Ok(match end {
-            ClaimEnd::Completed(output) => {
-                if let Some(context) = context {
-                    let bytes_max = output_max(context, claim.at);
-                    if output.len() > bytes_max {
-                        return Err(ClaimRefused::TooLarge(bytes_max));
-                    }
-                    self.runs
-                        .check_batch_output(context, &output)
-                        .map_err(ClaimRefused::Invalid)?;
+/// A worker's report as an outcome; refused if it is too large or unreadable. Without a context, the run is not
+/// live, and neither is the claim.
+fn ending_of(context: Option<&RunContext>, claim: &ClaimKey, end: ClaimEnd) -> Result<Ending, ClaimRefused> {
+    Ok(match end {
+        ClaimEnd::Completed(output) => {
+            if let Some(context) = context {
+                let bytes_max = output_max(context, claim.at);
+                if output.len() > bytes_max {
+                    return Err(ClaimRefused::TooLarge(bytes_max));
                 }
-                Ending::Succeeded(output)
+                check_batch_output(context, &output).map_err(ClaimRefused::Invalid)?;
             }
-            ClaimEnd::Failed {
-                message,
-                fatal,
-                retry_after,
-            } => Ending::Failed {
-                kind: if fatal { ErrorKind::Fatal } else { ErrorKind::Failed },
-                message,
-                trace: None,
-                retry_after,
-                fatal,
-            },
-            ClaimEnd::Released => Ending::Released,
-        })
-    }
+            Ending::Succeeded(output)
+        }
+        ClaimEnd::Failed {
+            message,
+            fatal,
+            retry_after,
+        } => Ending::Failed {
+            kind: if fatal { ErrorKind::Fatal } else { ErrorKind::Failed },
+            message,
+            trace: None,
+            retry_after,
+            fatal,
+        },
+        ClaimEnd::Released => Ending::Released,
+    })
+}
 
+impl Queues {
     /// Ends claims that no worker will end, and ignores errors: these claims expire anyway. `unseen`: the queue of
     /// claims that no worker has seen, which do not count for its rate limit.
     pub(super) async fn give_back(self: &Arc<Self>, claims: Vec<(ClaimKey, Ending)>, unseen: Option<&str>) {

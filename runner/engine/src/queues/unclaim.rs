@@ -13,10 +13,10 @@ use heddle_store::live::{ClaimKey, QueueClaimed, QueueRow};
 
 use super::Queues;
 use crate::EngineError;
-use crate::runs::ending::{Ending, applied};
 use crate::runs::change::into_queues::Put;
-use crate::runs::waiters::queued::{FilledQueues, target_of};
+use crate::runs::ending::{Ending, applied};
 use crate::runs::transition::progress_of;
+use crate::runs::waiters::queued::{FilledQueues, target_of};
 
 impl Queues {
     /// Takes back claims that were just made, in one transaction.

@@ -18,6 +18,7 @@ use crate::node::news::News;
 use crate::node::signals::{Signal, SignalSet};
 use crate::runs::contexts::Contexts;
 use crate::runs::ending::{Applied, Done, End, Ending};
+use crate::runs::notices::notices_of;
 use crate::runs::params::enqueued;
 use crate::runs::trace::Span;
 use crate::runs::transition::{Parts, Snapshot, Transition, bytes_of};
@@ -158,7 +159,7 @@ impl Runs {
         let last = self.queue.last_claimed();
         let finished = state.is_final();
         let ends = (finished && !told).then_some(state);
-        let notices = self.notices_of(context, &actions, begins, ends, &progress);
+        let notices = notices_of(context, &actions, begins, ends, &progress);
         after.signals.add_if(notices.is_some(), Signal::Notices);
         let mut ready = Vec::with_capacity(actions.ready.len());
         let mut queued = Vec::new();

@@ -17,7 +17,8 @@ use serde_json::value::RawValue;
 use serde_json::{Value, json};
 use uuid::Uuid;
 
-use crate::{EngineError, RunContext, Runs};
+use crate::node::Node;
+use crate::{EngineError, RunContext};
 
 /// The spec of the group of a topic that sends to a queue.
 pub fn topic_group(name: &str, topic: &Topic) -> Value {
@@ -121,34 +122,36 @@ fn check_output(output: &str, params: &str) -> Result<(), Faults> {
     faults.or(())
 }
 
-impl Runs {
-    /// The params that a worker gets: of a batch of messages, without those that were cancelled while it waited in the
-    /// queue. `None`: no message is left, or its topic is gone. If they cannot be read, this is an error: the worker must
-    /// not get messages that were cancelled.
-    pub(crate) async fn cut_batch(&self, context: &RunContext, params: String) -> Result<Option<String>, EngineError> {
-        let batch = context.facts.key.as_deref().and_then(|key| key.parse().ok());
-        let (Some(topic), Some(batch)) = (topic_of(&context.revision.group_name), batch) else {
-            return Ok(Some(params));
-        };
-        let Some(kept) = self.node.store.cut_queue_batch(topic, batch).await? else {
-            // It is no batch; or its topic was deleted just when a node put it into the queue, so nobody cancelled its run.
-            let topic = self.node.store.topic_by_id(topic).await?;
-            return Ok(topic.map(|_| params));
-        };
-        Ok(match kept.is_empty() {
-            true => None,
-            false => Some(without_others(context.facts.id, &params, &kept)?.unwrap_or(params)),
-        })
-    }
+/// The params that a worker gets: of a batch of messages, without those that were cancelled while it waited in the queue.
+/// `None`: no message is left, or its topic is gone. If they cannot be read, this is an error: the worker must not get
+/// messages that were cancelled.
+pub(crate) async fn cut_batch(
+    node: &Node,
+    context: &RunContext,
+    params: String,
+) -> Result<Option<String>, EngineError> {
+    let batch = context.facts.key.as_deref().and_then(|key| key.parse().ok());
+    let (Some(topic), Some(batch)) = (topic_of(&context.revision.group_name), batch) else {
+        return Ok(Some(params));
+    };
+    let Some(kept) = node.store.cut_queue_batch(topic, batch).await? else {
+        // It is no batch; or its topic was deleted just when a node put it into the queue, so nobody cancelled its run.
+        let topic = node.store.topic_by_id(topic).await?;
+        return Ok(topic.map(|_| params));
+    };
+    Ok(match kept.is_empty() {
+        true => None,
+        false => Some(without_others(context.facts.id, &params, &kept)?.unwrap_or(params)),
+    })
+}
 
-    /// Refuses the output of a worker for a batch if it cannot be read. It may name failed messages: these would count as
-    /// sent, and be lost.
-    pub(crate) fn check_batch_output(&self, context: &RunContext, output: &str) -> Result<(), Faults> {
-        let batch = context.facts.key.as_deref().map(Uuid::parse_str);
-        match (topic_of(&context.revision.group_name), batch) {
-            (Some(_), Some(Ok(_))) => check_output(output, &context.facts.params),
-            _ => Ok(()),
-        }
+/// Refuses the output of a worker for a batch if it cannot be read. It may name failed messages: these would count as
+/// sent, and be lost.
+pub(crate) fn check_batch_output(context: &RunContext, output: &str) -> Result<(), Faults> {
+    let batch = context.facts.key.as_deref().map(Uuid::parse_str);
+    match (topic_of(&context.revision.group_name), batch) {
+        (Some(_), Some(Ok(_))) => check_output(output, &context.facts.params),
+        _ => Ok(()),
     }
 }
 

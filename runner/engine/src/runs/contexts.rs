@@ -3,11 +3,13 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
+use heddle_domain::Time;
 use heddle_domain::id::RunId;
 use heddle_domain::run::AttemptKey;
 use heddle_sandbox::{Context, Interval, MapItem};
 use serde_json::value::RawValue;
 
+use crate::node::Node;
 use crate::runs::ending::{Ending, Step};
 use crate::{EngineError, RunContext, Runs};
 
@@ -77,58 +79,62 @@ impl Runs {
         runs.dedup();
         self.contexts_of(&runs).await
     }
+}
 
-    /// The context that an attempt gets.
-    pub(crate) fn context_of(&self, context: &RunContext, at: AttemptKey, item: Option<MapItem>) -> Context {
-        let task = &context.revision.plan.tasks[at.key.task as usize];
-        let now = self.now();
-        let suffix = at.key.item.map(|item| format!("/{item}")).unwrap_or_default();
-        Context {
-            run: context.facts.id.0,
-            group: context.revision.group_name.clone(),
-            task: task.name.as_str().to_owned(),
-            attempt: at.attempt,
-            trigger: context.facts.trigger,
-            logical_time: context.facts.logical_time,
-            data_interval: Interval {
-                start: context.facts.interval.0,
-                end: context.facts.interval.1,
-            },
-            deadline: task
-                .timeout
-                .and_then(|timeout| Some(now + chrono::TimeDelta::from_std(timeout).ok()?)),
-            item,
-            idempotency_key: format!("{}/{}{suffix}", context.facts.id, task.name),
+/// The context that an attempt gets which begins now.
+pub(crate) fn context_of(now: Time, context: &RunContext, at: AttemptKey, item: Option<MapItem>) -> Context {
+    let task = &context.revision.plan.tasks[at.key.task as usize];
+    let suffix = at.key.item.map(|item| format!("/{item}")).unwrap_or_default();
+    Context {
+        run: context.facts.id.0,
+        group: context.revision.group_name.clone(),
+        task: task.name.as_str().to_owned(),
+        attempt: at.attempt,
+        trigger: context.facts.trigger,
+        logical_time: context.facts.logical_time,
+        data_interval: Interval {
+            start: context.facts.interval.0,
+            end: context.facts.interval.1,
+        },
+        deadline: task
+            .timeout
+            .and_then(|timeout| Some(now + chrono::TimeDelta::from_std(timeout).ok()?)),
+        item,
+        idempotency_key: format!("{}/{}{suffix}", context.facts.id, task.name),
+    }
+}
+
+/// An item of a mapped task, and how many there are.
+///
+/// After a restart, a map may be expanded again. The attempts of its new items have higher numbers than all before,
+/// so items that were read for a lower number are read again.
+pub(crate) async fn item_of(
+    node: &Node,
+    context: &RunContext,
+    at: AttemptKey,
+    item: u32,
+) -> Step<(Box<RawValue>, u32)> {
+    let task = at.key.task;
+    let known = context
+        .maps
+        .lock()
+        .get(&task)
+        .filter(|known| known.0 >= at.attempt)
+        .cloned();
+    let items = match known {
+        Some((_, items)) => items,
+        None => {
+            let Some(text) = node.store.map_items(context.facts.id, task).await? else {
+                return Err(Ending::invalid("its items were deleted").into());
+            };
+            let items: Vec<Box<RawValue>> = serde_json::from_str(&text)
+                .map_err(|error| EngineError::unreadable_in(format!("items of {}", context.facts.id), error))?;
+            let items = Arc::new(items);
+            context.maps.lock().insert(task, (at.attempt, items.clone()));
+            items
         }
-    }
-
-    /// An item of a mapped task, and how many there are.
-    ///
-    /// After a restart, a map may be expanded again. The attempts of its new items have higher numbers than all before,
-    /// so items that were read for a lower number are read again.
-    pub(crate) async fn item(&self, context: &RunContext, at: AttemptKey, item: u32) -> Step<(Box<RawValue>, u32)> {
-        let task = at.key.task;
-        let known = context
-            .maps
-            .lock()
-            .get(&task)
-            .filter(|known| known.0 >= at.attempt)
-            .cloned();
-        let items = match known {
-            Some((_, items)) => items,
-            None => {
-                let Some(text) = self.node.store.map_items(context.facts.id, task).await? else {
-                    return Err(Ending::invalid("its items were deleted").into());
-                };
-                let items: Vec<Box<RawValue>> = serde_json::from_str(&text)
-                    .map_err(|error| EngineError::unreadable_in(format!("items of {}", context.facts.id), error))?;
-                let items = Arc::new(items);
-                context.maps.lock().insert(task, (at.attempt, items.clone()));
-                items
-            }
-        };
-        let value = items.get(item as usize);
-        let value = value.ok_or_else(|| Ending::invalid("the item does not exist"))?;
-        Ok((value.clone(), items.len() as u32))
-    }
+    };
+    let value = items.get(item as usize);
+    let value = value.ok_or_else(|| Ending::invalid("the item does not exist"))?;
+    Ok((value.clone(), items.len() as u32))
 }

@@ -20,7 +20,7 @@ use crate::node::signals::Signal;
 use crate::runs::apply::After;
 use crate::runs::batch_run::check_again;
 use crate::runs::starts::complete;
-use crate::runs::submit::Layout;
+use crate::runs::submit::{Layout, open_group};
 use crate::runs::transition::{NoTransition, Snapshot, Transition};
 use crate::{Engine, EngineError, RunContext, Runs, SubmitError, UseCase};
 
@@ -216,7 +216,7 @@ impl Engine {
     /// and is enabled unless `force` is given.
     pub async fn check_rerun(&self, group_id: i64, name: &str, force: bool) -> Result<(), SubmitError> {
         check_again(name).map_err(SubmitError::Refused)?;
-        self.runs.open_group(name, Some(group_id), force).await.map(drop)
+        open_group(&self.runs.node, name, Some(group_id), force).await.map(drop)
     }
 
     /// Creates a run like an ended or live one; the audit entry is in the same commit. `force`: also while its group is

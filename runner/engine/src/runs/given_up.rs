@@ -153,7 +153,7 @@ impl Runs {
         let ended = EndedAttempt { run, at, lease };
         let aside = &self.reports.given_up.aside;
         let tried = match newer {
-            true => self.is_over(ended).await,
+            true => is_over(&self.node, ended).await,
             false => self.end(ended).await,
         };
         match tried {
@@ -165,18 +165,6 @@ impl Runs {
             Err(error) => tracing::error!(error = %Chain(&error), %run, task = at.key.task, attempt = at.attempt,
                 "cannot set a run to failed; its attempt is set aside and retried every 30 s"),
         }
-    }
-
-    /// Whether a newer node has ended the attempt, or this node can read the run's progress now.
-    async fn is_over(&self, ended: EndedAttempt) -> Result<bool, EngineError> {
-        let EndedAttempt { run, at, .. } = ended;
-        let mut completion = self.node.completion("look_at_set_aside").await?;
-        // This transaction only reads: it is rolled back.
-        let locked = completion.lock(&[ended]).await?;
-        let (true, Some(found)) = (locked.owned.contains_key(&(run, at)), locked.runs.get(&run)) else {
-            return Ok(true);
-        };
-        Ok(!progress_of(run, &found.progress).is_err_and(|error| is_newer(&error)))
     }
 
     /// Ends a run as failed, with its history if possible. `true`: the run has ended, by this or otherwise.
@@ -231,6 +219,18 @@ impl Runs {
         self.acted(after);
         Ok(true)
     }
+}
+
+/// Whether a newer node has ended the attempt, or this node can read the run's progress now.
+async fn is_over(node: &Node, ended: EndedAttempt) -> Result<bool, EngineError> {
+    let EndedAttempt { run, at, .. } = ended;
+    let mut completion = node.completion("look_at_set_aside").await?;
+    // This transaction only reads: it is rolled back.
+    let locked = completion.lock(&[ended]).await?;
+    let (true, Some(found)) = (locked.owned.contains_key(&(run, at)), locked.runs.get(&run)) else {
+        return Ok(true);
+    };
+    Ok(!progress_of(run, &found.progress).is_err_and(|error| is_newer(&error)))
 }
 
 /// Whether the error is that only newer builds know the format of a run's progress, or something in it.

@@ -74,6 +74,14 @@ impl Pending {
         }
         sooner
     }
+
+    /// How long it is from now until the next timer that is known.
+    fn until_due(&self, now: Time) -> Duration {
+        match *self.next_due.lock() {
+            Some(due) => (due - now).to_std().unwrap_or(Duration::ZERO),
+            None => POLL_EVERY,
+        }
+    }
 }
 
 /// Handles what timers, other transactions and other systems have left.
@@ -95,7 +103,7 @@ impl Service for Inbox {
 
     async fn tick(&mut self, _now: Time) -> Result<Duration, EngineError> {
         self.0.work_off_inbox().await?;
-        Ok(self.0.until_due().min(POLL_EVERY))
+        Ok(self.0.pending.until_due(self.0.now()).min(POLL_EVERY))
     }
 }
 
@@ -156,13 +164,6 @@ impl Service for Reaper {
 }
 
 impl Runs {
-    fn until_due(&self) -> Duration {
-        match *self.pending.next_due.lock() {
-            Some(due) => (due - self.now()).to_std().unwrap_or(Duration::ZERO),
-            None => POLL_EVERY,
-        }
-    }
-
     /// Handles all that there is.
     async fn work_off_inbox(self: &Arc<Self>) -> Result<(), EngineError> {
         let inbox = self.node.store.inbox(&self.pending.aside.passed_over()).await?;

@@ -242,24 +242,24 @@ fn decide(
     decisions
 }
 
-impl Runs {
-    /// The notices about a skipped run, in addition to those about its end.
-    fn skip_notices(&self, context: &RunContext, notices: Option<Box<NewNotices>>) -> Option<Box<NewNotices>> {
-        if !context.revision.subscriptions.anywhere(NotifyEvent::Skipped) {
-            return notices;
-        }
-        let mut notices = notices.unwrap_or_else(|| {
-            Box::new(new_notices(
-                &context.revision,
-                Some(context.facts.id),
-                Telling::default(),
-                None,
-            ))
-        });
-        notices.telling.notices.push(Notice::of_run(NotifyEvent::Skipped));
-        Some(notices)
+/// The notices about a skipped run, in addition to those about its end.
+fn skip_notices(context: &RunContext, notices: Option<Box<NewNotices>>) -> Option<Box<NewNotices>> {
+    if !context.revision.subscriptions.anywhere(NotifyEvent::Skipped) {
+        return notices;
     }
+    let mut notices = notices.unwrap_or_else(|| {
+        Box::new(new_notices(
+            &context.revision,
+            Some(context.facts.id),
+            Telling::default(),
+            None,
+        ))
+    });
+    notices.telling.notices.push(Notice::of_run(NotifyEvent::Skipped));
+    Some(notices)
+}
 
+impl Runs {
     /// Groups whose waiting runs may begin. Runs that are set aside keep waiting, and no other run waits for them;
     /// `taken` gets the runs that were checked.
     pub(crate) async fn turnstiles(
@@ -412,7 +412,7 @@ impl Runs {
             let cancel = Event::Cancel { withdrawn: Vec::new() };
             let cancelled = self.transition_by(&context, found, cancel, completion, now).await?;
             let write = self.write_of(&context, cancelled, &mut grant, &mut after)?;
-            let notices = self.skip_notices(&context, write.notices);
+            let notices = skip_notices(&context, write.notices);
             after.signals.add_if(notices.is_some(), Signal::Notices);
             after.skipped.push(why.reason());
             writes.push(RunWrite {

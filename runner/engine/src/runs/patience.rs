@@ -13,9 +13,10 @@ use std::time::Duration;
 use heddle_domain::Chain;
 use tokio::time::Instant;
 
+use crate::EngineError;
+use crate::node::Node;
 use crate::node::group_commit::is_passing;
 use crate::runs::ending::Ending;
-use crate::{EngineError, Runs};
 
 /// The longest wait for an answer.
 const PATIENCE: Duration = Duration::from_secs(30);
@@ -36,34 +37,32 @@ pub(crate) fn until(began: Instant, timeout: Option<Duration>) -> Instant {
     }
 }
 
-impl Runs {
-    /// Tries until there is an answer, or an error that waiting cannot help.
-    pub(crate) async fn patient<T, F>(
-        &self,
-        what: &'static str,
-        until: Instant,
-        mut ask: impl FnMut() -> F,
-    ) -> Result<T, EngineError>
-    where
-        F: Future<Output = Result<T, EngineError>>,
-    {
-        let mut pause = PAUSE_FIRST;
-        let mut logged = false;
-        loop {
-            let error = match ask().await {
-                Ok(answer) => return Ok(answer),
-                Err(error) => error,
-            };
-            if !is_passing(&error) || Instant::now() + pause > until || self.node.stop.is_cancelled() {
-                return Err(error);
-            }
-            if !std::mem::replace(&mut logged, true) {
-                tracing::warn!(error = %Chain(&error), what, "an attempt waits, because the database or the node is \
-                    temporarily unavailable");
-            }
-            tokio::time::sleep(pause).await;
-            pause = (pause * 2).min(PAUSE_MAX);
+/// Tries until there is an answer, or an error that waiting cannot help.
+pub(crate) async fn patient<T, F>(
+    node: &Node,
+    what: &'static str,
+    until: Instant,
+    mut ask: impl FnMut() -> F,
+) -> Result<T, EngineError>
+where
+    F: Future<Output = Result<T, EngineError>>,
+{
+    let mut pause = PAUSE_FIRST;
+    let mut logged = false;
+    loop {
+        let error = match ask().await {
+            Ok(answer) => return Ok(answer),
+            Err(error) => error,
+        };
+        if !is_passing(&error) || Instant::now() + pause > until || node.stop.is_cancelled() {
+            return Err(error);
         }
+        if !std::mem::replace(&mut logged, true) {
+            tracing::warn!(error = %Chain(&error), what, "an attempt waits, because the database or the node is \
+                temporarily unavailable");
+        }
+        tokio::time::sleep(pause).await;
+        pause = (pause * 2).min(PAUSE_MAX);
     }
 }
 

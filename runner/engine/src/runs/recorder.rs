@@ -244,7 +244,6 @@ fn single_task_end(runs: &Runs, report: &Report) -> Option<SingleTaskEnd> {
         lease: runs.lease(),
     };
     single_task::end_of(
-        runs,
         &report.context,
         ended,
         &report.end,

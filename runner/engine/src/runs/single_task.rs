@@ -8,16 +8,16 @@ use heddle_domain::state::{RunState, Trigger};
 use heddle_store::live::{EndedAttempt, SingleTaskEnd};
 use uuid::Uuid;
 
+use crate::RunContext;
 use crate::node::signals::Signal;
 use crate::runs::apply::{After, attempt_row, event_of};
 use crate::runs::ending::End;
+use crate::runs::notices::tells_end;
 use crate::runs::transition::bytes_of;
-use crate::{RunContext, Runs};
 
 /// The end of a run with this outcome, if the outcome alone decides it: the run consists of one task run, this is its
 /// first attempt, and no other run or gate waits for its end.
 pub(crate) fn end_of(
-    runs: &Runs,
     context: &RunContext,
     ended: EndedAttempt,
     end: &End,
@@ -44,7 +44,7 @@ pub(crate) fn end_of(
     let mut state = RunState::Running;
     let events = [event_of(ended.at, end)];
     let actions = decide(plan, &mut state, &mut progress, &events, finished_at, &mut || 0).ok()?;
-    let state = actions.finished.filter(|state| !runs.tells_end(context, *state))?;
+    let state = actions.finished.filter(|state| !tells_end(context, *state))?;
     let error = match state {
         RunState::Failed => progress.error().map(str::to_owned),
         _ => None,

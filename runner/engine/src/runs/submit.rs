@@ -252,25 +252,47 @@ async fn finish(id: RunId, answered: Answered<Created>) -> Result<(RunId, Time),
     }
 }
 
+/// The group of this name, if people may start runs of it: it is enabled, or they `force` it. `id`: only the group
+/// with this id, not a later group that got the same name.
+pub(crate) async fn open_group(
+    node: &Node,
+    name: &str,
+    id: Option<i64>,
+    force: bool,
+) -> Result<Arc<Group>, SubmitError> {
+    let found = node.catalog.group(name).await?;
+    let group = found
+        .filter(|group| id.is_none_or(|id| id == group.id))
+        .ok_or_else(|| SubmitError::UnknownGroup(name.to_owned()))?;
+    match group.enabled || force {
+        true => Ok(group),
+        false => Err(SubmitError::Disabled(name.to_owned())),
+    }
+}
+
+/// The URL, or the stored name of the channel, if it can be called, as far as that is known without a call.
+async fn check_callback(node: &Node, callback: String) -> Result<String, SubmitError> {
+    let faults = |detail: String| SubmitError::Invalid(heddle_domain::Fault::at("/callback", detail).into());
+    if callback.contains("://") {
+        check_http_url(&callback).map_err(faults)?;
+        return Ok(callback);
+    }
+    let callback = Name::sought(&callback);
+    if node.catalog.channel(&callback).await? {
+        return Ok(callback);
+    }
+    let shown: String = callback.chars().filter(|c| !c.is_control()).take(100).collect();
+    Err(faults(format!(
+        "`{shown}` is neither the name of a channel nor a valid URL"
+    )))
+}
+
 impl Runs {
     pub(crate) async fn submit(&self, submission: Submission) -> Result<RunId, SubmitError> {
         let (run, context) = self.layout(submission).await?;
         let id = run.id;
         let made = finish(id, self.requests.submissions.send(Request { run, context })?);
         Ok(made.await?.0)
-    }
-
-    /// The group of this name, if people may start runs of it: it is enabled, or they `force` it. `id`: only the group
-    /// with this id, not a later group that got the same name.
-    pub(crate) async fn open_group(&self, name: &str, id: Option<i64>, force: bool) -> Result<Arc<Group>, SubmitError> {
-        let found = self.node.catalog.group(name).await?;
-        let group = found
-            .filter(|group| id.is_none_or(|id| id == group.id))
-            .ok_or_else(|| SubmitError::UnknownGroup(name.to_owned()))?;
-        match group.enabled || force {
-            true => Ok(group),
-            false => Err(SubmitError::Disabled(name.to_owned())),
-        }
     }
 
     /// Checks a submission and lays its run out.
@@ -284,10 +306,10 @@ impl Runs {
             by,
             parent,
         } = submission;
-        let group = self.open_group(&name, None, spec.force).await?;
+        let group = open_group(&self.node, &name, None, spec.force).await?;
         or_trouble(|| check(&group, &spec)).map_err(EngineError::from)??;
         let callback = match spec.callback.take() {
-            Some(callback) => Some(self.check_callback(callback).await?),
+            Some(callback) => Some(check_callback(&self.node, callback).await?),
             None => None,
         };
         let now = self.now();
@@ -313,23 +335,6 @@ impl Runs {
         };
         let layout = Layout { terms, dedupe, parent };
         Ok(self.lay_out(&revision, &group.resolution, layout, now))
-    }
-
-    /// The URL, or the stored name of the channel, if it can be called, as far as that is known without a call.
-    async fn check_callback(&self, callback: String) -> Result<String, SubmitError> {
-        let faults = |detail: String| SubmitError::Invalid(heddle_domain::Fault::at("/callback", detail).into());
-        if callback.contains("://") {
-            check_http_url(&callback).map_err(faults)?;
-            return Ok(callback);
-        }
-        let callback = Name::sought(&callback);
-        if self.node.catalog.channel(&callback).await? {
-            return Ok(callback);
-        }
-        let shown: String = callback.chars().filter(|c| !c.is_control()).take(100).collect();
-        Err(faults(format!(
-            "`{shown}` is neither the name of a channel nor a valid URL"
-        )))
     }
 
     /// The rows of a run that may start at once: for nodes, and for workers.
