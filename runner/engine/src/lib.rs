@@ -10,15 +10,15 @@
 //!
 //! | loop | file | what wakes it | what it does |
 //! |---|---|---|---|
-//! | submitter | `runs/submit.rs` | a submission | creates runs, many in one transaction |
-//! | recorder | `runs/recorder.rs` | an outcome | records outcomes, many in one transaction |
-//! | claimer | `runs/claimer.rs` | work, a free slot | claims ready task runs |
-//! | inbox | `runs/inbox.rs` | a timer, a notification, every 250 ms | retries, deadlines, sub-runs, SQL submissions, gates |
-//! | reaper | `runs/inbox.rs` | every second | takes over attempts of dead nodes |
-//! | abandoner | `runs/given_up.rs` | an outcome that cannot be recorded, every second | ends runs that were given up |
-//! | admitter | `runs/pools.rs` | a change of a run that uses pools, every 500 ms | gives free slots to task runs that wait |
+//! | submitter | `runs/create/submit.rs` | a submission | creates runs, many in one transaction |
+//! | recorder | `runs/record/recorder.rs` | an outcome | records outcomes, many in one transaction |
+//! | claimer | `runs/take/claimer.rs` | work, a free slot | claims ready task runs |
+//! | inbox | `runs/inbox/mod.rs` | a timer, a notification, every 250 ms | retries, deadlines, sub-runs, SQL submissions, gates |
+//! | reaper | `runs/inbox/mod.rs` | every second | takes over attempts of dead nodes |
+//! | abandoner | `runs/record/given_up.rs` | an outcome that cannot be recorded, every second | ends runs that were given up |
+//! | admitter | `runs/take/pools.rs` | a change of a run that uses pools, every 500 ms | gives free slots to task runs that wait |
 //! | queuer | `attempts/queue_task.rs` | a prepared task run | puts prepared task runs into queues |
-//! | log writer | `runs/logs.rs` | an attempt with a long log, every 200 ms | writes lines of running attempts, and of ended ones with many |
+//! | log writer | `runs/record/logs.rs` | an attempt with a long log, every 200 ms | writes lines of running attempts, and of ended ones with many |
 //! | warmer | `scripts/mod.rs` | a new script | loads scripts before a run needs them |
 //! | preparer | `scripts/mod.rs` | every second, until it is done | prepares Python on an idle node |
 //! | rechecker | `scripts/runtimes.rs` | once | reports which scripts use kept runtimes, and what its own would change |
@@ -96,9 +96,9 @@ pub use node::short_ways::{ShortWay, ShortWays};
 pub use notify::{NotificationCount, NotifyConfig, RunObject};
 pub use queues::{Beat, CLAIM_BYTES_MAX, ClaimEnd, ClaimRefused, ClaimRequest, QueueClaim};
 pub use retention::Pruned;
-pub use runs::batch_run::{check_again, topic_group};
 pub use runs::control::{BulkAction, ControlError};
-pub use runs::submit::{Submission, SubmitError, Submitted};
+pub use runs::create::batch_run::{check_again, topic_group};
+pub use runs::create::submit::{Submission, SubmitError, Submitted};
 pub use runs::task_control::{Clear, not_cleared};
 pub use runs::trace;
 pub use runs::waiters::watch::RunWatch;
@@ -115,7 +115,7 @@ use node::part::{Part, Parts};
 use node::service::drive;
 use node::signals::Signal;
 use node::{Identity, Node, changes, lease, news};
-use runs::held::Report;
+use runs::take::held::Report;
 use runs::{RunContext, Runs};
 use scripts::Scripts;
 
@@ -239,16 +239,16 @@ impl Services {
     fn start_loops(&self, scripts: &Arc<Scripts>, runs: &Arc<Runs>, long_logs: mpsc::Receiver<Report>) {
         let node = &runs.node;
         let loops = &node.tracker;
-        loops.spawn(drive(runs::claimer::Claimer::of(runs.clone())));
+        loops.spawn(drive(runs::take::claimer::Claimer::of(runs.clone())));
         loops.spawn(drive(runs::inbox::Inbox(runs.clone())));
         loops.spawn(drive(runs::inbox::Reaper::of(runs.clone())));
-        loops.spawn(drive(runs::given_up::Abandoner(runs.clone())));
+        loops.spawn(drive(runs::record::given_up::Abandoner(runs.clone())));
         loops.spawn(drive(schedules::Scheduler(self.schedules.clone())));
         loops.spawn(drive(schedules::Freer::of(&self.schedules)));
         loops.spawn(drive(schedules::LookAhead::of(&self.schedules)));
         loops.spawn(drive(schedules::Links::of(self.schedules.clone())));
         loops.spawn(drive(schedules::Backfiller::of(self.schedules.clone())));
-        loops.spawn(drive(runs::pools::Admitter(runs.clone())));
+        loops.spawn(drive(runs::take::pools::Admitter(runs.clone())));
         loops.spawn(drive(self.notify.clone()));
         loops.spawn(drive(notify::Stalls(self.notify.clone())));
         loops.spawn(drive(lease::Keeper::of(node.clone(), self.parts.clone())));
@@ -262,7 +262,7 @@ impl Services {
         loops.spawn(drive(dispatch::Reaper::of(self.dispatch.clone())));
         loops.spawn(drive(messages::Drain::of(self.messages.clone())));
         loops.spawn(drive(messages::Days::of(node.clone())));
-        loops.spawn(drive(runs::logs::LogWriter::of(runs.clone(), long_logs)));
+        loops.spawn(drive(runs::record::logs::LogWriter::of(runs.clone(), long_logs)));
         loops.spawn(drive(scripts::Warmer::of(scripts.clone())));
         loops.spawn(drive(scripts::Preparer::of(scripts.clone())));
         loops.spawn(drive(scripts::runtimes::Rechecker(scripts.clone())));
@@ -564,7 +564,8 @@ impl Engine {
             in_hand: self.runs.held.len(),
             given_up: self.runs.reports.given_up.runs(),
             set_aside: self.runs.reports.given_up.set_aside(),
-            rows_set_aside: runs::aside::Kind::ALL.map(|kind| (kind.name(), self.runs.pending.aside.of(kind).len())),
+            rows_set_aside: runs::inbox::aside::Kind::ALL
+                .map(|kind| (kind.name(), self.runs.pending.aside.of(kind).len())),
             lease_held: self.is_healthy(),
             leases_lost: self.runs.node.state.now().leases_lost,
             stalled_for: self.runs.node.store.stalled_for(),

@@ -43,7 +43,7 @@ use crate::notify::{Notifier, NotifyConfig};
 use crate::put_group::{PutGroup, put_group};
 use crate::queues::{ClaimRequest, QueueClaim, Queues};
 use crate::runs::ending::{Applied, End, Ending};
-use crate::runs::held::{HeldAttempt, Report};
+use crate::runs::take::held::{HeldAttempt, Report};
 use crate::runs::{GatheringRuns, Runs, Worker};
 use crate::schedules::{Scheduler, Schedules};
 use crate::scripts::Scripts;

@@ -11,9 +11,9 @@ use tokio::time::Instant;
 
 use super::Attempts;
 use crate::runs::ending::Ending;
-use crate::runs::held::HeldAttempt;
-use crate::runs::log_buffer::LogBuffer;
-use crate::runs::patience::{patient, until};
+use crate::runs::record::log_buffer::LogBuffer;
+use crate::runs::take::held::HeldAttempt;
+use crate::runs::take::patience::{patient, until};
 use crate::scripts::redact::Redactor;
 use crate::{EngineError, RunContext};
 

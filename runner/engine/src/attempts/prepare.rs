@@ -368,7 +368,7 @@ impl Attempts {
         let numbers: Vec<i16> = tasks.iter().map(|&task| task as i16).collect();
         let progress = match tasks.iter().any(|&task| plan.tasks[task as usize].mapped) {
             true => match self.node.store.progress(run).await? {
-                Some(bytes) => Some(crate::runs::transition::progress_of(run, &bytes)?),
+                Some(bytes) => Some(crate::runs::change::transition::progress_of(run, &bytes)?),
                 None => None,
             },
             false => None,

@@ -23,7 +23,7 @@ use super::http_task::OUTPUT_BYTES_DEFAULT;
 use super::outside::{Outside, within};
 use crate::RunContext;
 use crate::runs::ending::Ending;
-use crate::runs::patience::{patient, until};
+use crate::runs::take::patience::{patient, until};
 
 /// A statement with its rendered params.
 pub(crate) struct Query {

@@ -16,8 +16,8 @@ use super::Attempts;
 use crate::node::Node;
 use crate::node::group_commit::{Commits, Committed, Policy};
 use crate::runs::change::into_queues::Put;
+use crate::runs::change::transition::progress_of;
 use crate::runs::ending::{End, Ending, applied};
-use crate::runs::transition::progress_of;
 use crate::runs::waiters::queued::{FilledQueues, target_of};
 use crate::{EngineError, RunContext};
 

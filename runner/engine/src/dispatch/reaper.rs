@@ -13,7 +13,7 @@ use crate::EngineError;
 use crate::node::Node;
 use crate::node::service::{Every, Needs, Service};
 use crate::node::signals::Signal;
-use crate::runs::transition::progress_of;
+use crate::runs::change::transition::progress_of;
 
 /// How often holds are checked.
 const EVERY: Duration = Duration::from_millis(200);

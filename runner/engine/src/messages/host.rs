@@ -9,7 +9,7 @@ use heddle_sandbox::{BoxFuture, ConnectionTarget, HostServices, LogLine};
 use tokio::time::Instant;
 
 use crate::Runs;
-use crate::runs::patience::{patient, until};
+use crate::runs::take::patience::{patient, until};
 use crate::scripts::grants::{Granted, unavailable};
 
 /// The services of one batch.

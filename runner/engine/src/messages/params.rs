@@ -8,7 +8,7 @@ use serde::Serialize;
 use serde_json::value::RawValue;
 use uuid::Uuid;
 
-use crate::runs::batch_run::BatchParams;
+use crate::runs::create::batch_run::BatchParams;
 
 #[derive(Serialize)]
 struct MessageParams<'a> {

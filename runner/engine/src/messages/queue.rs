@@ -24,8 +24,8 @@ use super::outcome::{Handled, MessageEnd, finish_of};
 use super::params::params_of;
 use super::{Messages, POLL_EVERY};
 use crate::node::signals::Signal;
-use crate::runs::batch_run::failed_of;
-use crate::runs::check::PARAMS_BYTES_MAX;
+use crate::runs::create::batch_run::failed_of;
+use crate::runs::create::check::PARAMS_BYTES_MAX;
 use crate::{EngineError, Submission, SubmitError};
 
 /// The maximum size of a batch for a queue: its messages as JSON, with the topic's name, must fit into the params of a

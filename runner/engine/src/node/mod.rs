@@ -23,9 +23,9 @@
 //! * [`part::Part`]: the node calls all of its services when something concerns the whole node, and each service
 //!   handles what it needs: something was changed, here or elsewhere ([`changes`]); another node has sent news
 //!   ([`news`]); the lease is lost, so all attempts have to stop ([`lease`]); the node stops;
-//! * what runs must know of a service's subject is in the modules of the runs (`runs/queued.rs`, `runs/batch_run.rs`,
-//!   `runs/heard.rs`), or is asked through a trait of theirs that the service implements and that is set at the start
-//!   (`runs/mod.rs`: who carries out attempts, who gives out offers).
+//! * what runs must know of a service's subject is in the modules of the runs (`runs/waiters/queued.rs`,
+//!   `runs/create/batch_run.rs`, `runs/heard.rs`), or is asked through a trait of theirs that the service implements and
+//!   that is set at the start (`runs/mod.rs`: who carries out attempts, who gives out offers).
 //!
 //! A test (`runner/cli/tests/architecture/services.rs`) reads the imports and checks these rules.
 //!

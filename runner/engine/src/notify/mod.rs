@@ -60,7 +60,7 @@ use crate::node::Node;
 use crate::node::part::Part;
 use crate::node::service::{Needs, Service};
 use crate::node::signals::Signal;
-use crate::runs::notices::new_notices;
+use crate::runs::change::notices::new_notices;
 
 /// How often to check without a signal.
 const POLL_EVERY: Duration = Duration::from_secs(1);

@@ -14,8 +14,8 @@ use heddle_store::live::{ClaimKey, QueueClaimed, QueueRow};
 use super::Queues;
 use crate::EngineError;
 use crate::runs::change::into_queues::Put;
+use crate::runs::change::transition::progress_of;
 use crate::runs::ending::{Ending, applied};
-use crate::runs::transition::progress_of;
 use crate::runs::waiters::queued::{FilledQueues, target_of};
 
 impl Queues {

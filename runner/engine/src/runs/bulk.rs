@@ -17,10 +17,10 @@ use heddle_store::StoreError;
 use heddle_store::live::RunWrite;
 use heddle_store::run::RunFilter;
 
-use crate::runs::apply::After;
+use crate::runs::change::apply::After;
+use crate::runs::change::transition::Snapshot;
 use crate::runs::control::{BulkAction, ControlError, shown};
-use crate::runs::starts::complete;
-use crate::runs::transition::Snapshot;
+use crate::runs::create::starts::complete;
 use crate::{Engine, EngineError, Runs, UseCase};
 
 /// How many runs one transaction controls.

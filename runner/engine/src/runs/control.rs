@@ -17,11 +17,11 @@ use heddle_store::transaction::again_after;
 use serde_json::{Value, json};
 
 use crate::node::signals::Signal;
-use crate::runs::apply::After;
-use crate::runs::batch_run::check_again;
-use crate::runs::starts::complete;
-use crate::runs::submit::{Layout, open_group};
-use crate::runs::transition::{NoTransition, Snapshot, Transition};
+use crate::runs::change::apply::After;
+use crate::runs::change::transition::{NoTransition, Snapshot, Transition};
+use crate::runs::create::batch_run::check_again;
+use crate::runs::create::starts::complete;
+use crate::runs::create::submit::{Layout, open_group};
 use crate::{Engine, EngineError, RunContext, Runs, SubmitError, UseCase};
 
 /// Why a control did nothing.
@@ -252,7 +252,7 @@ impl Engine {
         self.runs
             .requests
             .submissions
-            .ask(crate::runs::submit::Request { run, context })
+            .ask(crate::runs::create::submit::Request { run, context })
             .await?;
         Ok(id)
     }

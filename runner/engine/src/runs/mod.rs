@@ -4,39 +4,34 @@
 //! service. Each is a transaction that locks the run, decides (`transition.rs`), writes, and does what follows after
 //! its commit (`apply.rs`). The part that carries out attempts is known here only as a [`Worker`], and the part that
 //! gives out offers only as [`Audiences`].
+//!
+//! | folder | what happens there |
+//! |---|---|
+//! | `create/` | runs are laid out and created |
+//! | `change/` | what follows from events is decided and written |
+//! | `take/` | this node takes attempts, and has them in hand |
+//! | `record/` | outcomes and log lines are recorded |
+//! | `inbox/` | what timers, other transactions and dead nodes left is handled; waiting runs begin |
+//! | `waiters/` | callers that wait are woken |
+//!
+//! The controls of operators are next to these folders, and what several of them use: the facts about a run, its params,
+//! the ends of attempts.
 
-pub(crate) mod apply;
-pub(crate) mod aside;
-pub(crate) mod batch_run;
 pub(crate) mod bulk;
-pub(crate) mod check;
-pub(crate) mod claimer;
+pub(crate) mod change;
 pub(crate) mod contexts;
 pub(crate) mod control;
 pub(crate) mod counts;
-pub(crate) mod created;
+pub(crate) mod create;
 pub(crate) mod ending;
-pub(crate) mod given_up;
 pub(crate) mod heard;
-pub(crate) mod held;
 pub(crate) mod inbox;
 pub(crate) mod later;
-pub(crate) mod log_buffer;
-pub(crate) mod logs;
-pub(crate) mod notices;
-pub(crate) mod overlap;
 pub(crate) mod params;
-pub(crate) mod patience;
-pub(crate) mod pools;
-pub(crate) mod recorder;
-pub(crate) mod room;
-pub(crate) mod single_task;
-pub(crate) mod starts;
-pub(crate) mod submit;
+pub(crate) mod record;
+pub(crate) mod take;
 pub(crate) mod task_control;
 pub mod trace;
-pub(crate) mod transition;
-pub(crate) mod unclaimed;
 pub(crate) mod waiters;
 
 use std::collections::HashMap;
@@ -54,7 +49,10 @@ use crate::node::Node;
 use crate::node::catalog::{Resolution, Revision};
 use crate::node::group_commit::{Gathering, GroupCommit};
 use crate::scripts::Scripts;
-use held::{HeldAttempt, HeldAttempts, Report};
+use create::submit;
+use record::{given_up, recorder};
+use take::claimer;
+use take::held::{self, HeldAttempt, HeldAttempts, Report};
 use waiters::Waiters;
 
 /// A run as this node works on it.

@@ -10,9 +10,9 @@ use heddle_store::StoreError;
 use heddle_store::live::{Completion, NewOverride};
 use serde_json::json;
 
-use crate::runs::batch_run::check_again;
+use crate::runs::change::transition::progress_of;
 use crate::runs::control::{ControlError, Decided, Noted};
-use crate::runs::transition::progress_of;
+use crate::runs::create::batch_run::check_again;
 use crate::{Engine, Runs, UseCase};
 
 /// A task run that is to run again within a run that has ended.

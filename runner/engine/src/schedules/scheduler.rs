@@ -39,8 +39,8 @@ use crate::node::Node;
 use crate::node::catalog::{Resolution, Revision};
 use crate::node::service::{Needs, Service};
 use crate::node::signals::Signal;
-use crate::runs::notices::new_notices;
-use crate::runs::submit::Layout;
+use crate::runs::change::notices::new_notices;
+use crate::runs::create::submit::Layout;
 use crate::{EngineError, RunContext};
 
 /// How many schedules one transaction fires.

@@ -1,8 +1,8 @@
 //! Leases of nodes: what another node takes over, and what it leaves alone.
 
 use super::*;
-use crate::runs::given_up::Abandoner;
 use crate::runs::inbox::Reaper;
+use crate::runs::record::given_up::Abandoner;
 
 /// When a node is not heard of any more, another node runs its attempts as soon as its lease has expired, and not
 /// before; and the node itself has stopped by then.

@@ -3,7 +3,7 @@
 use futures::FutureExt;
 
 use super::*;
-use crate::runs::logs::LogWriter;
+use crate::runs::record::logs::LogWriter;
 
 /// An attempt in hand, whose log a writer writes.
 struct Logging {

@@ -7,10 +7,10 @@ use super::*;
 use crate::EngineError;
 use crate::node::signals::Signal;
 use crate::retention::{Pruner, Rounds};
-use crate::runs::claimer::Claimer;
 use crate::runs::control::{BulkAction, ControlError};
 use crate::runs::inbox::Inbox;
-use crate::runs::pools::Admitter;
+use crate::runs::take::claimer::Claimer;
+use crate::runs::take::pools::Admitter;
 
 /// Between a failure and the next attempt, a task run waits for its interval: exact to the microsecond.
 #[tokio::test]
@@ -125,7 +125,7 @@ async fn a_gate_is_held_up_by_no_run_that_cannot_be_read() {
     node.tick(&mut inbox).await;
     let begun = world.runs("running").await;
     assert_eq!(begun, [first, first + TimeDelta::hours(1)]);
-    let set_aside = node.runs.pending.aside.of(crate::runs::aside::Kind::Gates);
+    let set_aside = node.runs.pending.aside.of(crate::runs::inbox::aside::Kind::Gates);
     assert_eq!(set_aside.len(), 1);
     // It is repaired, tried again, and gets its turn when no run is before it.
     garble(first, "substr(progress, 2)").await;

@@ -4,7 +4,7 @@ use heddle_domain::backfill::BackfillSpec;
 
 use super::*;
 use crate::retention::{Pruner, Rounds};
-use crate::runs::claimer::Claimer;
+use crate::runs::take::claimer::Claimer;
 use crate::schedules::{Backfiller, Freer, Links, LookAhead, Started};
 
 /// Every noon of March in Zurich, whose clocks are put forward on the 29th: no microsecond sooner, and none twice.

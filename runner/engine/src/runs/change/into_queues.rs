@@ -5,7 +5,7 @@ use std::sync::Arc;
 use heddle_domain::id::RunId;
 use heddle_store::live::{Completion, Grant, Locked, QueueRow};
 
-use crate::runs::apply::After;
+use crate::runs::change::apply::After;
 use crate::runs::contexts::Contexts;
 use crate::runs::ending::Applied;
 use crate::runs::waiters::queued::FilledQueues;

@@ -16,7 +16,7 @@ use super::Schedules;
 use super::search::Source;
 use crate::node::catalog::{Group, Resolution, Revision};
 use crate::node::short_ways::ShortWay;
-use crate::runs::submit::Layout;
+use crate::runs::create::submit::Layout;
 use crate::{EngineError, RunContext};
 
 /// Runs of a round.

@@ -19,7 +19,7 @@ use uuid::Uuid;
 
 use super::needs::{self, Call, Family, MICRO};
 use super::{Schedules, unless_unreadable};
-use crate::runs::submit::Layout;
+use crate::runs::create::submit::Layout;
 use crate::{EngineError, RunContext};
 
 /// How many runs of one follower are created after one backfilled success.

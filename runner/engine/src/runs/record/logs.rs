@@ -26,8 +26,8 @@ use tokio::sync::mpsc;
 
 use crate::node::Node;
 use crate::node::service::{Needs, Service};
-use crate::runs::held::Report;
-use crate::runs::log_buffer::LogBuffer;
+use crate::runs::record::log_buffer::LogBuffer;
+use crate::runs::take::held::Report;
 use crate::{EngineError, Runs};
 
 /// How long a line may wait before others can see it, unless there is a flood.

@@ -28,7 +28,7 @@ use crate::node::Node;
 use crate::node::catalog::{Group, Resolution, Revision};
 use crate::node::group_commit::{Answered, Commits, Committed, GroupCommit, Policy, answer};
 use crate::node::short_ways::ShortWay;
-use crate::runs::check::check;
+use crate::runs::create::check::check;
 use crate::runs::waiters::queued::target_at_once;
 use crate::{Engine, EngineError, RunContext, Runs};
 

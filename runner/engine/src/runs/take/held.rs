@@ -15,7 +15,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::runs::Worker;
 use crate::runs::ending::{Applied, End, Ending};
-use crate::runs::log_buffer::{Backlog, LogBuffer};
+use crate::runs::record::log_buffer::{Backlog, LogBuffer};
 use crate::scripts::redact::Redactor;
 use crate::{EngineError, RunContext, Runs};
 

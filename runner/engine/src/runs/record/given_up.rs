@@ -36,9 +36,9 @@ use crate::node::Node;
 use crate::node::group_commit::is_passing;
 use crate::node::service::{Needs, Service};
 use crate::node::signals::Signal;
-use crate::runs::apply::After;
+use crate::runs::change::apply::After;
+use crate::runs::change::transition::{Transition, progress_of};
 use crate::runs::later::Later;
-use crate::runs::transition::{Transition, progress_of};
 use crate::{EngineError, Runs};
 
 /// The error of the run.

@@ -16,12 +16,12 @@ use heddle_store::live::{
 
 use crate::node::news::News;
 use crate::node::signals::{Signal, SignalSet};
+use crate::runs::change::notices::notices_of;
+use crate::runs::change::transition::{Parts, Snapshot, Transition, bytes_of};
 use crate::runs::contexts::Contexts;
 use crate::runs::ending::{Applied, Done, End, Ending};
-use crate::runs::notices::notices_of;
 use crate::runs::params::enqueued;
 use crate::runs::trace::Span;
-use crate::runs::transition::{Parts, Snapshot, Transition, bytes_of};
 use crate::runs::waiters::queued::{FilledQueues, target_at_once};
 use crate::{EngineError, RunContext, Runs, Submission, SubmitError};
 

@@ -28,12 +28,12 @@ use crate::node::Node;
 use crate::node::group_commit::{Asked, Commits, Committed, GroupCommit, Policy, chunks};
 use crate::node::short_ways::ShortWay;
 use crate::node::signals::Signal;
-use crate::runs::apply::After;
+use crate::runs::change::apply::After;
 use crate::runs::contexts::Contexts;
 use crate::runs::ending::{Applied, End, Ending};
-use crate::runs::given_up::{GivenUp, is_newer};
-use crate::runs::held::Report;
-use crate::runs::single_task;
+use crate::runs::record::given_up::{GivenUp, is_newer};
+use crate::runs::record::single_task;
+use crate::runs::take::held::Report;
 use crate::runs::trace::Span;
 use crate::{EngineError, Runs};
 
@@ -50,7 +50,7 @@ const AGAIN_AFTER: Duration = Duration::from_millis(50);
 
 /// Ended attempts that wait to be recorded.
 pub(crate) struct Reports {
-    /// Outcomes to record, bounded by [`crate::runs::held::reports_max`].
+    /// Outcomes to record, bounded by [`crate::runs::take::held::reports_max`].
     pub(crate) outcomes: GroupCommit<Outcomes>,
     /// Reports of attempts whose log must be written before their outcome is recorded.
     pub(crate) log_writer: mpsc::Sender<Report>,

@@ -22,10 +22,10 @@ use heddle_store::live::{Completion, SqlStart, Take};
 use serde_json::json;
 
 use crate::node::signals::Signal;
-use crate::runs::apply::After;
+use crate::runs::change::apply::After;
+use crate::runs::change::transition::Snapshot;
 use crate::runs::contexts::Contexts;
-use crate::runs::submit::labels_of;
-use crate::runs::transition::Snapshot;
+use crate::runs::create::submit::labels_of;
 use crate::{EngineError, RunContext, Runs};
 
 impl Runs {

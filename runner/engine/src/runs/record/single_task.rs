@@ -10,10 +10,10 @@ use uuid::Uuid;
 
 use crate::RunContext;
 use crate::node::signals::Signal;
-use crate::runs::apply::{After, attempt_row, event_of};
+use crate::runs::change::apply::{After, attempt_row, event_of};
+use crate::runs::change::notices::tells_end;
+use crate::runs::change::transition::bytes_of;
 use crate::runs::ending::End;
-use crate::runs::notices::tells_end;
-use crate::runs::transition::bytes_of;
 
 /// The end of a run with this outcome, if the outcome alone decides it: the run consists of one task run, this is its
 /// first attempt, and no other run or gate waits for its end.

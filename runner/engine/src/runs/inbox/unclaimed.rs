@@ -11,7 +11,7 @@ use heddle_domain::state::ErrorKind;
 use heddle_store::live::{Completion, Grant, Unclaimed};
 
 use crate::node::signals::Signal;
-use crate::runs::apply::After;
+use crate::runs::change::apply::After;
 use crate::runs::contexts::Contexts;
 use crate::runs::ending::{Ending, applied};
 use crate::{EngineError, Runs};

@@ -24,7 +24,7 @@ const AGAIN_AFTER: Duration = Duration::from_millis(50);
 
 /// While there is a backlog, this many slots must become free before the next claim: a small claim costs as much as a
 /// large one.
-const ROOM_MIN: usize = crate::runs::held::SHORT_TARGET / 4;
+const ROOM_MIN: usize = crate::runs::take::held::SHORT_TARGET / 4;
 
 /// How long to wait for these slots.
 const ROOM_WAIT: Duration = Duration::from_millis(5);

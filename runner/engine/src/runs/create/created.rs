@@ -6,7 +6,7 @@ use std::sync::Arc;
 use heddle_store::live::{Created, NewRun};
 
 use crate::node::signals::Signal;
-use crate::runs::apply::After;
+use crate::runs::change::apply::After;
 use crate::{RunContext, Runs};
 
 impl Runs {

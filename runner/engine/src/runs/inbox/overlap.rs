@@ -48,11 +48,11 @@ use heddle_store::notice::NewNotices;
 use crate::node::catalog::{Revision, is_timed};
 use crate::node::short_ways::ShortWay;
 use crate::node::signals::Signal;
-use crate::runs::apply::After;
+use crate::runs::change::apply::After;
+use crate::runs::change::notices::new_notices;
+use crate::runs::change::transition::{Snapshot, Transition};
 use crate::runs::contexts::Contexts;
 use crate::runs::control::BulkAction;
-use crate::runs::notices::new_notices;
-use crate::runs::transition::{Snapshot, Transition};
 use crate::{EngineError, RunContext, Runs};
 
 /// How many waiting runs one check decides about at most, per group and for all groups together (a node must be able to

@@ -4,6 +4,10 @@
 //! its own transaction, so that nodes share the work and a crash loses nothing. Rows that cannot be handled are set
 //! aside (`aside.rs`).
 
+pub(crate) mod aside;
+pub(crate) mod overlap;
+pub(crate) mod unclaimed;
+
 use std::collections::{BTreeSet, HashMap, HashSet};
 use std::sync::Arc;
 use std::time::Duration;
@@ -25,13 +29,13 @@ use crate::node::Node;
 use crate::node::group_commit::Halves;
 use crate::node::service::{Every, Needs, Service};
 use crate::node::signals::Signal;
-use crate::runs::apply::After;
-use crate::runs::aside::{Kind, RowsAside};
+use crate::runs::change::apply::After;
+use crate::runs::change::notices::new_notices;
+use crate::runs::change::transition::Snapshot;
 use crate::runs::contexts::Contexts;
 use crate::runs::control::BulkAction;
 use crate::runs::ending::{Applied, Done, End, Ending};
-use crate::runs::notices::new_notices;
-use crate::runs::transition::Snapshot;
+use crate::runs::inbox::aside::{Kind, RowsAside};
 use crate::{EngineError, RunContext, Runs};
 
 /// How often to check without a signal.
