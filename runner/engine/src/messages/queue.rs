@@ -1,7 +1,8 @@
 //! Batches that workers of a queue send.
 //!
-//! A batch becomes a run of the topic's own group ([`crate::batch_run`]), whose only task goes to the queue. So leases,
-//! heartbeats, tokens and the loss of workers work as for any task run. In addition, the end of the run ends the batch.
+//! A batch becomes a run of the topic's own group ([`crate::runs::create::batch_run`]), whose only task goes to the
+//! queue. So leases, heartbeats, tokens and the loss of workers work as for any task run. In addition, the end of the run
+//! ends the batch.
 
 use std::collections::HashSet;
 use std::ops::ControlFlow;
