@@ -50,7 +50,7 @@ async fn leases() {
     assert_eq!(claim(&two, new, 1).await, [2]);
 }
 
-/// `take_turnstiles`: a group's gate is held until the end of the transaction, the gates of other groups are not. The
+/// `take_gates`: a group's gate is held until the end of the transaction, the gates of other groups are not. The
 /// next one sees what was decided there.
 #[tokio::test]
 async fn gates() {
@@ -74,20 +74,20 @@ async fn gates() {
 
     wake(group).await;
     let mut first = begin(&store, 1).await;
-    assert_eq!(first.take_turnstiles().await.unwrap(), [group]);
+    assert_eq!(first.take_gates().await.unwrap(), [group]);
     let before = first.gates(&[group], 10).await.unwrap();
     assert_eq!(before[0].waiting.len(), 1);
     wake(group).await;
     let mut second = begin(&store, 1).await;
     let second = tokio::spawn(async move {
-        let taken = second.take_turnstiles().await.expect("an answer");
+        let taken = second.take_gates().await.expect("an answer");
         let gates = second.gates(&taken, 10).await.expect("an answer");
         (taken, gates.len())
     });
     waiting(&sql, 1).await;
     wake(other).await;
     let mut third = begin(&store, 1).await;
-    assert_eq!(third.take_turnstiles().await.unwrap(), [other]);
+    assert_eq!(third.take_gates().await.unwrap(), [other]);
     first.unwait(&[run(1)]).await.unwrap();
     first.commit().await.unwrap();
     // Nobody waits there any more.

@@ -35,8 +35,8 @@ pub(super) struct Machine<'a> {
     pub(super) was_stopped: bool,
     /// The run is being cancelled.
     pub(super) cancelled: bool,
-    /// A reopened run waits for its turn.
-    awaits_turn: bool,
+    /// A reopened run waits at its group's gate.
+    waits_at_gate: bool,
 }
 
 /// The meaning of a dependency's state for its dependants.
@@ -73,7 +73,7 @@ impl<'a> Machine<'a> {
             lift_due: false,
             was_stopped: false,
             cancelled: false,
-            awaits_turn: false,
+            waits_at_gate: false,
         }
     }
 
@@ -159,15 +159,15 @@ impl<'a> Machine<'a> {
                 output_bytes,
             } => self.clear(*key, *downstream, *output_bytes),
             Event::Restart => self.restart(),
-            Event::AwaitTurn => {
-                self.awaits_turn = true;
+            Event::WaitAtGate => {
+                self.waits_at_gate = true;
                 Ok(())
             }
         }
     }
 
     /// The run begins or continues: makes task runs ready that wait for nothing else, and those that were held back
-    /// while the run was paused or waited for its turn again.
+    /// while the run was paused or waited at the gate again.
     fn go(&mut self) {
         *self.state = RunState::Running;
         self.touched.extend(0..self.plan.tasks.len() as TaskIndex);
@@ -179,7 +179,7 @@ impl<'a> Machine<'a> {
 
     /// The state of a run that is reopened.
     pub(super) fn reopened(&self) -> RunState {
-        match self.awaits_turn {
+        match self.waits_at_gate {
             true => RunState::Waiting,
             false => RunState::Running,
         }
@@ -348,7 +348,7 @@ impl<'a> Machine<'a> {
         }
     }
 
-    /// Makes a task run ready, unless the run is paused, waits for its turn, or is stopping.
+    /// Makes a task run ready, unless the run is paused, waits at the gate, or is stopping.
     pub(super) fn make_ready(&mut self, key: TaskKey) {
         let attempt = self.progress.attempt(key);
         if self.progress.stopping {

@@ -183,7 +183,7 @@ pub enum Event {
     Due(AttemptKey),
     /// Start nothing new. `withdrawn` was ready and has been taken back.
     Pause { withdrawn: Vec<TaskKey> },
-    /// Resume. `waits`: the run still waits for upstreams or its turn. One that was paused before it began begins.
+    /// Resume. `waits`: the run still waits for upstreams or at the gate. One that was paused before it began begins.
     Resume {
         /// As the store knows.
         waits: bool,
@@ -213,9 +213,9 @@ pub enum Event {
     },
     /// An operator wants an ended run to continue from where it failed.
     Restart,
-    /// If the events after this one reopen the run, it waits for its turn first: nothing of it starts before
+    /// If the events after this one reopen the run, it waits at its group's gate first: nothing of it starts before
     /// [`Event::Start`].
-    AwaitTurn,
+    WaitAtGate,
 }
 
 /// How an attempt ended, as far as the run depends on it.
@@ -381,7 +381,7 @@ impl Progress {
         Some(match (self.state(key)?, run) {
             (TaskState::Ready, _) if under_way => TaskState::Running,
             (TaskState::Ready, RunState::Paused) if has_items => TaskState::Paused,
-            // In a reopened run that waits for its turn, nothing has started, and nobody has paused anything.
+            // In a reopened run that waits at the gate, nothing has started, and nobody has paused anything.
             (TaskState::Ready, RunState::Waiting) if has_items => TaskState::Pending,
             (TaskState::Paused, RunState::Waiting) => TaskState::Pending,
             (TaskState::Ready, _) if has_items => TaskState::Running,

@@ -151,7 +151,7 @@ impl Revision {
         Some(self.plan.task(at.key.task)?.spec.queue_timeout?.chrono())
     }
 
-    /// Whether runs with this trigger have to wait at the group's gate: for their turn, or for upstreams. `sourced`
+    /// Whether runs with this trigger have to wait at the group's gate: for runs before them, or for upstreams. `sourced`
     /// runs were created by a backfill or another run: no overlap applies to them.
     pub fn is_gated(&self, trigger: Trigger, sourced: bool) -> bool {
         let overlaps = is_timed(trigger, sourced) && self.plan.spec.overlap != Overlap::Allow;

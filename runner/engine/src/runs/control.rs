@@ -403,8 +403,8 @@ impl Runs {
         let Decided { event, why, noted, set } = decided;
         // The run's own revision says whether it has to wait, as when it was created: runs whose revision has a bound
         // wake the gate when they end.
-        let awaits_turn = live.state.is_final() && context.revision.is_bounded(context.facts.trigger);
-        let wait = awaits_turn.then_some(Event::AwaitTurn);
+        let waits_at_gate = live.state.is_final() && context.revision.is_bounded(context.facts.trigger);
+        let wait = waits_at_gate.then_some(Event::WaitAtGate);
         let events: Vec<Event> = wait.into_iter().chain([event]).collect();
         let now = completion.now();
         let snapshot = Snapshot::of_live(run, &live)?;
@@ -445,10 +445,8 @@ impl Runs {
             let at = completion.now();
             completion.insert_override(run, set, at).await?;
         }
-        if awaits_turn && state == RunState::Waiting {
-            completion
-                .wait_for_turn(run, live.group_id, &json!({"turn": true}))
-                .await?;
+        if waits_at_gate && state == RunState::Waiting {
+            completion.wait_at_gate(run, live.group_id).await?;
             after.signals.add(Signal::Inbox);
         }
         if live.state == RunState::Paused && state == RunState::Waiting {

@@ -207,7 +207,7 @@ impl World {
                 withdrawn: self.withdraw(),
             },
             ["restart"] => Event::Restart,
-            ["turn"] => Event::AwaitTurn,
+            ["turn"] => Event::WaitAtGate,
             ["set", word, state] => Event::Override {
                 key: self.key(word),
                 state: state.parse().unwrap(),
@@ -255,10 +255,10 @@ impl World {
         match events {
             [Event::Cancel { .. }] => self.cancelled = true,
             // A cancelled run is reopened only by a restart or a clear, whatever cancelled it.
-            [Event::Override { .. }] | [Event::AwaitTurn, Event::Override { .. }] if was == RunState::Cancelled => {
+            [Event::Override { .. }] | [Event::WaitAtGate, Event::Override { .. }] if was == RunState::Cancelled => {
                 self.cancelled = true;
             }
-            [Event::Restart | Event::Clear { .. }] | [Event::AwaitTurn, Event::Restart | Event::Clear { .. }] => {
+            [Event::Restart | Event::Clear { .. }] | [Event::WaitAtGate, Event::Restart | Event::Clear { .. }] => {
                 self.cancelled = false;
             }
             _ => {}

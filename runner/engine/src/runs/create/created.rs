@@ -38,8 +38,8 @@ impl After {
             return false;
         };
         // Runs that wait for upstream groups are handled by the links, the others by the gate, usually on this node.
-        let awaits_turn = run.gated && !run.follows;
-        self.signals.add_if(awaits_turn, Signal::Inbox);
+        let waits_at_gate = run.gated && !run.follows;
+        self.signals.add_if(waits_at_gate, Signal::Inbox);
         self.signals.add_if(run.follows, Signal::Links);
         run.queued.iter().for_each(|row| self.filled.add(&row.target));
         for row in &run.ready {
@@ -51,7 +51,7 @@ impl After {
                 self.signals.add(Signal::Work);
             }
         }
-        awaits_turn || !run.ready.is_empty() || !run.queued.is_empty()
+        waits_at_gate || !run.ready.is_empty() || !run.queued.is_empty()
     }
 }
 

@@ -17,7 +17,7 @@ use heddle_domain::spec::NotifyEvent;
 use heddle_domain::spec::{Dedupe, SubmissionSpec};
 use heddle_domain::state::{RunState, Trigger};
 use heddle_domain::{Faults, Name, Time};
-use heddle_store::live::{Created, NewRun, QueueRow, ReadyRow, RunFacts};
+use heddle_store::live::{Created, NewRun, QueueRow, ReadyRow, RunFacts, waits_at_gate};
 use heddle_store::run::{RunRow, RunTerms};
 use serde_json::{Map, Value, json};
 use sha2::{Digest, Sha256};
@@ -386,7 +386,7 @@ impl Runs {
             deadline_at: revision.plan.deadline.map(|span| now + span.chrono()),
             parent: parent.map(|(run, at, _)| (run, at)),
             parent_due: parent.and_then(|(_, _, due)| due),
-            waiting_for: gated.then(|| if follows { json!([]) } else { json!({"turn": true}) }),
+            waiting_for: gated.then(|| if follows { json!([]) } else { waits_at_gate() }),
             progress: revision.waiting.clone(),
             ready: Vec::new(),
             queued: Vec::new(),

@@ -45,7 +45,7 @@ pub(crate) enum Kind {
     Settlements,
     /// Runs that were submitted in SQL.
     Starts,
-    /// Runs that wait for their turn at a gate.
+    /// Runs that wait at a gate.
     Gates,
 }
 
@@ -163,7 +163,7 @@ impl Runs {
             Kind::Settlements => self.settlements(take, taken).await,
             Kind::Starts => self.starts(take, taken).await,
             Kind::Gates => match take {
-                Take::AllBut(passed_over) => self.turnstiles(passed_over, taken).await,
+                Take::AllBut(passed_over) => self.gates(passed_over, taken).await,
                 Take::Only(runs) => self.try_start(runs).await,
             },
         }

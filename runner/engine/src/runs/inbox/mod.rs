@@ -50,7 +50,7 @@ const YOUNG: Duration = Duration::from_millis(300);
 /// How long an attempt must be unknown before this node adopts it.
 const ADOPT_AFTER: Duration = Duration::from_secs(3);
 
-/// How often runs that wait for their turn are checked without a signal. The end of a run wakes its group's gate if its
+/// How often runs that wait at gates are checked without a signal. The end of a run wakes its group's gate if its
 /// own revision has one. If a bound came with a later revision, only this sweep does.
 const SWEEP_GATES_EVERY: TimeDelta = TimeDelta::seconds(3);
 
@@ -180,7 +180,7 @@ impl Runs {
                 Kind::Timers => inbox.next_due.is_some_and(|due| due <= self.now()),
                 Kind::Settlements => inbox.settlements,
                 Kind::Starts => inbox.starts,
-                Kind::Gates => inbox.turnstiles,
+                Kind::Gates => inbox.gates,
             };
             if found || self.pending.aside.of(kind).is_due(self.node.clock.elapsed()) {
                 self.work_off(kind).await?;

@@ -11,7 +11,7 @@
 //! | `allow` | begins |
 //! | `cancel_previous` | cancels the other one, and begins when that has stopped; if several wait, only the last |
 //!
-//! Of the timed runs that wait for their turn, at most `max_waiting` stay: beyond that the oldest is skipped. Until the
+//! Of the timed runs that wait at the gate, at most `max_waiting` stay: beyond that the oldest is skipped. Until the
 //! next check there may be one more than that. Two checks of a group never happen at once, so after each check at most
 //! `max_waiting` wait. Runs that wait for upstreams are not counted: they wait for a repair.
 //!
@@ -174,7 +174,7 @@ struct GateDecisions {
     surplus: Vec<Surplus>,
 }
 
-/// More runs wait for their turn than the group allows.
+/// More runs wait at a gate than the group allows.
 struct Surplus {
     group_id: i64,
     /// How many the group allows.
@@ -262,13 +262,13 @@ fn skip_notices(context: &RunContext, notices: Option<Box<NewNotices>>) -> Optio
 impl Runs {
     /// Groups whose waiting runs may begin. Runs that are set aside keep waiting, and no other run waits for them;
     /// `taken` gets the runs that were checked.
-    pub(crate) async fn turnstiles(
+    pub(crate) async fn gates(
         self: &Arc<Self>,
         passed_over: &[RunId],
         taken: &mut BTreeSet<RunId>,
     ) -> Result<(), EngineError> {
         let mut completion = self.node.completion("turnstiles").await?;
-        let groups = completion.take_turnstiles().await?;
+        let groups = completion.take_gates().await?;
         let each = (APPLICANTS_MAX / groups.len().max(1)).clamp(1, ADMIT_MAX);
         let gates = completion.gates(&groups, each as i64).await?;
         let waiting: Vec<RunId> = gates

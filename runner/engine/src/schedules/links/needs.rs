@@ -22,7 +22,7 @@ use std::sync::Arc;
 use chrono::TimeDelta;
 use heddle_domain::Time;
 use heddle_domain::state::RunState;
-use heddle_store::live::Completion;
+use heddle_store::live::{Completion, waits_at_gate};
 use heddle_store::upstream::{Above, ExcusedTimes, WaitingRun, Weighed};
 use serde_json::{Value, json};
 
@@ -128,7 +128,7 @@ async fn weigh(completion: &mut Completion, family: &Family, one: WaitingRun) ->
         }
     }
     let waiting_for = if lacks.is_empty() {
-        json!({"turn": true})
+        waits_at_gate()
     } else {
         Value::Array(reasons)
     };

@@ -78,7 +78,7 @@ pub struct ActiveRun {
     pub sourced: bool,
 }
 
-/// A group's gate: its active runs, and the runs that wait there for their turn.
+/// A group's gate: its active runs, and the runs that wait there, because runs before them are active.
 #[derive(Clone, Debug)]
 pub struct Gate {
     pub group_id: i64,
@@ -86,7 +86,7 @@ pub struct Gate {
     pub revision_id: i64,
     /// Its runs that have begun.
     pub active: Vec<ActiveRun>,
-    /// Its runs that wait for their turn, in the order in which they get it.
+    /// Its runs that wait, in the order in which they may begin.
     pub waiting: Vec<AtGate>,
     /// How many runs of schedules and upstreams wait, including those beyond the requested number.
     pub timed_waiting: usize,
@@ -205,7 +205,7 @@ impl Completion {
     ///
     /// Locking: rows of *turnstiles*, skipping those that another node is taking; then the gates, in the order of their
     /// numbers; runs are locked afterwards.
-    pub async fn take_turnstiles(&mut self) -> Result<Vec<i64>, StoreError> {
+    pub async fn take_gates(&mut self) -> Result<Vec<i64>, StoreError> {
         let groups = sqlx::query_scalar!(
             r#"WITH removed AS (
                    DELETE FROM heddle.turnstiles t
@@ -394,8 +394,8 @@ pub struct Inbox {
     pub settlements: bool,
     /// Runs were submitted in SQL.
     pub starts: bool,
-    /// Groups have waiting runs to be checked.
-    pub turnstiles: bool,
+    /// Groups have waiting runs to be checked: rows of *turnstiles*.
+    pub gates: bool,
 }
 
 impl Store {
@@ -419,7 +419,7 @@ impl Store {
             next_due: row.next_due,
             settlements: row.settlements,
             starts: row.starts,
-            turnstiles: row.turnstiles,
+            gates: row.turnstiles,
         })
     }
 
@@ -450,21 +450,22 @@ impl Store {
     }
 }
 
+/// What a run waits for (`waiting_for`) that waits at its group's gate, and for no upstream group.
+pub fn waits_at_gate() -> serde_json::Value {
+    serde_json::json!({"turn": true})
+}
+
 impl Completion {
     /// A waiting run is added at its group's gate.
-    pub async fn wait_for_turn(
-        &mut self,
-        run: RunId,
-        group_id: i64,
-        waiting_for: &serde_json::Value,
-    ) -> Result<(), StoreError> {
+    pub async fn wait_at_gate(&mut self, run: RunId, group_id: i64) -> Result<(), StoreError> {
+        let waiting_for = waits_at_gate();
         sqlx::query!(
             "WITH waiting AS (INSERT INTO heddle.waits (run, group_id) VALUES ($1, $2) ON CONFLICT DO NOTHING),
                   said AS (UPDATE heddle.runs_live SET waiting_for = $3 WHERE id = $1)
              INSERT INTO heddle.turnstiles (group_id) VALUES ($2)",
             run.0,
             group_id,
-            waiting_for
+            &waiting_for
         )
         .execute(self.connection())
         .await?;

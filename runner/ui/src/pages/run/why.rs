@@ -81,13 +81,13 @@ fn is_told(error: Option<&Failure>, failed: &[&str]) -> bool {
 /// What a run waits for that has not begun: other groups, or its turn.
 async fn waits(ctx: &Ctx, whole: &Whole) -> Result<Markup, Trouble> {
     let run = &whole.run;
-    let turn = match is_for_turn(&run.waiting_for) {
-        true => waits_turn(ctx, whole).await?,
+    let gate = match is_at_gate(&run.waiting_for) {
+        true => waits_at_gate(ctx, whole).await?,
         false => html! {},
     };
     Ok(html! {
         @for (group, times) in upstreams(&run.waiting_for) { p.why { (upstream(ctx, group, &times)) } }
-        (turn)
+        (gate)
     })
 }
 
@@ -99,13 +99,13 @@ pub(in crate::pages) fn waits_for_what(ctx: &Ctx, reasons: &[Value]) -> Markup {
                 @if index > 0 { " · " }
                 (upstream(ctx, group, &times))
             }
-            @if is_for_turn(reasons) { (t!(ctx, "waits-turn")) }
+            @if is_at_gate(reasons) { (t!(ctx, "waits-turn")) }
         }
     }
 }
 
-/// Whether a run waits for its turn in its group.
-fn is_for_turn(reasons: &[Value]) -> bool {
+/// Whether a run waits at the gate of its group, until it is its turn.
+fn is_at_gate(reasons: &[Value]) -> bool {
     reasons.iter().any(|reason| reason["turn"] == true)
 }
 
@@ -137,7 +137,7 @@ fn upstreams(reasons: &[Value]) -> BTreeMap<&str, Vec<Time>> {
 }
 
 /// The runs that come before it.
-async fn waits_turn(ctx: &Ctx, whole: &Whole) -> Result<Markup, Trouble> {
+async fn waits_at_gate(ctx: &Ctx, whole: &Whole) -> Result<Markup, Trouble> {
     let run = &whole.run;
     let target = format!(
         "/v1/runs?group={}&state=running&state=paused&limit={}",
@@ -459,8 +459,8 @@ mod tests {
         let found = upstreams(&reasons);
         assert_eq!(found["import"].len(), 2);
         assert!(found["import"][0] < found["import"][1]);
-        assert!(upstreams(&[json!({"turn": true})]).is_empty() && !is_for_turn(&reasons));
-        assert!(is_for_turn(&[json!({"turn": true})]));
+        assert!(upstreams(&[json!({"turn": true})]).is_empty() && !is_at_gate(&reasons));
+        assert!(is_at_gate(&[json!({"turn": true})]));
     }
 
     #[test]
