@@ -121,7 +121,7 @@ async fn keys_are_changed() {
     let output = run_program(
         &[
             "secret",
-            "reseal",
+            "rotate",
             "--url",
             between.base(),
             "--token",

@@ -59,7 +59,7 @@ pub use message::{
 };
 pub use moment::Moment;
 pub use named::{
-    Category, CategorySpec, Connection, ConnectionSpec, Pool, PoolSpec, Resealed, Secret, SecretSpec, Template,
+    Category, CategorySpec, Connection, ConnectionSpec, Pool, PoolSpec, RotatedKeys, Secret, SecretSpec, Template,
     TemplateSpec,
 };
 pub use node::{Node, NodeStats, NotificationStats, Stats};

@@ -82,7 +82,7 @@ pub struct SecretSpec {
 
 /// How much was encrypted again with the current key.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-pub struct Resealed {
+pub struct RotatedKeys {
     /// The fingerprint of the current key.
     pub key_id: String,
     /// The number of secrets.

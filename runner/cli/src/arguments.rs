@@ -205,6 +205,7 @@ mod tests {
             "heddle token create --database-url postgres://x --name a --role admin",
             "heddle token sign --device-key k --uid u --expires-in 1h",
             "heddle secret set a",
+            "heddle secret rotate",
             "heddle secret reseal",
             "heddle session list",
             "heddle session end person:ann@example.com",

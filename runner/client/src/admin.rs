@@ -1,8 +1,8 @@
 //! Nodes, tokens, secrets, connections, pools, and things that are put by name.
 
 use heddle_api::{
-    Connection, List, MadeToken, NewToken, Node, Pool, PoolSpec, Prune, Pruned, Resealed, Retention, RetentionOrPruned,
-    Secret, SecretSpec, SessionsEnded,
+    Connection, List, MadeToken, NewToken, Node, Pool, PoolSpec, Prune, Pruned, Retention, RetentionOrPruned,
+    RotatedKeys, Secret, SecretSpec, SessionsEnded,
 };
 use serde::Serialize;
 use serde_json::{Value, json};
@@ -30,7 +30,7 @@ impl Client {
     }
 
     /// Seals secrets, connections and channels with the current key: the last step of changing it.
-    pub async fn reseal_secrets(&self) -> Result<Resealed> {
+    pub async fn rotate_keys(&self) -> Result<RotatedKeys> {
         self.post(&["v1", "secrets-key", "reseal"])
             .json(&json!({}))
             .send()

@@ -27,7 +27,7 @@ pub struct Context {
     #[serde(serialize_with = "optional_instant")]
     pub deadline: Option<Time>,
     /// Set in a mapped task. In JSON, its `index` and its `count` also stand beside it.
-    #[serde(flatten, serialize_with = "item_and_place")]
+    #[serde(flatten, serialize_with = "item_and_position")]
     pub item: Option<MapItem>,
     /// The same for every attempt of one task run (or item), and different for all others.
     pub idempotency_key: String,
@@ -54,7 +54,7 @@ pub struct MapItem {
     pub count: u32,
 }
 
-fn item_and_place<S: Serializer>(item: &Option<MapItem>, serializer: S) -> Result<S::Ok, S::Error> {
+fn item_and_position<S: Serializer>(item: &Option<MapItem>, serializer: S) -> Result<S::Ok, S::Error> {
     let mut fields = serializer.serialize_struct("ItemAndPlace", 3)?;
     fields.serialize_field("item", item)?;
     fields.serialize_field("index", &item.as_ref().map(|item| item.index))?;

@@ -238,8 +238,8 @@ async fn check(session: &Session, document: &Document, documents: &[Document]) -
 /// the second time.
 fn brought<'d>(document: &Document, documents: &'d [Document], pointer: &str) -> Option<&'d Document> {
     let spec = &document.spec;
-    let place: Vec<&str> = pointer.split('/').collect();
-    let named: Name = match place.as_slice() {
+    let steps: Vec<&str> = pointer.split('/').collect();
+    let named: Name = match steps.as_slice() {
         ["", "depends_on", index] => {
             let index: usize = index.parse().ok()?;
             let upstreams = spec["depends_on"].as_array()?;

@@ -99,7 +99,8 @@ pub enum SecretCommand {
         categories: Vec<String>,
     },
     /// Encrypt all secrets, connections and channels with the current key. The last step of a change of the key
-    Reseal,
+    #[command(alias = "reseal")]
+    Rotate,
     /// Delete a secret
     Rm {
         /// The name, as `list` shows it
@@ -263,8 +264,8 @@ pub(crate) async fn secret(session: &Session, command: SecretCommand) -> Result<
             set(session, Kind::Secret, &name, &body).await?;
             warn_of_groups(session, &body).await;
         }
-        SecretCommand::Reseal => {
-            let done = session.client.reseal_secrets().await?;
+        SecretCommand::Rotate => {
+            let done = session.client.rotate_keys().await?;
             session.output.print(&json!(done), |_| {
                 format!(
                     "key {} is the key of all now; changed: {} secrets, {} connections and {} channels",

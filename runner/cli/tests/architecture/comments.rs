@@ -113,10 +113,10 @@ fn documentation_says_more_than_a_name() {
     }
     let (mut faults, mut looked_at) = (Vec::new(), 0);
     for file in &files {
-        let place = file.strip_prefix(&root).expect("it was found there");
-        let name = place.to_string_lossy();
-        let is_test = name.ends_with("tests.rs") || place.iter().any(|part| part == "tests");
-        if is_test || place.starts_with("runner/cli/src/commands") {
+        let inside = file.strip_prefix(&root).expect("it was found there");
+        let name = inside.to_string_lossy();
+        let is_test = name.ends_with("tests.rs") || inside.iter().any(|part| part == "tests");
+        if is_test || inside.starts_with("runner/cli/src/commands") {
             continue;
         }
         looked_at += 1;

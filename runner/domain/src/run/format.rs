@@ -166,8 +166,8 @@ impl Progress {
 /// Only for rows of form 1 with an error: the first build (0.1.0) stored nothing else of a failure. It can go when no
 /// row is kept that a node of that build was the last to write. `None`: no build has written such a text.
 pub(super) fn failure_in_text(error: &str) -> Option<(&str, ErrorKind)> {
-    let (place, what) = error.strip_prefix("task ")?.split_once(": ")?;
-    let name = place.split(' ').next()?;
+    let (whose, what) = error.strip_prefix("task ")?.split_once(": ")?;
+    let name = whose.split(' ').next()?;
     let kind = match what {
         BY_HAND => ErrorKind::Failed,
         _ => what.split(':').next()?.parse().ok()?,

@@ -234,7 +234,7 @@ fn judge(schema: &str) -> Option<Judge> {
         "Problem" => answered::<api::Problem>,
         "Pruned" => answered::<api::Pruned>,
         "Queue" => answered::<api::Queue>,
-        "Resealed" => answered::<api::Resealed>,
+        "RotatedKeys" => answered::<api::RotatedKeys>,
         "Retention" => answered::<api::Retention>,
         "RetentionOrPruned" => answered::<api::RetentionOrPruned>,
         "RetiredRuntime" => answered::<api::RetiredRuntime>,

@@ -1,6 +1,6 @@
 //! Routes of secrets. A value can be written, and is never shown.
 
-use heddle_api::{List, Resealed, Secret, SecretSpec};
+use heddle_api::{List, RotatedKeys, Secret, SecretSpec};
 use heddle_store::secret::{SECRET_BYTES_MAX, SecretRow};
 
 use super::grants;
@@ -60,7 +60,7 @@ pub(crate) fn routes() -> Vec<Route> {
             rotate_keys,
         )
         .detail("The last step of a change of the secrets key. Do it when all nodes use the new key.")
-        .answers(200, of::<Resealed>()),
+        .answers(200, of::<RotatedKeys>()),
         Route::new(
             Method::Delete,
             "/v1/secrets/{name}",
@@ -80,7 +80,7 @@ async fn rotate_keys(request: Request) -> Outcome {
         .store
         .rotate_keys(request.by(), &app.secret_keys, &*app.chance)
         .await?;
-    ok(&Resealed {
+    ok(&RotatedKeys {
         key_id: app.secret_keys.current_id().to_string(),
         secrets: done.secrets,
         connections: done.connections,

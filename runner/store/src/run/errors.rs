@@ -43,9 +43,9 @@ impl Store {
     /// Reads the errors that are asked for of a run whose errors are many bytes. An attempt that has ended does not
     /// change, so these belong to what was read before.
     pub(super) async fn read_errors(&self, detail: &mut RunDetail, asked: Outputs) -> Result<(), StoreError> {
-        let places = within_bound(&detail.attempts, asked, ERROR_BYTES_MAX);
+        let within = within_bound(&detail.attempts, asked, ERROR_BYTES_MAX);
         let run = RunId(detail.run.id);
-        let of = |place: &(usize, bool)| &detail.attempts[place.0];
+        let of = |one: &(usize, bool)| &detail.attempts[one.0];
         let rows = sqlx::query!(
             r#"SELECT w.place AS "place!", a.error_message, CASE WHEN w.traced THEN a.error_trace END AS error_trace
                  FROM UNNEST($2::smallint[], $3::integer[], $4::integer[], $5::boolean[], $6::bigint[])
@@ -53,14 +53,11 @@ impl Store {
                  JOIN heddle.attempts a
                    ON a.run = $1 AND a.task = w.task AND a.item = w.item AND a.attempt = w.attempt"#,
             run.0,
-            &places.iter().map(|place| of(place).key.task as i16).collect::<Vec<_>>(),
-            &places
-                .iter()
-                .map(|place| of(place).key.item_number())
-                .collect::<Vec<_>>(),
-            &places.iter().map(|place| of(place).attempt as i32).collect::<Vec<_>>(),
-            &places.iter().map(|place| place.1).collect::<Vec<_>>(),
-            &places.iter().map(|place| place.0 as i64).collect::<Vec<_>>()
+            &within.iter().map(|one| of(one).key.task as i16).collect::<Vec<_>>(),
+            &within.iter().map(|one| of(one).key.item_number()).collect::<Vec<_>>(),
+            &within.iter().map(|one| of(one).attempt as i32).collect::<Vec<_>>(),
+            &within.iter().map(|one| one.1).collect::<Vec<_>>(),
+            &within.iter().map(|one| one.0 as i64).collect::<Vec<_>>()
         )
         .fetch_all(&self.pool)
         .await?;

@@ -13,9 +13,9 @@ use crate::{Store, StoreError};
 /// How many bytes of outputs are read with a run.
 const RUN_OUTPUT_BYTES_MAX: u64 = 4 * JOINED_OUTPUT_BYTES_MAX;
 
-/// Where an output is.
+/// Whose output it is that a task run shows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Place {
+enum OutputOf {
     /// It belongs to the attempt at this position in the list of attempts.
     Attempt(usize),
     /// It belongs to the override at this position in the list of overrides.
@@ -28,10 +28,10 @@ fn shown(
     attempts: &[AttemptView],
     overrides: &[OverrideView],
     is_succeeded: impl Fn(TaskKey) -> bool,
-) -> Vec<(TaskKey, Place, i32)> {
-    let mut ends: BTreeMap<TaskKey, (Option<Time>, Place, Option<i32>)> = BTreeMap::new();
+) -> Vec<(TaskKey, OutputOf, i32)> {
+    let mut ends: BTreeMap<TaskKey, (Option<Time>, OutputOf, Option<i32>)> = BTreeMap::new();
     for (index, one) in attempts.iter().enumerate() {
-        ends.insert(one.key, (one.finished_at, Place::Attempt(index), one.output_bytes));
+        ends.insert(one.key, (one.finished_at, OutputOf::Attempt(index), one.output_bytes));
     }
     let last: BTreeMap<TaskKey, usize> = overrides
         .iter()
@@ -42,18 +42,18 @@ fn shown(
         let one = &overrides[index];
         let is_later = ends.get(&key).is_none_or(|(end, ..)| *end <= Some(one.at));
         if one.state == TaskState::Succeeded && is_later {
-            ends.insert(key, (Some(one.at), Place::Override(index), one.output_bytes));
+            ends.insert(key, (Some(one.at), OutputOf::Override(index), one.output_bytes));
         }
     }
     let succeeded = ends.into_iter().filter(|(key, _)| is_succeeded(*key));
     succeeded
-        .filter_map(|(key, (_, place, bytes))| Some((key, place, bytes?)))
+        .filter_map(|(key, (_, whose, bytes))| Some((key, whose, bytes?)))
         .collect()
 }
 
 /// Those within the bounds. The items of a task are taken all together, or none of them.
-fn within_bounds(shown: &[(TaskKey, Place, i32)]) -> Vec<Place> {
-    let mut places = Vec::new();
+fn within_bounds(shown: &[(TaskKey, OutputOf, i32)]) -> Vec<OutputOf> {
+    let mut fitting = Vec::new();
     let mut of_run = 0;
     for together in
         shown.chunk_by(|(one, ..), (next, ..)| one.task == next.task && one.item.is_some() == next.item.is_some())
@@ -61,10 +61,10 @@ fn within_bounds(shown: &[(TaskKey, Place, i32)]) -> Vec<Place> {
         let bytes: u64 = together.iter().map(|(.., bytes)| *bytes as u64).sum();
         if bytes <= JOINED_OUTPUT_BYTES_MAX && of_run + bytes <= RUN_OUTPUT_BYTES_MAX {
             of_run += bytes;
-            places.extend(together.iter().map(|(_, place, _)| *place));
+            fitting.extend(together.iter().map(|(_, whose, _)| *whose));
         }
     }
-    places
+    fitting
 }
 
 impl Store {
@@ -79,29 +79,29 @@ impl Store {
         let mut wanted = shown(&detail.attempts, &detail.overrides, is_succeeded);
         wanted.retain(|(key, _, bytes)| asked.has(*key, *bytes));
         let (mut attempts, mut overrides) = (Vec::new(), Vec::new());
-        for place in within_bounds(&wanted) {
-            match place {
-                Place::Attempt(index) => attempts.push(index),
-                Place::Override(index) => overrides.push(index),
+        for whose in within_bounds(&wanted) {
+            match whose {
+                OutputOf::Attempt(index) => attempts.push(index),
+                OutputOf::Override(index) => overrides.push(index),
             }
         }
         self.read_outputs_of_attempts(detail, &attempts).await?;
         self.read_outputs_of_overrides(detail, &overrides).await
     }
 
-    async fn read_outputs_of_attempts(&self, detail: &mut RunDetail, places: &[usize]) -> Result<(), StoreError> {
+    async fn read_outputs_of_attempts(&self, detail: &mut RunDetail, positions: &[usize]) -> Result<(), StoreError> {
         let run = RunId(detail.run.id);
-        let of = |place: &usize| &detail.attempts[*place];
+        let of = |position: &usize| &detail.attempts[*position];
         let rows = sqlx::query!(
             r#"SELECT w.place AS "place!", a.output
                  FROM UNNEST($2::smallint[], $3::integer[], $4::integer[], $5::bigint[]) AS w (task, item, attempt, place)
                  JOIN heddle.attempts a
                    ON a.run = $1 AND a.task = w.task AND a.item = w.item AND a.attempt = w.attempt"#,
             run.0,
-            &places.iter().map(|place| of(place).key.task as i16).collect::<Vec<_>>(),
-            &places.iter().map(|place| of(place).key.item_number()).collect::<Vec<_>>(),
-            &places.iter().map(|place| of(place).attempt as i32).collect::<Vec<_>>(),
-            &places.iter().map(|place| *place as i64).collect::<Vec<_>>()
+            &positions.iter().map(|position| of(position).key.task as i16).collect::<Vec<_>>(),
+            &positions.iter().map(|position| of(position).key.item_number()).collect::<Vec<_>>(),
+            &positions.iter().map(|position| of(position).attempt as i32).collect::<Vec<_>>(),
+            &positions.iter().map(|position| *position as i64).collect::<Vec<_>>()
         )
         .fetch_all(&self.pool)
         .await?;
@@ -111,22 +111,22 @@ impl Store {
         Ok(())
     }
 
-    async fn read_outputs_of_overrides(&self, detail: &mut RunDetail, places: &[usize]) -> Result<(), StoreError> {
-        if places.is_empty() {
+    async fn read_outputs_of_overrides(&self, detail: &mut RunDetail, positions: &[usize]) -> Result<(), StoreError> {
+        if positions.is_empty() {
             return Ok(());
         }
         let run = RunId(detail.run.id);
-        let of = |place: &usize| &detail.overrides[*place];
+        let of = |position: &usize| &detail.overrides[*position];
         let rows = sqlx::query!(
             r#"SELECT w.place AS "place!", o.output
                  FROM UNNEST($2::smallint[], $3::integer[], $4::timestamptz[], $5::bigint[]) AS w (task, item, at, place)
                  JOIN heddle.overrides o
                    ON o.run = $1 AND o.task = w.task AND o.item = w.item AND o.at = w.at AND o.output IS NOT NULL"#,
             run.0,
-            &places.iter().map(|place| of(place).key.task as i16).collect::<Vec<_>>(),
-            &places.iter().map(|place| of(place).key.item_number()).collect::<Vec<_>>(),
-            &places.iter().map(|place| of(place).at).collect::<Vec<_>>(),
-            &places.iter().map(|place| *place as i64).collect::<Vec<_>>()
+            &positions.iter().map(|position| of(position).key.task as i16).collect::<Vec<_>>(),
+            &positions.iter().map(|position| of(position).key.item_number()).collect::<Vec<_>>(),
+            &positions.iter().map(|position| of(position).at).collect::<Vec<_>>(),
+            &positions.iter().map(|position| *position as i64).collect::<Vec<_>>()
         )
         .fetch_all(&self.pool)
         .await?;
@@ -207,29 +207,32 @@ mod tests {
             set(keys[3], TaskState::Succeeded, 4, None),
         ];
         let found = shown(&attempts, &overrides, |key| key.task != 2);
-        let wanted = [(keys[0], Place::Attempt(1), 20), (keys[1], Place::Override(1), 31)];
+        let wanted = [
+            (keys[0], OutputOf::Attempt(1), 20),
+            (keys[1], OutputOf::Override(1), 31),
+        ];
         assert_eq!(found, wanted, "one was cleared, and one was set without an output");
     }
 
     #[test]
     fn the_items_of_a_task_have_the_bound_of_a_joined_output() {
-        let item = |index: usize, bytes: i32| (key(1, Some(index as u32)), Place::Attempt(index), bytes);
-        let alone = (key(2, None), Place::Attempt(9), 8 * MIB);
-        let places = |shown: &[(TaskKey, Place, i32)]| within_bounds(shown).len();
-        assert_eq!(places(&[item(0, 4 * MIB), item(1, 4 * MIB), alone]), 3);
-        assert_eq!(places(&[item(0, 4 * MIB), item(1, 4 * MIB + 1), alone]), 1);
+        let item = |index: usize, bytes: i32| (key(1, Some(index as u32)), OutputOf::Attempt(index), bytes);
+        let alone = (key(2, None), OutputOf::Attempt(9), 8 * MIB);
+        let fitting = |shown: &[(TaskKey, OutputOf, i32)]| within_bounds(shown).len();
+        assert_eq!(fitting(&[item(0, 4 * MIB), item(1, 4 * MIB), alone]), 3);
+        assert_eq!(fitting(&[item(0, 4 * MIB), item(1, 4 * MIB + 1), alone]), 1);
         // An override of the task as a whole belongs to no item.
-        let whole = (key(1, None), Place::Override(0), MIB);
-        assert_eq!(places(&[whole, item(0, 4 * MIB), item(1, 4 * MIB + 1)]), 1);
+        let whole = (key(1, None), OutputOf::Override(0), MIB);
+        assert_eq!(fitting(&[whole, item(0, 4 * MIB), item(1, 4 * MIB + 1)]), 1);
     }
 
     #[test]
     fn a_run_has_a_bound() {
         let mut shown: Vec<_> = (0..5)
-            .map(|task| (key(task, None), Place::Attempt(task.into()), 7 * MIB))
+            .map(|task| (key(task, None), OutputOf::Attempt(task.into()), 7 * MIB))
             .collect();
         assert_eq!(within_bounds(&shown).len(), 4);
-        shown.push((key(5, None), Place::Attempt(5), MIB));
+        shown.push((key(5, None), OutputOf::Attempt(5), MIB));
         assert_eq!(within_bounds(&shown).len(), 5, "what still fits is read");
     }
 
