@@ -448,7 +448,7 @@ impl Simulated {
             finished_at: Some(now),
             node: Some(self.node.identity.id),
         };
-        let contexts = self.runs.contexts_of(&[run]).await.expect("a context");
+        let contexts = self.runs.contexts.of(&[run]).await.expect("a context");
         let mut completion = self.node.completion("simulated_end").await.expect("a transaction");
         let mut grant = Grant::none();
         let after = self.runs.apply(&mut completion, &contexts, vec![applied], &mut grant);

@@ -380,6 +380,6 @@ impl Attempts {
             finished_at: self.node.now(),
             lines: Vec::new(),
         };
-        self.runs.record(report);
+        self.runs.reports.record(&self.node, report);
     }
 }

@@ -90,7 +90,7 @@ impl Attempts {
     /// Puts the task runs that nodes have prepared into queues. Task runs of paused or stopping runs go back instead.
     async fn hand_to_queues(self: &Arc<Self>, batch: &[Enqueue]) -> Result<(), EngineError> {
         let lease = self.node.lease();
-        let contexts = self.runs.contexts_for(batch.iter().map(|entry| entry.run)).await?;
+        let contexts = self.runs.contexts.of_all(batch.iter().map(|entry| entry.run)).await?;
         let keys: Vec<EndedAttempt> = batch
             .iter()
             .map(|entry| EndedAttempt {

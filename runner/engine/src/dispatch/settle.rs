@@ -22,7 +22,7 @@ impl Dispatch {
         let mut runs: Vec<_> = settlements.iter().map(|settlement| settlement.ended.run).collect();
         runs.sort_unstable();
         runs.dedup();
-        let contexts = self.runs.contexts_of(&runs).await?;
+        let contexts = self.runs.contexts.of(&runs).await?;
         let count = settlements.len();
         let mut outcomes = Vec::with_capacity(count);
         for settlement in settlements {

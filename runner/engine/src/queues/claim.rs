@@ -197,7 +197,8 @@ impl Queues {
     ) -> Result<Vec<QueueClaim>, EngineError> {
         let contexts = self
             .runs
-            .contexts_for(claimed.iter().map(|claimed| claimed.claim.run))
+            .contexts
+            .of_all(claimed.iter().map(|claimed| claimed.claim.run))
             .await?;
         let mut claims: Vec<QueueClaim> = Vec::with_capacity(claimed.len());
         let mut refused = Vec::new();

@@ -100,7 +100,8 @@ impl Queues {
         if !overdue.waiting.is_empty() {
             let contexts = self
                 .runs
-                .contexts_for(overdue.waiting.iter().map(|waiting| waiting.0))
+                .contexts
+                .of_all(overdue.waiting.iter().map(|waiting| waiting.0))
                 .await?;
             let keys: Vec<(RunId, AttemptKey)> = overdue.waiting.iter().map(|waiting| (waiting.0, waiting.1)).collect();
             let outcomes = overdue

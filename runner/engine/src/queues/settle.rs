@@ -160,7 +160,11 @@ impl Queues {
 
     /// Sends claims to the settler in one piece, so that they end in one transaction.
     async fn begin_to_end(&self, ends: Vec<(ClaimKey, ClaimEnd)>) -> Result<Vec<(ClaimKey, Begun)>, EngineError> {
-        let contexts = self.runs.contexts_for(ends.iter().map(|(claim, _)| claim.run)).await?;
+        let contexts = self
+            .runs
+            .contexts
+            .of_all(ends.iter().map(|(claim, _)| claim.run))
+            .await?;
         let (mut waiting, mut settlings) = (Vec::with_capacity(ends.len()), Vec::with_capacity(ends.len()));
         for (claim, end) in ends {
             let context = contexts.get(&claim.run);
@@ -205,7 +209,7 @@ impl Queues {
         let leases: Vec<Option<i64>> = beats.iter().map(|beat| beat.lease.map(millis)).collect();
         let mut reports: Vec<ClaimReport> = Vec::new();
         if beats.iter().any(|beat| beat.report != ClaimReport::default()) {
-            let contexts = self.runs.contexts_for(keys.iter().map(|key| key.run)).await?;
+            let contexts = self.runs.contexts.of_all(keys.iter().map(|key| key.run)).await?;
             reports = beats.into_iter().map(|beat| beat.report).collect();
             for (report, key) in reports.iter_mut().zip(&keys) {
                 report.log_bytes_max = contexts.get(&key.run).map_or(0, |context| log_max(context, key.at)) as i64;
@@ -336,7 +340,7 @@ impl Queues {
         expired: bool,
         unseen: Option<&str>,
     ) -> Result<HashSet<(RunId, AttemptKey)>, EngineError> {
-        let contexts = self.runs.contexts_for(ends.iter().map(|end| end.0.run)).await?;
+        let contexts = self.runs.contexts.of_all(ends.iter().map(|end| end.0.run)).await?;
         let keys: Vec<ClaimKey> = ends.iter().map(|end| end.0).collect();
         let outcomes = ends
             .iter()

@@ -23,7 +23,8 @@ impl Queues {
     pub(super) async fn unclaim(self: &Arc<Self>, queue: &str, claimed: Vec<QueueClaimed>) -> Result<(), EngineError> {
         let contexts = self
             .runs
-            .contexts_for(claimed.iter().map(|claimed| claimed.claim.run))
+            .contexts
+            .of_all(claimed.iter().map(|claimed| claimed.claim.run))
             .await?;
         let keys: Vec<ClaimKey> = claimed.iter().map(|claimed| claimed.claim).collect();
         let mut completion = self.node.completion("unclaim").await?;
@@ -34,7 +35,7 @@ impl Queues {
             let (true, Some(found)) = (locked.owned.contains_key(&(run, at)), locked.runs.get(&run)) else {
                 continue;
             };
-            let context = self.runs.known(&contexts, run).await?;
+            let context = self.runs.contexts.known(&contexts, run).await?;
             let progress = progress_of(run, &found.progress)?;
             let target = context.revision.plan.task(at.key.task).and_then(target_of);
             let (RunState::Running, false, Some(target)) = (found.state, progress.is_stopping(), target) else {

@@ -136,7 +136,7 @@ impl Runs {
         let mut completion = self.node.completion("control_together").await?;
         let locked = completion.lock_runs(&runs).await?;
         let live: Vec<RunId> = runs.iter().copied().filter(|run| locked.contains_key(run)).collect();
-        let mut contexts = self.contexts_of(&live).await?;
+        let mut contexts = self.contexts.of(&live).await?;
         complete(&mut completion, &mut contexts, |run| locked[&run].state).await?;
         let takes = |run: &&RunId| action.check(locked[*run].state).is_ok();
         let concerned: Vec<RunId> = live.iter().filter(takes).copied().collect();
@@ -151,7 +151,7 @@ impl Runs {
         let (mut after, mut grant) = (After::default(), self.grant());
         let (mut writes, mut audits) = (Vec::with_capacity(live.len()), Vec::with_capacity(live.len()));
         for run in live {
-            let context = self.known(&contexts, run).await?;
+            let context = self.contexts.known(&contexts, run).await?;
             let found = &locked[&run];
             let snapshot = Snapshot::of(run, found)?;
             let before = snapshot.state;

@@ -7,11 +7,12 @@ use heddle_domain::Time;
 use heddle_domain::id::RunId;
 use heddle_domain::run::AttemptKey;
 use heddle_sandbox::{Context, Interval, MapItem};
+use quick_cache::sync::Cache;
 use serde_json::value::RawValue;
 
 use crate::node::Node;
 use crate::runs::ending::{Ending, Step};
-use crate::{EngineError, RunContext, Runs};
+use crate::{EngineError, RunContext};
 
 /// The facts of runs.
 pub(crate) type Contexts = HashMap<RunId, Arc<RunContext>>;
@@ -19,14 +20,45 @@ pub(crate) type Contexts = HashMap<RunId, Arc<RunContext>>;
 /// How many runs' facts a node keeps.
 pub(crate) const CONTEXTS_MAX: usize = 4_096;
 
-impl Runs {
+/// The facts of runs that this node has read, and keeps for a while.
+pub(crate) struct KnownRuns {
+    node: Arc<Node>,
+    kept: Cache<RunId, Arc<RunContext>>,
+}
+
+impl KnownRuns {
+    pub(crate) fn new(node: Arc<Node>) -> Self {
+        Self {
+            node,
+            kept: Cache::new(CONTEXTS_MAX),
+        }
+    }
+
+    /// The facts of a run, if they are kept.
+    pub(crate) fn get(&self, run: &RunId) -> Option<Arc<RunContext>> {
+        self.kept.get(run)
+    }
+
+    pub(crate) fn insert(&self, run: RunId, context: Arc<RunContext>) {
+        self.kept.insert(run, context);
+    }
+
+    /// Forgets a run, because it has ended or its facts may have changed.
+    pub(crate) fn remove(&self, run: &RunId) -> Option<Arc<RunContext>> {
+        self.kept.remove(run).map(|(_, context)| context)
+    }
+
+    pub(crate) fn clear(&self) {
+        self.kept.clear();
+    }
+
     /// The facts of those of the runs that are live. The caller keeps them: the node may forget them at any moment
     /// (after a control, the run's end, or for lack of room), so a caller that needs them must not read them again.
-    pub(crate) async fn contexts_of(&self, runs: &[RunId]) -> Result<Contexts, EngineError> {
+    pub(crate) async fn of(&self, runs: &[RunId]) -> Result<Contexts, EngineError> {
         let mut contexts = Contexts::with_capacity(runs.len());
         let mut missing = Vec::new();
         for &run in runs {
-            match self.contexts.get(&run) {
+            match self.get(&run) {
                 Some(context) => drop(contexts.insert(run, context)),
                 None => missing.push(run),
             }
@@ -55,7 +87,7 @@ impl Runs {
             });
             // One that is not complete yet (`starts.rs`) is not kept: another node may complete it.
             if context.facts.resolution_id.is_some() {
-                self.contexts.insert(id, context.clone());
+                self.insert(id, context.clone());
             }
             contexts.insert(id, context);
         }
@@ -67,17 +99,17 @@ impl Runs {
     pub(crate) async fn known(&self, contexts: &Contexts, run: RunId) -> Result<Arc<RunContext>, EngineError> {
         let context = match contexts.get(&run) {
             Some(context) => Some(context.clone()),
-            None => self.contexts_of(&[run]).await?.remove(&run),
+            None => self.of(&[run]).await?.remove(&run),
         };
         context.ok_or_else(|| EngineError::unreadable(format!("run {run} cannot be found")))
     }
 
     /// The facts of runs that may be named twice.
-    pub(crate) async fn contexts_for(&self, runs: impl Iterator<Item = RunId>) -> Result<Contexts, EngineError> {
+    pub(crate) async fn of_all(&self, runs: impl Iterator<Item = RunId>) -> Result<Contexts, EngineError> {
         let mut runs: Vec<RunId> = runs.collect();
         runs.sort_unstable();
         runs.dedup();
-        self.contexts_of(&runs).await
+        self.of(&runs).await
     }
 }
 

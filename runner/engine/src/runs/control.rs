@@ -311,13 +311,13 @@ impl Runs {
             .lock_one(run, reopen)
             .await?
             .ok_or(ControlError::NotFound("run"))?;
-        let mut contexts = self.contexts_of(&[run]).await?;
+        let mut contexts = self.contexts.of(&[run]).await?;
         if let Entry::Vacant(missing) = contexts.entry(run) {
             missing.insert(self.context_of_ended(run, &live).await?);
         }
         let at_gate = complete(&mut completion, &mut contexts, |_| live.state).await?;
         live.waits |= at_gate.contains(&run);
-        let context = self.known(&contexts, run).await?;
+        let context = self.contexts.known(&contexts, run).await?;
         Ok(ControlledRun {
             completion,
             run,

@@ -38,17 +38,16 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use heddle_domain::Time;
-use heddle_domain::id::RunId;
 use heddle_domain::run::AttemptKey;
 use heddle_store::live::RunFacts;
 use parking_lot::Mutex;
-use quick_cache::sync::Cache;
 use tokio::sync::mpsc;
 
 use crate::node::Node;
 use crate::node::catalog::{Resolution, Revision};
 use crate::node::group_commit::{Gathering, GroupCommit};
 use crate::scripts::Scripts;
+use contexts::KnownRuns;
 use create::submit;
 use record::{given_up, recorder};
 use take::claimer;
@@ -84,7 +83,7 @@ pub(crate) trait Audiences: Send + Sync {
 pub(crate) struct Runs {
     pub(crate) node: Arc<Node>,
     pub(crate) scripts: Arc<Scripts>,
-    pub(crate) contexts: Cache<RunId, Arc<RunContext>>,
+    pub(crate) contexts: KnownRuns,
     pub(crate) held: HeldAttempts,
     pub(crate) queue: claimer::Queue,
     pub(crate) pending: inbox::Pending,
@@ -122,10 +121,10 @@ impl Runs {
         let (log_writer, reports) = mpsc::channel(held::reports_max(slots));
         let (submissions, gathering_submissions) = GroupCommit::new();
         let runs = Self {
+            contexts: KnownRuns::new(node.clone()),
             waiters: Arc::new(Waiters::of(node.clone())),
             node,
             scripts,
-            contexts: Cache::new(contexts::CONTEXTS_MAX),
             held: HeldAttempts::new(slots, threads),
             queue: claimer::Queue::default(),
             pending: inbox::Pending::default(),

@@ -75,7 +75,7 @@ impl Logging {
     /// The attempt has ended.
     fn succeed(&self) {
         let runs = &self.node.runs;
-        runs.record(Report {
+        let report = Report {
             run: self.run,
             at: self.at,
             context: runs.contexts.get(&self.run).expect("its context"),
@@ -83,7 +83,8 @@ impl Logging {
             end: End::plain(Ending::Succeeded("null".into())),
             finished_at: self.world.now(),
             lines: Vec::new(),
-        });
+        };
+        runs.reports.record(&runs.node, report);
     }
 
     async fn has_succeeded(&self) -> bool {

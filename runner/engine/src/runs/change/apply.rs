@@ -96,7 +96,7 @@ impl Runs {
         let mut rows = Vec::with_capacity(count);
         for (run, mut outcomes) in by_run {
             let Some(found) = locked.runs.get(&run) else { continue };
-            let context = self.known(contexts, run).await?;
+            let context = self.contexts.known(contexts, run).await?;
             let mut events = Vec::with_capacity(outcomes.len());
             let mut maps = Vec::new();
             for (outcome, _) in &mut outcomes {
@@ -279,7 +279,7 @@ impl Runs {
         }
         let now = self.now();
         for run in &after.finished {
-            if let Some((_, context)) = self.contexts.remove(run) {
+            if let Some(context) = self.contexts.remove(run) {
                 let lasted = (now - context.facts.created_at).to_std().unwrap_or_default();
                 self.counts.run_seconds.observe(lasted.as_secs_f64());
             }

@@ -44,13 +44,13 @@ impl Runs {
         // One that has ended is not among them: whoever ended it has completed it.
         let live: Vec<RunId> = runs.into_iter().filter(|run| locked.contains_key(run)).collect();
         // Read under the locks: a control may have completed some of them.
-        let mut contexts = self.contexts_of(&live).await?;
+        let mut contexts = self.contexts.of(&live).await?;
         complete(&mut completion, &mut contexts, |run| locked[&run].state).await?;
         let mut after = After::default();
         let mut writes = Vec::new();
         let mut grant = self.grant();
         for run in live {
-            let (found, context) = (&locked[&run], self.known(&contexts, run).await?);
+            let (found, context) = (&locked[&run], self.contexts.known(&contexts, run).await?);
             if found.state != RunState::Waiting || is_gated(&context) {
                 continue;
             }

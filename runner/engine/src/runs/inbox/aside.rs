@@ -25,6 +25,7 @@ use heddle_domain::Chain;
 use heddle_domain::id::RunId;
 use heddle_store::live::{PassedOver, Take};
 
+use crate::node::Node;
 use crate::node::group_commit::{Halves, is_passing};
 use crate::node::signals::Signal;
 use crate::runs::later::Later;
@@ -86,6 +87,26 @@ impl RowsAside {
     pub(crate) fn of(&self, kind: Kind) -> &Later<RunId, ()> {
         &self.0[kind as usize]
     }
+
+    /// Sets the rows of a run aside; returns whether there was room for it.
+    fn add(&self, node: &Node, kind: Kind, run: RunId, error: &EngineError) -> bool {
+        let table = kind.name();
+        let error = Chain(error);
+        let due = node.clock.elapsed() + AGAIN_EVERY;
+        let fits = self.of(kind).put(run, (), due);
+        match fits {
+            true => tracing::error!(
+                %error, table, %run,
+                "this node cannot process a row of this table for this run; the row is set aside and retried every 10 \
+                s"
+            ),
+            false => tracing::error!(
+                %error, table, %run,
+                "this node cannot process a row of this table for this run, and too many rows are already set aside"
+            ),
+        }
+        fits
+    }
 }
 
 impl Runs {
@@ -119,7 +140,7 @@ impl Runs {
                 None => self.handle(kind, Take::Only(&runs), &mut BTreeSet::new()).await,
             };
             if let Some((run, error)) = halves.done(runs, result)? {
-                found |= self.set_aside(kind, run, &error);
+                found |= self.pending.aside.add(&self.node, kind, run, &error);
             }
         }
         match (kind, found) {
@@ -129,26 +150,6 @@ impl Runs {
             (Kind::Timers | Kind::Settlements | Kind::Starts, _) => {}
         }
         Ok(())
-    }
-
-    /// Returns whether there was room for it.
-    fn set_aside(&self, kind: Kind, run: RunId, error: &EngineError) -> bool {
-        let table = kind.name();
-        let error = Chain(error);
-        let due = self.node.clock.elapsed() + AGAIN_EVERY;
-        let fits = self.pending.aside.of(kind).put(run, (), due);
-        match fits {
-            true => tracing::error!(
-                %error, table, %run,
-                "this node cannot process a row of this table for this run; the row is set aside and retried every 10 \
-                s"
-            ),
-            false => tracing::error!(
-                %error, table, %run,
-                "this node cannot process a row of this table for this run, and too many rows are already set aside"
-            ),
-        }
-        fits
     }
 
     /// One transaction; `taken` gets the runs whose rows it took.

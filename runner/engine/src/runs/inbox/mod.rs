@@ -223,7 +223,7 @@ impl Runs {
             .collect();
         runs.sort_unstable();
         runs.extend(&deadlines);
-        let contexts = self.contexts_of(&runs).await?;
+        let contexts = self.contexts.of(&runs).await?;
         let overdue = || deadlines.iter().filter_map(|run| contexts.get(run));
         let missed: Vec<NewNotices> = overdue().filter_map(|context| deadline_missed(context)).collect();
         completion.tell(&missed).await?;
@@ -287,7 +287,7 @@ impl Runs {
             let (Some(found), Some(cause)) = (locked.get(&run), causes.remove(&run)) else {
                 continue;
             };
-            let context = self.known(contexts, run).await?;
+            let context = self.contexts.known(contexts, run).await?;
             let (events, why) = match cause {
                 Cause::Due(retries) => (retries.into_iter().map(Event::Due).collect(), None),
                 Cause::Deadline(why) => {
@@ -320,7 +320,7 @@ impl Runs {
         }
         taken.extend(settlements.iter().map(|(parent, _)| *parent));
         let parents: Vec<RunId> = taken.iter().copied().collect();
-        let contexts = self.contexts_of(&parents).await?;
+        let contexts = self.contexts.of(&parents).await?;
         let mut outcomes = Vec::with_capacity(settlements.len());
         for (_, settlement) in settlements {
             let settlement = settlement?;
@@ -376,7 +376,7 @@ impl Runs {
         while let Some(batch) = halves.take() {
             let result = self.end_lost(&batch).await;
             if let Some((lost, error)) = halves.done(batch, result)? {
-                self.give_up(lost.ended, &error);
+                self.reports.given_up.add(&self.node, lost.ended, &error);
             }
         }
         Ok(())
@@ -386,7 +386,7 @@ impl Runs {
         let mut runs: Vec<RunId> = lost.iter().map(|lost| lost.ended.run).collect();
         runs.sort_unstable();
         runs.dedup();
-        let contexts = self.contexts_of(&runs).await?;
+        let contexts = self.contexts.of(&runs).await?;
         let outcomes = lost
             .iter()
             .map(|lost| Applied {

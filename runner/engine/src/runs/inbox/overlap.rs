@@ -278,7 +278,7 @@ impl Runs {
             .map(|waiting| waiting.run)
             .collect();
         taken.extend(&waiting);
-        let mut contexts = self.contexts_of(&waiting).await?;
+        let mut contexts = self.contexts.of(&waiting).await?;
         // The bounds are the group's current ones, not those from the creation of a run: raising one lets runs begin.
         let revisions: Vec<i64> = gates.iter().map(|gate| gate.revision_id).collect();
         let today = self.node.catalog.revisions(&revisions).await?;
@@ -302,7 +302,7 @@ impl Runs {
                 .oldest_waiting(group_id, &leaving, many.min(ADMIT_MAX) as i64)
                 .await?;
             taken.extend(&oldest);
-            contexts.extend(self.contexts_of(&oldest).await?);
+            contexts.extend(self.contexts.of(&oldest).await?);
             let skipped = oldest.into_iter().map(|run| (run, Skipped::MaxWaiting(max)));
             admission.skipped.extend(skipped);
         }
@@ -397,7 +397,7 @@ impl Runs {
         let mut grant = self.grant();
         for run in admitted {
             let Some(found) = waiting(&locked, run) else { continue };
-            let context = self.known(contexts, run).await?;
+            let context = self.contexts.known(contexts, run).await?;
             let started = self
                 .transition_by(&context, found, Event::Start, completion, now)
                 .await?;
@@ -408,7 +408,7 @@ impl Runs {
         for (run, why) in skipped {
             let Some(found) = waiting(&locked, run) else { continue };
             decided.push(run);
-            let context = self.known(contexts, run).await?;
+            let context = self.contexts.known(contexts, run).await?;
             let cancel = Event::Cancel { withdrawn: Vec::new() };
             let cancelled = self.transition_by(&context, found, cancel, completion, now).await?;
             let write = self.write_of(&context, cancelled, &mut grant, &mut after)?;
@@ -459,13 +459,13 @@ impl Runs {
         let mut completion = self.node.completion("try_start").await?;
         let mut runs = runs.to_vec();
         runs.sort_unstable();
-        let contexts = self.contexts_of(&runs).await?;
+        let contexts = self.contexts.of(&runs).await?;
         let locked = completion.lock_runs(&runs).await?;
         let now = completion.now();
         let (mut after, mut writes) = (After::default(), Vec::new());
         for run in runs {
             let Some(found) = waiting(&locked, run) else { continue };
-            let context = self.known(&contexts, run).await?;
+            let context = self.contexts.known(&contexts, run).await?;
             let started = self
                 .transition_by(&context, found, Event::Start, &mut completion, now)
                 .await?;

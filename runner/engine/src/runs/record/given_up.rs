@@ -78,6 +78,25 @@ impl Default for GivenUp {
 }
 
 impl GivenUp {
+    /// Handles an outcome that cannot be recorded: from now on, nobody adopts the attempt here, and the abandoner ends
+    /// its run.
+    pub(crate) fn add(&self, node: &Node, ended: EndedAttempt, error: &EngineError) {
+        let EndedAttempt { run, at, lease } = ended;
+        let (task, newer, error) = (at.key.task, is_newer(error), Chain(error));
+        let mut due = node.clock.elapsed();
+        match newer {
+            true => {
+                due += AGAIN_EVERY;
+                tracing::error!(%error, %run, task, attempt = at.attempt, "only a newer node can record the outcome of \
+                    an attempt; the attempt is set aside");
+            }
+            false => tracing::error!(%error, %run, task, attempt = at.attempt, "cannot record the outcome of an \
+                attempt; its run is set to failed"),
+        }
+        self.aside.put((run, at), Attempt { lease, newer }, due);
+        node.signals.raise(Signal::GivenUp);
+    }
+
     /// Whether this node must not run an attempt (again).
     pub(crate) fn knows(&self, run: RunId, at: AttemptKey) -> bool {
         self.aside.is_full() || self.aside.contains(&(run, at))
@@ -126,28 +145,6 @@ impl Service for Abandoner {
 }
 
 impl Runs {
-    /// Handles an outcome that cannot be recorded: from now on, nobody adopts the attempt here, and the abandoner ends
-    /// its run.
-    pub(crate) fn give_up(&self, ended: EndedAttempt, error: &EngineError) {
-        let EndedAttempt { run, at, lease } = ended;
-        let (task, newer, error) = (at.key.task, is_newer(error), Chain(error));
-        let mut due = self.node.clock.elapsed();
-        match newer {
-            true => {
-                due += AGAIN_EVERY;
-                tracing::error!(%error, %run, task, attempt = at.attempt, "only a newer node can record the outcome of \
-                    an attempt; the attempt is set aside");
-            }
-            false => tracing::error!(%error, %run, task, attempt = at.attempt, "cannot record the outcome of an \
-                attempt; its run is set to failed"),
-        }
-        self.reports
-            .given_up
-            .aside
-            .put((run, at), Attempt { lease, newer }, due);
-        self.node.signals.raise(Signal::GivenUp);
-    }
-
     async fn try_to_end(self: &Arc<Self>, (run, at): (RunId, AttemptKey), attempt: Attempt) {
         let Attempt { lease, newer } = attempt;
         let ended = EndedAttempt { run, at, lease };
@@ -187,7 +184,7 @@ impl Runs {
     /// Ends a run as failed, whatever is wrong with it. `false`: the attempt, or the run, has ended already.
     async fn end_by_force(self: &Arc<Self>, ended: EndedAttempt, in_full: bool) -> Result<bool, EngineError> {
         let EndedAttempt { run, at, .. } = ended;
-        let Some(context) = self.contexts_of(&[run]).await?.remove(&run) else {
+        let Some(context) = self.contexts.of(&[run]).await?.remove(&run) else {
             return Ok(false);
         };
         let past = match self.node.store.run_detail(run, Outputs::None).await {

@@ -27,6 +27,7 @@ use tokio::sync::mpsc;
 use crate::node::Node;
 use crate::node::service::{Needs, Service};
 use crate::runs::record::log_buffer::LogBuffer;
+use crate::runs::record::recorder::Reports;
 use crate::runs::take::held::Report;
 use crate::{EngineError, Runs};
 
@@ -51,18 +52,14 @@ const LAG_MAX: Duration = Duration::from_secs(5);
 /// How often a statement is tried before its lines are dropped: logs must not hold up outcomes for ever.
 const TRIES_MAX: u32 = 20;
 
-impl Runs {
+impl Reports {
     /// An attempt has ended, but its log must be written before its outcome.
-    pub(crate) fn log_first(&self, report: Report) {
-        // It keeps its slot, so that the waiting reports are bounded, but takes no processor time from others.
-        self.held.park();
+    pub(crate) fn log_first(&self, node: &Node, report: Report) {
         // The channel has room for each attempt that the node may have in hand. Should it be full, the report waits.
-        if let Err(mpsc::error::TrySendError::Full(report)) = self.reports.log_writer.try_send(report) {
+        if let Err(mpsc::error::TrySendError::Full(report)) = self.log_writer.try_send(report) {
             tracing::warn!(run = %report.run, "too many attempts with long logs have ended at the same time");
-            let log_writer = self.reports.log_writer.clone();
-            self.node
-                .tracker
-                .spawn(async move { drop(log_writer.send(report).await) });
+            let log_writer = self.log_writer.clone();
+            node.tracker.spawn(async move { drop(log_writer.send(report).await) });
         }
     }
 }

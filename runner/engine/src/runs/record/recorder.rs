@@ -130,7 +130,9 @@ impl Commits for Outcomes {
                     .clamp(LINES_ALWAYS, LINES_PER_OUTCOME),
             };
             let Some(lines) = report.held.log.rest(room) else {
-                runs.log_first(asked.request.report);
+                // It keeps its slot, so that the waiting reports are bounded, but takes no processor time from others.
+                runs.held.park();
+                runs.reports.log_first(&runs.node, asked.request.report);
                 continue;
             };
             carried += lines.len();
@@ -188,7 +190,7 @@ impl Commits for Outcomes {
                 at: report.at,
                 lease: runs.lease(),
             };
-            runs.give_up(ended, error);
+            runs.reports.given_up.add(&runs.node, ended, error);
             return None;
         }
         tracing::error!(error = %Chain(error), run = %report.run, "cannot record the outcome of an attempt; the \
@@ -212,17 +214,16 @@ impl Commits for Outcomes {
     }
 }
 
-impl Runs {
+impl Reports {
     /// Gives an attempt's outcome to the recorder. Its queue has room for each attempt that the node may hold. Should
     /// it be full, the report waits: a result is never thrown away.
-    pub(crate) fn record(&self, report: Report) {
+    pub(crate) fn record(&self, node: &Node, report: Report) {
         // The recorder runs as long as the node. If it is gone, the lease expires and another node runs the attempt
         // again.
-        if let Err(outcome) = self.reports.outcomes.put(report.into()) {
+        if let Err(outcome) = self.outcomes.put(report.into()) {
             tracing::warn!(run = %outcome.report.run, "too many attempts have ended at the same time");
-            let outcomes = self.reports.outcomes.clone();
-            self.node
-                .tracker
+            let outcomes = self.outcomes.clone();
+            node.tracker
                 .spawn(async move { drop(outcomes.send_patiently(outcome).await) });
         }
     }

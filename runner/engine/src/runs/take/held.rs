@@ -268,7 +268,7 @@ impl Runs {
         runs.sort_unstable();
         runs.dedup();
         let contexts = loop {
-            match self.contexts_of(&runs).await {
+            match self.contexts.of(&runs).await {
                 Ok(contexts) => break contexts,
                 Err(error) => {
                     tracing::warn!(error = %Chain(&error), runs = runs.len(), "cannot read claimed runs; trying again");
@@ -306,7 +306,7 @@ impl Runs {
         let mut runs: Vec<_> = left.iter().map(|entry| entry.0).collect();
         runs.sort_unstable();
         runs.dedup();
-        let contexts = self.contexts_of(&runs).await?;
+        let contexts = self.contexts.of(&runs).await?;
         let lease = self.lease();
         let outcomes = left
             .into_iter()
