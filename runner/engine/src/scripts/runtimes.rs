@@ -1,9 +1,9 @@
 //! Runtimes of text scripts.
 //!
 //! A program has one runtime of its own for each language. It is stored before the first script that is checked with
-//! it, and the script's version names it: other programs load it from there ([`super::Scripts::load`]), so that a script keeps the
-//! runtime with which it was checked, whatever program runs it. A program with another runtime can retire it: its
-//! versions are checked with that runtime, and name it from then on. Nobody knows which programs exist, so nothing is
+//! it, and the script's version names it: other programs load it from there ([`super::Scripts::load`]), so that a script
+//! keeps the runtime with which it was checked, whatever program runs it. A program with another runtime can retire it:
+//! its versions are checked with that runtime, and name it from then on. Nobody knows which programs exist, so nothing is
 //! retired automatically.
 
 use std::collections::HashSet;
