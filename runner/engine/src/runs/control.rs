@@ -446,9 +446,7 @@ impl Runs {
             completion.insert_override(run, set, at).await?;
         }
         if awaits_turn && state == RunState::Waiting {
-            completion
-                .wait_for_turn(run, live.group_id, &json!({"turn": true}))
-                .await?;
+            completion.wait_for_turn(run, live.group_id).await?;
             after.signals.add(Signal::Inbox);
         }
         if live.state == RunState::Paused && state == RunState::Waiting {

@@ -19,7 +19,6 @@ use heddle_domain::run::Event;
 use heddle_domain::state::RunState;
 use heddle_store::StoreError;
 use heddle_store::live::{Completion, SqlStart, Take};
-use serde_json::json;
 
 use crate::node::signals::Signal;
 use crate::runs::apply::After;
@@ -103,7 +102,7 @@ pub(crate) async fn complete(
     }
     completion.complete_starts(&starts).await?;
     for &(run, group_id) in &gated {
-        completion.wait_for_turn(run, group_id, &json!({"turn": true})).await?;
+        completion.wait_for_turn(run, group_id).await?;
     }
     Ok(gated.into_iter().map(|(run, _)| run).collect())
 }

@@ -7,6 +7,7 @@ use heddle_domain::Time;
 use heddle_domain::id::RunId;
 use heddle_domain::run::AttemptKey;
 use heddle_domain::state::{RunState, Trigger};
+use heddle_domain::wait::RunWait;
 use serde_json::Value;
 use uuid::Uuid;
 
@@ -452,19 +453,15 @@ impl Store {
 
 impl Completion {
     /// A waiting run is added at its group's gate.
-    pub async fn wait_for_turn(
-        &mut self,
-        run: RunId,
-        group_id: i64,
-        waiting_for: &serde_json::Value,
-    ) -> Result<(), StoreError> {
+    pub async fn wait_for_turn(&mut self, run: RunId, group_id: i64) -> Result<(), StoreError> {
+        let waiting_for = RunWait::stored(&[RunWait::Turn]);
         sqlx::query!(
             "WITH waiting AS (INSERT INTO heddle.waits (run, group_id) VALUES ($1, $2) ON CONFLICT DO NOTHING),
                   said AS (UPDATE heddle.runs_live SET waiting_for = $3 WHERE id = $1)
              INSERT INTO heddle.turnstiles (group_id) VALUES ($2)",
             run.0,
             group_id,
-            waiting_for
+            &waiting_for
         )
         .execute(self.connection())
         .await?;
