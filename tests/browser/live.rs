@@ -14,6 +14,21 @@ fn now() -> Instant {
     Instant::now()
 }
 
+/// The API tells it as an error of all params.
+#[tokio::test]
+async fn a_missing_param_is_told_at_its_field() {
+    let (_world, node) = World::with_node().await;
+    node.put_group("counts", json!({"tasks": {"t": {"script": "fib"}}}))
+        .await;
+    let visitor = Visitor::signed_in(node.base(), TOKEN).await;
+    let wrong = visitor.post("/groups/counts/run", &[]).await;
+    assert_eq!(wrong.status, StatusCode::UNPROCESSABLE_ENTITY);
+    let wrong = wrong.text;
+    assert!(wrong.contains("n: this is required"), "{wrong}");
+    assert_eq!(wrong.matches("aria-invalid=\"true\"").count(), 1, "{wrong}");
+    assert!(wrong.contains("aria-describedby=\"told-0\""), "{wrong}");
+}
+
 #[tokio::test]
 async fn a_run_is_started_with_a_form_and_watched() {
     let (_world, node) = World::with_node().await;

@@ -111,6 +111,31 @@ async fn what_a_run_waits_for_is_said_in_words() {
     says(&mapped, &["cancelled by "]).await;
 }
 
+/// During an upgrade, a newer node may write a reason that this one does not know.
+#[tokio::test]
+async fn a_reason_of_a_newer_version_hides_no_run() {
+    let (world, node) = World::with_node().await;
+    let visitor = Visitor::signed_in(node.base(), TOKEN).await;
+    let spec = json!({"max_active_runs": 1, "tasks": {"t": {"queue": "people"}}});
+    node.put_group("gated", spec).await;
+    let first = node.start("gated", json!({})).await;
+    node.run_becomes(&first, "running").await;
+    let second = node.start("gated", json!({})).await;
+    let newer = json!([{"moon": "full"}]);
+    let write = format!("UPDATE heddle.runs_live SET waiting_for = '{newer}' WHERE id = '{second}'");
+    world.sql().await.batch_execute(&write).await.unwrap();
+    assert_eq!(node.run_now(&second).await["waiting_for"], newer);
+    for path in [
+        format!("/runs/{second}"),
+        "/runs".to_owned(),
+        "/groups/gated/runs".to_owned(),
+    ] {
+        let text = read(&visitor, &path).await;
+        let words = "waits for something that only a newer version of Heddle can name";
+        assert!(text.contains(words), "{path}: {text}");
+    }
+}
+
 #[tokio::test]
 async fn a_task_that_starts_runs_leads_to_them() {
     let (_world, node) = World::with_node().await;

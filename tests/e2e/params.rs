@@ -257,6 +257,11 @@ async fn a_group_may_name_a_template() {
     node.post("/v1/groups/g/runs", json!({"params": {"who": 5}}))
         .await
         .expect_problem(422, &["/params/who"]);
+    let lacks = node
+        .post("/v1/groups/g/runs", json!({"params": {}}))
+        .await
+        .expect_problem(422, &["/params"]);
+    assert_eq!(lacks["errors"][0]["missing"], "who", "{lacks:#}");
     let run = node.run("g", json!({"params": {"who": "me"}})).await;
     assert_eq!(run["state"], "succeeded");
     node.refused_group("h", with(one(json!({"script": "echo"})), json!({"template": "nope"})))

@@ -84,3 +84,4 @@ pub use heddle_domain::retention::{EndState, Retention};
 pub use heddle_domain::spec::{Dedupe, SubmissionSpec as Submission};
 pub use heddle_domain::state::{AttemptState, ErrorKind, LogLevel, RunState, Skip, TaskState, Trigger};
 pub use heddle_domain::topic::TopicSpec;
+pub use heddle_domain::wait::RunWait;

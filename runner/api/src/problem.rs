@@ -33,6 +33,9 @@ pub struct ProblemFault {
     pub pointer: String,
     /// What is wrong at this place, and what is allowed.
     pub detail: String,
+    /// If a JSON Schema requires a property that the object at `pointer` lacks: the name of the property.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub missing: Option<String>,
     /// For source text: the line, counted from 1.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub line: Option<u32>,

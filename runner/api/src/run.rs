@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 
 use heddle_domain::state::{AttemptState, ErrorKind, RunState, Skip, TaskState, Trigger};
+use heddle_domain::wait::RunWait;
 use schemars::JsonSchema;
 use serde::de::Error as _;
 use serde::{Deserialize, Deserializer, Serialize};
@@ -81,8 +82,8 @@ pub struct Run {
     pub skipped: Option<Skip>,
     /// The labels of the run.
     pub labels: BTreeMap<String, String>,
-    /// In state `waiting`: what the run waits for, see the documentation of the API.
-    pub waiting_for: Vec<Value>,
+    /// In state `waiting`: what the run waits for. Empty: no node has looked at the upstream groups yet.
+    pub waiting_for: Vec<RunWait>,
     /// The id of the backfill, the run or the schedule that created the run.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub source: Option<String>,

@@ -484,7 +484,7 @@ fn daily(spec: &OfferSpec, zone: Tz, starts_at: Time, faults: &mut Faults) -> Op
     let ever = "1900-01-02T00:00:00Z".parse().unwrap_or(starts_at);
     match Schedule::compile(&schedule, zone, ever) {
         Ok(schedule) => Some(Rhythm::Daily(Box::new(schedule))),
-        Err(Fault { pointer, detail }) => {
+        Err(Fault { pointer, detail, .. }) => {
             let pointer = pointer
                 .strip_prefix("/daily")
                 .filter(|rest| !rest.is_empty())

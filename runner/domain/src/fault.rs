@@ -3,15 +3,33 @@
 use std::fmt;
 
 use schemars::JsonSchema;
-use serde::{Deserialize, Serialize};
+use serde::ser::SerializeStruct;
+use serde::{Deserialize, Serialize, Serializer};
 
 /// One error at one place: an item of `errors` in a problem body.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize, JsonSchema)]
 pub struct Fault {
     /// The place: a JSON pointer (RFC 6901) into the request body. Empty: the whole body.
     pub pointer: String,
     /// What is wrong at this place, and what is allowed.
     pub detail: String,
+    /// If a JSON Schema requires a property that the object at `pointer` lacks: the name of the property.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub missing: Option<String>,
+}
+
+/// By hand: JSON leaves out what is not there, but a format without names of fields needs all of them.
+impl Serialize for Fault {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        let all = self.missing.is_some() || !serializer.is_human_readable();
+        let mut fields = serializer.serialize_struct("Fault", 2 + usize::from(all))?;
+        fields.serialize_field("pointer", &self.pointer)?;
+        fields.serialize_field("detail", &self.detail)?;
+        if all {
+            fields.serialize_field("missing", &self.missing)?;
+        }
+        fields.end()
+    }
 }
 
 impl Fault {
@@ -20,6 +38,7 @@ impl Fault {
         Self {
             pointer: pointer.into(),
             detail: detail.into(),
+            missing: None,
         }
     }
 
@@ -105,4 +124,31 @@ impl std::error::Error for Faults {}
 /// Escapes a key for use in a JSON pointer.
 pub fn pointer_token(key: &str) -> String {
     key.replace('~', "~0").replace('/', "~1")
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    /// A child process answers with faults in a format without names of fields.
+    #[test]
+    fn a_fault_is_read_as_it_is_written() {
+        let plain = Fault::at("/a", "no");
+        let lacks = Fault {
+            missing: Some("b".into()),
+            ..Fault::at("/a", "`b` is required")
+        };
+        let faults = Faults(vec![lacks.clone(), plain.clone(), lacks.clone()]);
+        let bytes = postcard::to_stdvec(&faults).unwrap();
+        assert_eq!(postcard::from_bytes::<Faults>(&bytes).unwrap(), faults);
+        let text = json!([
+            {"pointer": "/a", "detail": "`b` is required", "missing": "b"},
+            {"pointer": "/a", "detail": "no"},
+            {"pointer": "/a", "detail": "`b` is required", "missing": "b"},
+        ]);
+        assert_eq!(serde_json::to_value(&faults).unwrap(), text);
+        assert_eq!(serde_json::from_value::<Faults>(text).unwrap(), faults);
+    }
 }

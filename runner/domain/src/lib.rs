@@ -39,6 +39,7 @@ pub mod state;
 mod storable;
 pub mod template;
 pub mod topic;
+pub mod wait;
 
 pub use chain::Chain;
 pub use chance::Chance;

@@ -133,7 +133,7 @@ fn render<'a>(
             Ok(value) => {
                 rendered.insert(key.clone(), value);
             }
-            Err(Fault { pointer, detail }) => faults.add(format!("/{}{pointer}", pointer_token(key)), detail),
+            Err(Fault { pointer, detail, .. }) => faults.add(format!("/{}{pointer}", pointer_token(key)), detail),
         }
     }
     faults.or(rendered)

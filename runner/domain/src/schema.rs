@@ -385,6 +385,33 @@ mod tests {
     }
 
     #[test]
+    fn a_missing_property_is_named() {
+        // The error about a name as long as this does not contain it either.
+        let long = "n".repeat(400);
+        let light = json!({
+            "type": "object", "required": ["a\"b", "n", long],
+            "properties": {"n": {"type": "integer"}, "in": {"type": "object", "required": ["m"]}},
+        });
+        let mut heavy = light.clone();
+        heavy["patternProperties"] = json!({"^z": true});
+        for (schema, is_heavy) in [(light, false), (heavy, true)] {
+            let schema = Schema::compile(&schema).unwrap();
+            assert_eq!(schema.is_heavy(), is_heavy);
+            let faults = schema.check(&json!({"n": "one", "in": {}}));
+            let mut named: Vec<(&str, Option<&str>)> = faults
+                .0
+                .iter()
+                .map(|fault| (fault.pointer.as_str(), fault.missing.as_deref()))
+                .collect();
+            named.sort_unstable();
+            assert_eq!(
+                named,
+                [("", None), ("", Some("a\"b")), ("/in", Some("m")), ("/n", None)]
+            );
+        }
+    }
+
+    #[test]
     fn whole_numbers_are_written_as_the_schema_asks() {
         let integers = |schema: Value, value: &str| {
             let mut value: Value = serde_json::from_str(value).unwrap();

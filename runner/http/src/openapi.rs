@@ -276,6 +276,20 @@ mod tests {
     }
 
     #[test]
+    fn the_kinds_of_waits_are_listed() {
+        let document = document(&crate::routes::table());
+        let schemas = &document["components"]["schemas"];
+        let waits = &schemas["Run"]["properties"]["waiting_for"]["items"];
+        assert_eq!(waits["$ref"], "#/components/schemas/RunWait");
+        let kinds = schemas["RunWait"]["anyOf"].as_array().unwrap();
+        let required: Vec<&Value> = kinds.iter().map(|kind| &kind["required"]).collect();
+        assert_eq!(
+            required,
+            [&json!(["turn"]), &json!(["group", "instant", "need"]), &Value::Null]
+        );
+    }
+
+    #[test]
     fn bounds_and_formats_are_told() {
         let document = document(&crate::routes::table());
         let schemas = &document["components"]["schemas"];

@@ -171,6 +171,7 @@ impl Problem {
             ProblemFault {
                 pointer: fault.pointer.clone(),
                 detail: fault.detail.clone(),
+                missing: fault.missing.clone(),
                 line: position.map(|position| position.line),
                 column: position.map(|position| position.column),
                 source: position.map(|position| position.source.clone()),

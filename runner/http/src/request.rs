@@ -192,9 +192,7 @@ impl Request {
 
     /// A query parameter that is an instant.
     pub fn query_time(&self, key: &str) -> Result<Option<Time>, Problem> {
-        self.query(key)
-            .map(|text| parse_moment(text).map_err(|error| Problem::malformed(format!("`{key}`: {error}"))))
-            .transpose()
+        self.query(key).map(|text| moment_in(key, text)).transpose()
     }
 
     /// How many things are wanted.
@@ -426,6 +424,11 @@ struct Nothing {}
 enum MediaType {
     Json,
     Yaml,
+}
+
+/// Reads the value of a query parameter that is an instant: 400 if it is none.
+pub(crate) fn moment_in(key: &str, text: &str) -> Result<Time, Problem> {
+    parse_moment(text).map_err(|error| Problem::malformed(format!("`{key}`: {error}")))
 }
 
 /// Reads a value as a type: 422 with the position of the error.

@@ -117,10 +117,9 @@ impl Asked<'_> {
     /// Moves the error of a missing param to its field. In the API, it is an error of the object that lacks the param.
     pub(crate) fn placed(&self, trouble: Trouble) -> Trouble {
         trouble.retold(|one| {
-            let is_missing =
-                |name: &&String| one.detail == format!("{} is a required property", Value::from(name.as_str()));
             if one.pointer == "/params"
-                && let Some(name) = self.properties.keys().find(is_missing)
+                && let Some(name) = &one.missing
+                && self.properties.contains_key(name)
             {
                 *one = fault(pointer_to(name), MISSING);
             }
@@ -396,15 +395,24 @@ mod tests {
             required: &BTreeSet::new(),
             notes: &BTreeMap::new(),
         };
-        let said = [
-            ("/params", "\"who\" is a required property"),
-            ("/params", "no"),
-            ("/params/n", "low"),
+        let lacks = |name: &str| ProblemFault {
+            missing: Some(name.to_owned()),
+            ..fault("/params", format!("there is no {name}"))
+        };
+        let said = vec![
+            lacks("who"),
+            lacks("other"),
+            // The words decide nothing.
+            fault("/params", "\"day\" is a required property"),
+            fault("/params/n", "low"),
         ];
-        let said = said.map(|(pointer, detail)| fault(pointer, detail)).to_vec();
         let trouble = asked.placed(Trouble::of_faults(said));
         assert_eq!(trouble.of_field("/params/who").as_deref(), Some(MISSING));
-        assert_eq!(asked.wrong_elsewhere(&trouble).as_deref(), Some("no"));
+        assert_eq!(trouble.of_field("/params/day"), None);
+        assert_eq!(
+            asked.wrong_elsewhere(&trouble).as_deref(),
+            Some("there is no other\n\"day\" is a required property")
+        );
     }
 
     #[test]

@@ -456,6 +456,7 @@ waits-turn-behind =
         [one] waits for its turn: { $n } run of this group is active
        *[other] waits for its turn: { $n } runs of this group are active
     }
+waits-unknown = waits for something that only a newer version of Heddle can name
 waits-items = { $at_a_time } at a time; { $n } queued
 waits-sub-run = waits for the run that it started, of
 sub-run = run

@@ -410,6 +410,7 @@ slots-held = 已占用 { $n }/{ $all }：
 waits-turn = 排队等待
 waits-turn-of = 排队等待：该组有 { $n } 次运行处于活动状态，上限 { $all } 次
 waits-turn-behind = 排队等待：该组有 { $n } 次运行处于活动状态
+waits-unknown = 等待的内容只有更新版本的 Heddle 才能显示
 waits-items = 每次最多 { $at_a_time } 项；{ $n } 项排队中
 waits-sub-run = 等待它启动的运行，属于组
 sub-run = 子运行

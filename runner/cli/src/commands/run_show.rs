@@ -3,6 +3,7 @@
 use std::process::ExitCode;
 
 use anyhow::Result;
+use heddle_client::{TaskWait, TaskWaitReason};
 use serde_json::{Value, json};
 use uuid::Uuid;
 
@@ -77,15 +78,19 @@ pub(super) async fn show(session: &Session, id: Uuid) -> Result<ExitCode> {
 
 /// What a ready task run waits for, in words.
 fn waits(wait: &Value) -> String {
-    let queue = cell(wait, "/queue");
-    match wait["reason"].as_str() {
-        Some("pool") => {
-            let pools: Vec<&str> = items(&wait["pools"]).filter_map(Value::as_str).collect();
+    // A newer server may give a reason that this version does not know.
+    let Ok(known) = serde_json::from_value::<TaskWait>(wait.clone()) else {
+        return format!("waits: {wait}");
+    };
+    let queue = known.queue.as_deref().unwrap_or("-");
+    match known.reason {
+        TaskWaitReason::Pool => {
+            let pools = known.pools.as_deref().unwrap_or_default();
             format!("waits for slots of {}", pools.join(", "))
         }
-        Some("rate_limit") => format!("waits for the rate limit of {queue}, until {}", cell(wait, "/until")),
-        Some("queue_paused") => format!("waits: {queue} is paused"),
-        _ => format!("waits for a worker of {queue}"),
+        TaskWaitReason::RateLimit => format!("waits for the rate limit of {queue}, until {}", cell(wait, "/until")),
+        TaskWaitReason::QueuePaused => format!("waits: {queue} is paused"),
+        TaskWaitReason::Worker => format!("waits for a worker of {queue}"),
     }
 }
 
@@ -172,4 +177,34 @@ fn print_line(several: bool, line: &Value) -> Result<()> {
         "{} {label}{level:<5} {message}{fields}",
         cell(line, "/at|/time|/ts")
     ))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_wait_of_a_task_run_has_its_words() {
+        for (wait, words) in [
+            (
+                json!({"reason": "pool", "pools": ["db", "gpu"], "slots": {"db": 2, "gpu": 1}, "until": null}),
+                "waits for slots of db, gpu",
+            ),
+            (
+                json!({"reason": "rate_limit", "queue": "post", "until": "2026-11-25T10:05:00.000000Z"}),
+                "waits for the rate limit of post, until 2026-11-25 10:05:00Z",
+            ),
+            (
+                json!({"reason": "queue_paused", "queue": "post", "until": null}),
+                "waits: post is paused",
+            ),
+            (
+                json!({"reason": "worker", "queue": "post", "until": null}),
+                "waits for a worker of post",
+            ),
+            (json!({"reason": "moon"}), "waits: {\"reason\":\"moon\"}"),
+        ] {
+            assert_eq!(waits(&wait), words);
+        }
+    }
 }

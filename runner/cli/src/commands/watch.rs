@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use anyhow::Result;
 use heddle_client::{Run, RunState, ServerEvents, TaskRun, TaskState};
-use serde_json::Value;
+use serde_json::{Value, json};
 use unicode_width::UnicodeWidthStr;
 use uuid::Uuid;
 
@@ -219,7 +219,7 @@ fn title(run: &Run, columns: usize, colours: bool, watched_s: u64) -> String {
     };
     let waits = match run.state {
         RunState::Waiting if !run.waiting_for.is_empty() => {
-            format!("  for {}", output::plain(&Value::Array(run.waiting_for.clone())))
+            format!("  for {}", output::plain(&json!(run.waiting_for)))
         }
         _ => String::new(),
     };
@@ -358,8 +358,6 @@ impl Printed {
 
 #[cfg(test)]
 mod tests {
-    use serde_json::json;
-
     use super::*;
 
     fn of(state: &str, tasks: Value) -> Run {

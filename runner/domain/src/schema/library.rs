@@ -56,11 +56,15 @@ pub(super) fn faults_of(validator: &Validator, value: &Value, open: &Open) -> Fa
             continue;
         }
         let mut detail = error.to_string();
-        if detail.chars().nth(DETAIL_MAX_CHARS).is_some() {
+        if is_long(&detail) {
             // The error text repeats the wrong value, which is left out if it is too long.
             detail = error.masked().to_string();
         }
-        faults.push(Fault::at(pointer, bounded(&detail)));
+        let mut fault = Fault::at(pointer, bounded(&detail));
+        if let ValidationErrorKind::Required { property } = error.kind() {
+            fault.missing = property.as_str().filter(|name| !is_long(name)).map(str::to_owned);
+        }
+        faults.push(fault);
         if faults.0.len() >= Faults::MAX {
             break;
         }
@@ -177,8 +181,12 @@ fn is_certain(error: &jsonschema::ValidationError<'_>, pointer: &str, unknown: &
         )
 }
 
+fn is_long(text: &str) -> bool {
+    text.chars().nth(DETAIL_MAX_CHARS).is_some()
+}
+
 fn bounded(text: &str) -> String {
-    if text.chars().nth(DETAIL_MAX_CHARS).is_none() {
+    if !is_long(text) {
         return text.to_owned();
     }
     text.chars().take(DETAIL_MAX_CHARS).chain(" ...".chars()).collect()

@@ -7,16 +7,17 @@ use futures::{StreamExt, stream};
 use heddle_api::{BulkRefusal, BulkReport, List, RerunOptions, Run, Scripts, Submission, TaskDetail};
 use heddle_domain::id::RunId;
 use heddle_domain::run::{self, Progress, TaskKey};
-use heddle_domain::state::{RunState, TaskState, Trigger};
-use heddle_domain::{Clock, Name, Time};
+use heddle_domain::state::{RunState, TaskState};
+use heddle_domain::{Clock, Name};
 use heddle_engine::{BulkAction, Clear, ControlError, Engine, EngineError, Revision};
 use heddle_store::change::By;
-use heddle_store::run::{Outputs, RunDetail, RunFilter as StoreFilter, RunRow};
+use heddle_store::run::{Outputs, RunDetail, RunFilter, RunRow};
 use serde_json::Value;
 use uuid::Uuid;
 
 use super::Refusal;
 use super::cursor::before;
+use super::params::Wanted;
 use super::{not_found, not_of_topic, views};
 
 /// What people do to a run.
@@ -55,39 +56,6 @@ impl Control {
             Self::Delete => run::Control::Delete,
         }
     }
-}
-
-/// Which runs are wanted; `None` and empty mean all.
-#[derive(Clone, Debug, Default, PartialEq)]
-pub(crate) struct RunFilter {
-    pub(crate) groups: Vec<String>,
-    pub(crate) states: Vec<RunState>,
-    /// Made for these reasons.
-    pub(crate) triggers: Vec<Trigger>,
-    /// With all of these labels; a value of `None` means any.
-    pub(crate) labels: Vec<(String, Option<String>)>,
-    pub(crate) key: Option<String>,
-    /// Created at or after.
-    pub(crate) from: Option<Time>,
-    /// Created at or before.
-    pub(crate) to: Option<Time>,
-    /// With a logical time at or after.
-    pub(crate) logical_from: Option<Time>,
-    /// With a logical time at or before.
-    pub(crate) logical_to: Option<Time>,
-    pub(crate) ids: Vec<Uuid>,
-    /// Whose ids lie between these, both included: those that begin alike.
-    pub(crate) id_range: Option<(Uuid, Uuid)>,
-    /// Of revisions with a task for one of these queues.
-    pub(crate) queues: Vec<String>,
-    /// Of revisions with a task for one of these scripts: `name`, or `name@version` as the run resolved it.
-    pub(crate) scripts: Vec<String>,
-    /// Made by this backfill.
-    pub(crate) backfill: Option<Uuid>,
-    /// With all of these params.
-    pub(crate) params: super::params::Wanted,
-    /// Of those that have ended, only what the retention still calls hot.
-    pub(crate) hot: bool,
 }
 
 /// A task run, or an item of it.
@@ -155,50 +123,27 @@ pub(crate) async fn get_marked(engine: &Engine, id: RunId, wait: Duration) -> Re
     Ok((views::full(engine, detail).await?, mark))
 }
 
-pub(crate) fn store_filter(filter: RunFilter, cursor: Option<&str>) -> Result<StoreFilter, Refusal> {
-    let before = match cursor {
-        Some(cursor) => Some(before(cursor)?),
-        None => None,
-    };
-    Ok(StoreFilter {
-        groups: filter.groups,
-        states: filter.states,
-        triggers: filter.triggers,
-        labels: filter.labels,
-        from: filter.from,
-        to: filter.to,
-        logical_from: filter.logical_from,
-        logical_to: filter.logical_to,
-        before,
-        ids: filter.ids,
-        id_range: filter.id_range,
-        queues: filter.queues,
-        scripts: filter.scripts,
-        source: filter.backfill,
-        parent: None,
-        key: filter.key,
-        ended_since: None,
-    })
+/// Leaves out the runs that ended longer ago than what the retention calls hot.
+pub(crate) async fn only_hot(engine: &Engine, filter: &mut RunFilter) -> Result<(), Refusal> {
+    let retention = engine.store().retention().await?;
+    filter.ended_since = Some(engine.clock().now() - retention.hot.chrono());
+    Ok(())
 }
 
+/// The runs of a filter that have these params, after the cursor.
 pub(crate) async fn list(
     engine: &Engine,
-    filter: RunFilter,
-    cursor: Option<String>,
+    mut filter: RunFilter,
+    params: &Wanted,
+    cursor: Option<&str>,
     limit: i64,
 ) -> Result<List<Run>, Refusal> {
-    let hot = filter.hot;
-    let params = filter.params.clone();
-    let mut filter = store_filter(filter, cursor.as_deref())?;
-    if hot {
-        let retention = engine.store().retention().await?;
-        filter.ended_since = Some(engine.clock().now() - retention.hot.chrono());
-    }
+    filter.before = cursor.map(before).transpose()?;
     let (rows, next_cursor) = if params.is_empty() {
         let page = engine.store().runs(&filter, limit).await?;
         (page.items, page.next)
     } else {
-        super::params::runs(engine, &params, &mut filter, limit.max(1) as usize).await?
+        super::params::runs(engine, params, &mut filter, limit.max(1) as usize).await?
     };
     let mut items = Vec::with_capacity(rows.len());
     for row in rows {
@@ -276,7 +221,6 @@ pub(crate) async fn bulk(
     dry_run: bool,
     actor: String,
 ) -> Result<BulkReport, Refusal> {
-    let filter = store_filter(filter, None)?;
     let found = engine.store().run_states(&filter, BULK_MAX).await?;
     let named = found.iter().take(BulkReport::IDS_MAX).map(|(id, ..)| id.0).collect();
     let mut report = BulkReport {

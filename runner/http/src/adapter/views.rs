@@ -10,7 +10,7 @@ use heddle_domain::run::{Progress, TaskKey};
 use heddle_domain::state::{AttemptState, ErrorKind, TaskState};
 use heddle_engine::{Engine, EngineError, Resolution, Revision, Submitted};
 use heddle_store::StoreError;
-use heddle_store::run::{AttemptView, OverrideView, RunDetail, RunRow, WaitView, reasons};
+use heddle_store::run::{AttemptView, OverrideView, RunDetail, RunRow, WaitView};
 use serde_json::Value;
 
 use super::Refusal;
@@ -71,7 +71,7 @@ pub(crate) fn run_of(
         error,
         skipped: row.skipped,
         labels,
-        waiting_for: reasons(row.waiting_for),
+        waiting_for: row.waiting_for,
         source: terms.source.map(|source| source.to_string()),
         created_by: terms.created_by,
         reopened_at: row.reopened_at.map(Into::into),

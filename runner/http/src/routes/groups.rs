@@ -17,7 +17,7 @@ use heddle_store::group::{GroupDelete, GroupFilter, GroupRow, GroupSwitch, IfMat
 use serde_json::{Map, Value, json};
 
 use super::grants::quoted;
-use super::runs::parse_label;
+use super::run_filter::parse_label;
 use crate::access::Access;
 use crate::adapter;
 use crate::adapter::next::NextInstants;

@@ -21,6 +21,7 @@ mod offers;
 mod pools;
 mod queues;
 mod run_controls;
+mod run_filter;
 pub(crate) mod runs;
 mod runtimes;
 mod scripts;

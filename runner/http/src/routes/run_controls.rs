@@ -1,20 +1,17 @@
 //! What people do to runs: one at a time, or many by a filter, to stop the bleeding.
 
-use std::fmt;
-
 use axum::http::StatusCode;
-use heddle_api::moment::parse_moment;
-use heddle_api::{Bulk, BulkAction, BulkReport, RerunOptions, Run, ScriptsChoice, StateOverride, Words};
-use heddle_domain::Name;
+use heddle_api::{Bulk, BulkAction, BulkReport, RerunOptions, Run, ScriptsChoice, StateOverride};
 use heddle_domain::fault::one_of;
 use heddle_domain::id::RunId;
-use heddle_domain::state::{RunState, Trigger};
+use heddle_domain::state::RunState;
 use heddle_engine::Clear;
 
-use super::runs::{located, parse_label, script_sought};
+use super::run_filter;
+use super::runs::located;
 use crate::access::Access;
 use crate::adapter;
-use crate::adapter::runs::{Control, RunFilter};
+use crate::adapter::runs::Control;
 use crate::describe::of;
 use crate::problem::Problem;
 use crate::request::{Outcome, Request, no_content, ok};
@@ -187,70 +184,9 @@ async fn delete(request: Request) -> Outcome {
     no_content()
 }
 
-/// Words, each of which may be several with commas, as in a query. What is none is an error: a filter that finds nothing
-/// stops no bleeding, and one that says nothing means everything.
-fn words<T: std::str::FromStr<Err: fmt::Display>>(given: &Words, key: &str) -> Result<Vec<T>, Problem> {
-    let each = given.0.iter().flat_map(|words| words.split(','));
-    each.map(|word| {
-        word.trim()
-            .parse()
-            .map_err(|error: T::Err| Problem::invalid_at(format!("/filter/{key}"), error.to_string()))
-    })
-    .collect()
-}
-
-fn time(given: Option<&str>, key: &str) -> Result<Option<heddle_domain::Time>, Problem> {
-    given
-        .map(|text| parse_moment(text).map_err(|error| Problem::invalid_at(format!("/filter/{key}"), error)))
-        .transpose()
-}
-
-fn checked(given: heddle_api::RunFilter) -> Result<RunFilter, Problem> {
-    let mut labels: Vec<_> = given.label.0.iter().map(|label| parse_label(label)).collect();
-    labels.extend(given.labels.into_iter().map(|(name, value)| (name, Some(value))));
-    let filter = RunFilter {
-        groups: words::<Name>(&given.group, "group")?
-            .into_iter()
-            .map(String::from)
-            .collect(),
-        states: words(&given.state, "state")?,
-        triggers: words::<Trigger>(&given.trigger, "trigger")?,
-        labels,
-        key: given.key,
-        from: time(given.from.as_deref(), "from")?,
-        to: time(given.to.as_deref(), "to")?,
-        logical_from: time(given.logical_from.as_deref(), "logical_from")?,
-        logical_to: time(given.logical_to.as_deref(), "logical_to")?,
-        ids: given.ids,
-        id_range: None,
-        queues: words::<Name>(&given.queue, "queue")?
-            .into_iter()
-            .map(String::from)
-            .collect(),
-        scripts: given
-            .script
-            .0
-            .iter()
-            .flat_map(|words| words.split(','))
-            .map(|word| script_sought(word.trim()))
-            .collect(),
-        backfill: given.backfill,
-        // They are looked for among some runs at a time only: no filter for what is done to all of them.
-        params: Vec::new(),
-        hot: false,
-    };
-    if filter == RunFilter::default() {
-        return Err(Problem::invalid_at(
-            "/filter",
-            "the filter must not be empty, because it would match all runs",
-        ));
-    }
-    Ok(filter)
-}
-
 async fn bulk(mut request: Request) -> Outcome {
     let body: Bulk = request.body().await?;
-    let filter = checked(body.filter)?;
+    let filter = run_filter::of_body(body.filter)?;
     let of_clear = [
         ("/task", body.task.is_some()),
         ("/item", body.item.is_some()),
@@ -303,37 +239,6 @@ async fn bulk(mut request: Request) -> Outcome {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use serde_json::json;
-
-    fn read(value: serde_json::Value) -> Result<RunFilter, Problem> {
-        checked(crate::request::typed(value, "/filter")?)
-    }
-
-    #[test]
-    fn a_bulk_filter_says_which() {
-        assert_eq!(read(json!({})).unwrap_err().errors[0].pointer, "/filter");
-        let filter = read(json!({"group": "g", "state": ["running", "paused"], "label": "a=b"})).unwrap();
-        assert_eq!(filter.groups, ["g"]);
-        assert_eq!(filter.states, [RunState::Running, RunState::Paused]);
-        assert_eq!(filter.labels, [("a".to_owned(), Some("b".to_owned()))]);
-        let filter = read(json!({"group": ["g, e\u{301}", "h"], "state": "running,failed"})).unwrap();
-        assert_eq!(filter.groups, ["g", "\u{e9}", "h"]);
-        assert_eq!(filter.states, [RunState::Running, RunState::Failed]);
-        let filter = read(json!({"script": ["e\u{301}@1, b"]})).unwrap();
-        assert_eq!(filter.scripts, ["\u{e9}@1", "b"]);
-        for nobody in ["", ",", "g,", "a b", "a/b"] {
-            let problem = read(json!({"group": nobody, "state": "running"})).unwrap_err();
-            assert_eq!(problem.errors[0].pointer, "/filter/group", "{nobody}");
-        }
-        assert_eq!(
-            read(json!({"state": "runing"})).unwrap_err().errors[0].pointer,
-            "/filter/state"
-        );
-        assert_eq!(
-            read(json!({"stat": "x"})).unwrap_err().errors[0].pointer,
-            "/filter/stat"
-        );
-    }
 
     #[test]
     fn an_override_has_a_reason_and_ends_the_run() {

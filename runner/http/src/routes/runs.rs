@@ -14,12 +14,14 @@ use heddle_domain::schedule::local::{parse_moment as parse_day, parse_zone};
 use heddle_domain::spec::parse_submission;
 use heddle_domain::{Fault, Faults, Name};
 use heddle_engine::Engine;
+use heddle_store::run::RunFilter;
 use serde_json::{Value, json};
 use uuid::Uuid;
 
+use super::run_filter;
 use crate::access::Access;
 use crate::adapter;
-use crate::adapter::runs::RunFilter;
+use crate::adapter::params::Wanted;
 use crate::describe::of;
 use crate::problem::{OfParts, Problem};
 use crate::request::{Outcome, Request, answer, answer_bytes, ok};
@@ -193,94 +195,26 @@ fn filters(route: Route) -> Route {
         .time("logical_to", "Only runs with a logical time at or before this time.")
 }
 
-/// `name=value`, `name:value` or `name`.
-pub(crate) fn parse_label(text: &str) -> (String, Option<String>) {
-    match text.split_once('=').or_else(|| text.split_once(':')) {
-        Some((name, value)) => (name.to_owned(), Some(value.to_owned())),
-        None => (text.to_owned(), None),
-    }
-}
-
-fn parse_param(text: &str) -> (String, Option<String>) {
-    match text.split_once('=') {
-        Some((name, value)) => (name.to_owned(), Some(value.to_owned())),
-        None => (text.to_owned(), None),
-    }
-}
-
-fn filter(request: &Request) -> Result<RunFilter, Problem> {
-    Ok(RunFilter {
-        // A group that is no valid name has no runs; it must not mean all groups.
-        groups: request.query_all("group").into_iter().map(Name::sought).collect(),
-        states: request.words("state")?,
-        triggers: request.words("trigger")?,
-        labels: request
-            .query
-            .iter()
-            .filter(|(name, value)| name == "label" && !value.is_empty())
-            .map(|(_, value)| parse_label(value))
-            .collect(),
-        key: request.query("key").map(str::to_owned),
-        params: request
-            .query
-            .iter()
-            .filter(|(name, value)| name == "param" && !value.is_empty())
-            .map(|(_, value)| parse_param(value))
-            .collect(),
-        from: request.query_time("from")?,
-        to: request.query_time("to")?,
-        logical_from: request.query_time("logical_from")?,
-        logical_to: request.query_time("logical_to")?,
-        ids: Vec::new(),
-        id_range: request.query("id").map(id_range).transpose()?,
-        queues: request.query_all("queue").into_iter().map(Name::sought).collect(),
-        scripts: request.query_all("script").into_iter().map(script_sought).collect(),
-        backfill: request.query_as("backfill", "the id of a backfill, a UUID")?,
-        hot: false,
-    })
-}
-
-/// The shortest beginning of an id that may be asked for.
-const ID_CHARS_MIN: usize = 8;
-
-/// The first and the last id that begin with these characters.
-fn id_range(prefix: &str) -> Result<(Uuid, Uuid), Problem> {
-    let digits: String = prefix.chars().filter(|letter| *letter != '-').collect();
-    let whole = digits.len() <= 32 && digits.bytes().all(|digit| digit.is_ascii_hexdigit());
-    if !whole || digits.len() < ID_CHARS_MIN {
-        let detail = format!("`id` must be at least the first {ID_CHARS_MIN} characters of a UUID");
-        return Err(Problem::invalid_at("/id", detail));
-    }
-    let filled = |with: &str| Uuid::parse_str(&format!("{digits}{}", with.repeat(32 - digits.len())));
-    match (filled("0"), filled("f")) {
-        (Ok(first), Ok(last)) => Ok((first, last)),
-        _ => Err(Problem::invalid_at("/id", "`id` must be the beginning of a UUID")),
-    }
-}
-
 /// The hot view: a request for a group's runs, or for all, without other filters, gets running and recently ended ones.
 /// A request with filters gets all matching runs, however old.
-fn is_hot(request: &Request, filter: &RunFilter) -> Result<bool, Problem> {
+fn is_hot(request: &Request, filter: &RunFilter, params: &Wanted) -> Result<bool, Problem> {
     let anywhere = RunFilter {
         groups: filter.groups.clone(),
         ..RunFilter::default()
     };
-    Ok(*filter == anywhere && !request.flag("history", false)?)
-}
-
-/// `name` or `name@version`, with the name in its stored form.
-pub(crate) fn script_sought(text: &str) -> String {
-    match text.split_once('@') {
-        Some((name, version)) => format!("{}@{version}", Name::sought(name)),
-        None => Name::sought(text),
-    }
+    Ok(*filter == anywhere && params.is_empty() && !request.flag("history", false)?)
 }
 
 async fn list(request: Request) -> Outcome {
-    let mut filter = filter(&request)?;
-    filter.hot = is_hot(&request, &filter)?;
-    let cursor = request.cursor().map(str::to_owned);
-    ok(&adapter::runs::list(&request.app.engine, filter, cursor, request.limit()?).await?)
+    let engine = &request.app.engine;
+    let mut filter = run_filter::of_query(&request)?;
+    let params = run_filter::params_of_query(&request);
+    let hot = is_hot(&request, &filter, &params)?;
+    let limit = request.limit()?;
+    if hot {
+        adapter::runs::only_hot(engine, &mut filter).await?;
+    }
+    ok(&adapter::runs::list(engine, filter, &params, request.cursor(), limit).await?)
 }
 
 /// An answer with the run's address.
@@ -437,10 +371,11 @@ async fn batch(mut request: Request) -> Outcome {
 }
 
 async fn latest(request: Request) -> Outcome {
-    let filter = filter(&request)?;
-    let mut cursor = None;
+    let filter = run_filter::of_query(&request)?;
+    let params = run_filter::params_of_query(&request);
+    let mut cursor: Option<String> = None;
     loop {
-        let found = adapter::runs::list(&request.app.engine, filter.clone(), cursor, 1).await?;
+        let found = adapter::runs::list(&request.app.engine, filter.clone(), &params, cursor.as_deref(), 1).await?;
         if let Some(run) = found.items.first() {
             return ok(&adapter::runs::get(&request.app.engine, RunId(run.id), std::time::Duration::ZERO).await?);
         }
@@ -537,16 +472,4 @@ pub(crate) fn server_sent(
 /// The library refuses line breaks and NUL in these fields by panicking.
 fn one_line(text: &str) -> String {
     text.chars().filter(|character| !character.is_control()).collect()
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn labels_are_read_in_three_ways() {
-        assert_eq!(parse_label("a=b=c"), ("a".into(), Some("b=c".into())));
-        assert_eq!(parse_label("a:b"), ("a".into(), Some("b".into())));
-        assert_eq!(parse_label("a"), ("a".into(), None));
-    }
 }

@@ -58,7 +58,22 @@ async fn what_is_wrong_is_a_problem() {
         fixture.get(&format!("/v1/groups?{query}")).await.is(status);
     }
     fixture.get("/v1/runs?state=runing").await.is(422).at("/state");
-    fixture.get("/v1/runs?from=yesterday").await.is(400);
+    for time in ["from", "to", "logical_from", "logical_to"] {
+        let refused = fixture.get(&format!("/v1/runs?{time}=yesterday")).await.is(400);
+        let detail = refused.json["detail"].as_str().unwrap_or_default().to_owned();
+        assert!(detail.starts_with(&format!("`{time}`: `yesterday`")), "{detail}");
+        let bulk = json!({"filter": {time: "yesterday"}, "action": "cancel"});
+        let refused = fixture.json("POST", "/v1/runs/bulk", bulk).await;
+        refused.is(422).at(&format!("/filter/{time}"));
+    }
+    // What can be no name: nothing in a list has it; a control with it is a mistake.
+    for field in ["group", "queue"] {
+        let found = fixture.get(&format!("/v1/runs?{field}=a%20b")).await.is(200);
+        assert_eq!(found.json["items"], json!([]), "{field}");
+        let bulk = json!({"filter": {field: "a b"}, "action": "cancel"});
+        let refused = fixture.json("POST", "/v1/runs/bulk", bulk).await;
+        refused.is(422).at(&format!("/filter/{field}"));
+    }
     fixture.get("/v1/runs/not-an-id").await.is(404);
     fixture
         .json("POST", "/v1/groups/nobody/runs/batch", json!({"runs": []}))

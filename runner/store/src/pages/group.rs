@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 
 use heddle_domain::Time;
 use heddle_domain::state::{AttemptState, RunState, Trigger};
+use heddle_domain::wait::RunWait;
 use serde_json::Value;
 use uuid::Uuid;
 
@@ -29,7 +30,7 @@ pub struct GroupLine {
 
 /// A run of a group, with its progress.
 #[derive(Clone, Debug)]
-pub struct GroupRunRow<S = RunState, T = Trigger> {
+pub struct GroupRunRow<S = RunState, T = Trigger, W = Vec<RunWait>> {
     pub id: Uuid,
     pub revision_id: i64,
     pub state: S,
@@ -45,12 +46,12 @@ pub struct GroupRunRow<S = RunState, T = Trigger> {
     pub progress: Vec<u8>,
     /// When somebody last continued it after it had ended.
     pub reopened_at: Option<Time>,
-    /// While it waits: for what, as the API says it.
-    pub waiting_for: Option<Value>,
+    /// While it waits: for what.
+    pub waiting_for: W,
 }
 
-/// The same, with the state and the trigger as numbers, as in the table.
-type GroupRunNumbers = GroupRunRow<i16, i16>;
+/// The same as in the table: the state and the trigger are numbers, and what it waits for is JSON.
+type GroupRunNumbers = GroupRunRow<i16, i16, Option<Value>>;
 
 impl GroupRunNumbers {
     fn known(self) -> Result<GroupRunRow, StoreError> {
@@ -66,7 +67,7 @@ impl GroupRunNumbers {
             error: self.error,
             progress: self.progress,
             reopened_at: self.reopened_at,
-            waiting_for: self.waiting_for,
+            waiting_for: RunWait::from_stored(self.waiting_for),
         })
     }
 }

@@ -28,15 +28,6 @@ pub use row::RunRow;
 use row::{DONE, JOINS, LIVE, NAMES};
 pub use terms::RunTerms;
 
-/// What a waiting run waits for: the entries of `waiting_for`.
-pub fn reasons(waiting_for: Option<Value>) -> Vec<Value> {
-    match waiting_for {
-        Some(Value::Array(items)) => items,
-        Some(Value::Null) | None => Vec::new(),
-        Some(one) => vec![one],
-    }
-}
-
 impl Store {
     /// A run, without its attempts.
     pub async fn run(&self, id: RunId) -> Result<Option<RunRow>, StoreError> {

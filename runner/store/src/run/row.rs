@@ -4,7 +4,7 @@ use std::sync::LazyLock;
 
 use heddle_domain::Time;
 use heddle_domain::state::{RunState, Skip, Trigger};
-use serde_json::Value;
+use heddle_domain::wait::RunWait;
 use sqlx::Row;
 use sqlx::postgres::PgRow;
 use uuid::Uuid;
@@ -35,8 +35,8 @@ pub struct RunRow {
     pub parent_run: Option<Uuid>,
     /// When somebody last continued it after it had ended.
     pub reopened_at: Option<Time>,
-    /// What it waits for.
-    pub waiting_for: Option<Value>,
+    /// What it waits for before it begins.
+    pub waiting_for: Vec<RunWait>,
     /// Its progress as bytes.
     pub progress: Vec<u8>,
     pub finished_at: Option<Time>,
@@ -80,7 +80,7 @@ impl RunRow {
             deadline_at: row.try_get("deadline_at")?,
             parent_run: row.try_get("parent_run")?,
             reopened_at: row.try_get("reopened_at")?,
-            waiting_for: row.try_get("waiting_for")?,
+            waiting_for: RunWait::from_stored(row.try_get("waiting_for")?),
             progress: row.try_get("progress")?,
             finished_at: row.try_get("finished_at")?,
             error: row.try_get("error")?,

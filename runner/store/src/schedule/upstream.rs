@@ -47,6 +47,7 @@ use std::collections::{HashMap, HashSet};
 use heddle_domain::Time;
 use heddle_domain::backfill::Urgency;
 use heddle_domain::id::RunId;
+use heddle_domain::wait::RunWait;
 use serde_json::Value;
 use uuid::Uuid;
 
@@ -158,8 +159,8 @@ pub struct Weighed {
     pub group_id: i64,
     /// The first instants that it lacks: group and instant. Empty: it may wait for its turn.
     pub lacks: Vec<(i64, Time)>,
-    /// The same for people.
-    pub waiting_for: Value,
+    /// The same for people, or its turn.
+    pub waiting_for: Vec<RunWait>,
 }
 
 /// Writes the event that a group has changed, for its followers and its waiting runs. Within the change's transaction.
@@ -503,7 +504,10 @@ impl Completion {
             return Ok(());
         }
         let ids: Vec<Uuid> = weighed.iter().map(|entry| entry.run.0).collect();
-        let waiting_for: Vec<Value> = weighed.iter().map(|entry| entry.waiting_for.clone()).collect();
+        let waiting_for: Vec<Value> = weighed
+            .iter()
+            .map(|entry| RunWait::stored(&entry.waiting_for))
+            .collect();
         sqlx::query!(
             "UPDATE heddle.runs_live l SET waiting_for = w.waiting_for
                FROM UNNEST($1::uuid[], $2::jsonb[]) AS w (run, waiting_for)

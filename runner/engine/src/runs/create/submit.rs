@@ -16,8 +16,9 @@ use heddle_domain::run::AttemptKey;
 use heddle_domain::spec::NotifyEvent;
 use heddle_domain::spec::{Dedupe, SubmissionSpec};
 use heddle_domain::state::{RunState, Trigger};
+use heddle_domain::wait::RunWait;
 use heddle_domain::{Faults, Name, Time};
-use heddle_store::live::{Created, NewRun, QueueRow, ReadyRow, RunFacts, waits_at_gate};
+use heddle_store::live::{Created, NewRun, QueueRow, ReadyRow, RunFacts};
 use heddle_store::run::{RunRow, RunTerms};
 use serde_json::{Map, Value, json};
 use sha2::{Digest, Sha256};
@@ -132,7 +133,7 @@ fn row_of(run: &NewRun, context: &RunContext) -> RunRow {
         deadline_at: run.deadline_at,
         parent_run: run.parent.map(|parent| parent.0.0),
         reopened_at: None,
-        waiting_for: run.waiting_for.clone(),
+        waiting_for: run.waiting_for.clone().unwrap_or_default(),
         skipped: None,
         progress: run.progress.clone(),
         finished_at: None,
@@ -386,7 +387,7 @@ impl Runs {
             deadline_at: revision.plan.deadline.map(|span| now + span.chrono()),
             parent: parent.map(|(run, at, _)| (run, at)),
             parent_due: parent.and_then(|(_, _, due)| due),
-            waiting_for: gated.then(|| if follows { json!([]) } else { waits_at_gate() }),
+            waiting_for: gated.then(|| if follows { Vec::new() } else { vec![RunWait::Gate] }),
             progress: revision.waiting.clone(),
             ready: Vec::new(),
             queued: Vec::new(),

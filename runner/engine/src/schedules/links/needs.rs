@@ -21,10 +21,11 @@ use std::sync::Arc;
 
 use chrono::TimeDelta;
 use heddle_domain::Time;
+use heddle_domain::spec::Need;
 use heddle_domain::state::RunState;
-use heddle_store::live::{Completion, waits_at_gate};
+use heddle_domain::wait::RunWait;
+use heddle_store::live::Completion;
 use heddle_store::upstream::{Above, ExcusedTimes, WaitingRun, Weighed};
-use serde_json::{Value, json};
 
 use super::{Schedules, unless_unreadable};
 use crate::EngineError;
@@ -109,7 +110,7 @@ impl Schedules {
 /// Finds out what a waiting run lacks.
 async fn weigh(completion: &mut Completion, family: &Family, one: WaitingRun) -> Result<Weighed, EngineError> {
     let mut lacks = Vec::new();
-    let mut reasons = Vec::new();
+    let mut waiting_for = Vec::new();
     for link in family.above(one.group_id) {
         let missing = if link.interval {
             let limit = LACKS_MAX - lacks.len();
@@ -118,30 +119,28 @@ async fn weigh(completion: &mut Completion, family: &Family, one: WaitingRun) ->
             let lack = latest_lack(completion, family, link.upstream_id, one.logical_time).await?;
             lack.into_iter().collect()
         };
-        let need = if link.interval { "interval" } else { "latest" };
-        for at in missing {
-            reasons.push(json!({"group": link.name, "instant": shown(at), "need": need}));
-            lacks.push((link.upstream_id, at));
+        let need = if link.interval { Need::Interval } else { Need::Latest };
+        for instant in missing {
+            waiting_for.push(RunWait::Upstream {
+                group: link.name.clone(),
+                instant,
+                need,
+            });
+            lacks.push((link.upstream_id, instant));
         }
         if lacks.len() >= LACKS_MAX {
             break;
         }
     }
-    let waiting_for = if lacks.is_empty() {
-        waits_at_gate()
-    } else {
-        Value::Array(reasons)
-    };
+    if lacks.is_empty() {
+        waiting_for.push(RunWait::Gate);
+    }
     Ok(Weighed {
         run: one.run,
         group_id: one.group_id,
         lacks,
         waiting_for,
     })
-}
-
-fn shown(at: Time) -> String {
-    at.to_rfc3339_opts(chrono::SecondsFormat::Micros, true)
 }
 
 /// The last instant at or before `at` for which a group must have succeeded; `None`: there is none.

@@ -6,7 +6,7 @@ use heddle_domain::state::{RunState, Trigger};
 use uuid::Uuid;
 
 /// Which runs to list; empty and `None` mean any.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug, Default, PartialEq)]
 pub struct RunFilter {
     pub groups: Vec<String>,
     /// In one of these states.
@@ -35,8 +35,6 @@ pub struct RunFilter {
     pub scripts: Vec<String>,
     /// By this backfill, or reruns of this run.
     pub source: Option<Uuid>,
-    /// Sub-runs of this run.
-    pub parent: Option<RunId>,
     pub key: Option<String>,
     /// Ended ones only if they ended since then.
     pub ended_since: Option<Time>,

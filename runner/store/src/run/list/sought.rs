@@ -73,11 +73,7 @@ impl<'f> Sought<'f> {
     /// Whether its runs are adjacent or few: then the past is not read in spans.
     pub(super) fn is_reached(&self) -> bool {
         let filter = self.filter;
-        self.keyed.is_some()
-            || filter.id_range.is_some()
-            || !filter.ids.is_empty()
-            || filter.source.is_some()
-            || filter.parent.is_some()
+        self.keyed.is_some() || filter.id_range.is_some() || !filter.ids.is_empty() || filter.source.is_some()
     }
 
     /// Whether no index returns its runs in the order of ids, so that runs are read one after the other.

@@ -236,9 +236,6 @@ pub(super) fn push_reach(query: &mut QueryBuilder<Postgres>, sought: &Sought<'_>
     if let Some(before) = filter.before {
         query.push(" AND l.id < ").push_bind(before.0);
     }
-    if let Some(parent) = filter.parent {
-        query.push(" AND l.parent_run = ").push_bind(parent.0);
-    }
 }
 
 /// The conditions that need a run's row.

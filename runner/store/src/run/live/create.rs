@@ -6,6 +6,7 @@ use heddle_domain::id::RunId;
 use heddle_domain::notify::rules::{Notice, Telling};
 use heddle_domain::spec::NotifyEvent;
 use heddle_domain::state::RunState;
+use heddle_domain::wait::RunWait;
 use heddle_domain::{Clock, Time};
 use serde_json::Value;
 use uuid::Uuid;
@@ -189,7 +190,7 @@ async fn insert_runs(
         &column(runs, |run| run.parent.map(|parent| parent.1.key.item_number())) as &[Option<i32>],
         &column(runs, |run| run.parent.map(|parent| parent.1.attempt as i32)) as &[Option<i32>],
         &column(runs, |run| run.terms.source) as &[Option<Uuid>],
-        &column(runs, |run| run.waiting_for.as_ref()) as &[Option<&Value>],
+        &column(runs, |run| run.waiting_for.as_deref().map(RunWait::stored)) as &[Option<Value>],
         &column(runs, |run| run.progress.as_slice()) as &[&[u8]],
         &column(&rows, |(run, _row)| run.id.0),
         &column(&rows, |(_run, row)| row.at.key.task as i16),

@@ -7,6 +7,7 @@ use heddle_domain::Time;
 use heddle_domain::id::RunId;
 use heddle_domain::run::AttemptKey;
 use heddle_domain::state::{RunState, Trigger};
+use heddle_domain::wait::RunWait;
 use serde_json::Value;
 use uuid::Uuid;
 
@@ -450,15 +451,10 @@ impl Store {
     }
 }
 
-/// What a run waits for (`waiting_for`) that waits at its group's gate, and for no upstream group.
-pub fn waits_at_gate() -> serde_json::Value {
-    serde_json::json!({"turn": true})
-}
-
 impl Completion {
     /// A waiting run is added at its group's gate.
     pub async fn wait_at_gate(&mut self, run: RunId, group_id: i64) -> Result<(), StoreError> {
-        let waiting_for = waits_at_gate();
+        let waiting_for = RunWait::stored(&[RunWait::Gate]);
         sqlx::query!(
             "WITH waiting AS (INSERT INTO heddle.waits (run, group_id) VALUES ($1, $2) ON CONFLICT DO NOTHING),
                   said AS (UPDATE heddle.runs_live SET waiting_for = $3 WHERE id = $1)

@@ -4,6 +4,7 @@ use heddle_domain::Time;
 use heddle_domain::id::RunId;
 use heddle_domain::run::AttemptKey;
 use heddle_domain::state::{RunState, Trigger};
+use heddle_domain::wait::RunWait;
 use serde_json::Value;
 
 use super::ReadyRow;
@@ -32,8 +33,8 @@ pub struct NewRun {
     pub parent: Option<(RunId, AttemptKey)>,
     /// When that attempt must have ended.
     pub parent_due: Option<Time>,
-    /// Why it waits, as JSON; `None`: it does not wait.
-    pub waiting_for: Option<Value>,
+    /// What it waits for; `None`: it does not wait.
+    pub waiting_for: Option<Vec<RunWait>>,
     pub progress: Vec<u8>,
     /// Its task runs that may start at once.
     pub ready: Vec<ReadyRow>,

@@ -2,7 +2,6 @@
 
 use heddle_api::RunState;
 use heddle_store::pages::group::GroupRunRow;
-use heddle_store::run::reasons;
 use maud::{Markup, html};
 use uuid::Uuid;
 
@@ -133,7 +132,7 @@ fn row(ctx: &Ctx, run: &GroupRunRow, exact: bool) -> Markup {
             td.tight.muted.drop { (time(ctx, run.created_at)) }
             td.wide {
                 @if let Some(error) = &run.error { span.error { (line(error)) } }
-                @if run.state == RunState::Waiting { (waits_for_what(ctx, &reasons(run.waiting_for.clone()))) }
+                @if run.state == RunState::Waiting { (waits_for_what(ctx, &run.waiting_for)) }
             }
         }
     }

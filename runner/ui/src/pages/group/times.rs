@@ -45,7 +45,7 @@ mod tests {
             error: None,
             progress: Vec::new(),
             reopened_at: reopened.map(at),
-            waiting_for: None,
+            waiting_for: Vec::new(),
         };
         assert_eq!(millis(&run(None, 10)), Some(10_000));
         assert_eq!(millis(&run(Some(872), 874)), Some(2_000));

@@ -2,11 +2,12 @@
 
 use std::collections::BTreeMap;
 
-use heddle_api::{AuditEntry, Failure, List, Pool, Run, RunState, TaskRun, TaskState, TaskWait, TaskWaitReason};
+use heddle_api::{
+    AuditEntry, Failure, List, Pool, Run, RunState, RunWait, TaskRun, TaskState, TaskWait, TaskWaitReason,
+};
 use heddle_domain::Time;
 use heddle_store::pages::pool::PoolLine;
 use maud::{Markup, html};
-use serde_json::Value;
 
 use super::view::Whole;
 use crate::ctx::segment;
@@ -81,32 +82,61 @@ fn is_told(error: Option<&Failure>, failed: &[&str]) -> bool {
 /// What a run waits for that has not begun: other groups, or its turn.
 async fn waits(ctx: &Ctx, whole: &Whole) -> Result<Markup, Trouble> {
     let run = &whole.run;
-    let gate = match is_at_gate(&run.waiting_for) {
-        true => waits_at_gate(ctx, whole).await?,
+    let waits = Waits::of(&run.waiting_for);
+    let before = match waits.gate {
+        true => before_it(ctx, whole).await?,
         false => html! {},
     };
     Ok(html! {
-        @for (group, times) in upstreams(&run.waiting_for) { p.why { (upstream(ctx, group, &times)) } }
-        (gate)
+        @for (group, times) in &waits.upstreams { p.why { (upstream(ctx, group, times)) } }
+        (before)
+        @if waits.unknown { p.why { (t!(ctx, "waits-unknown")) } }
     })
 }
 
 /// The same where there is room for a line, without who is before it.
-pub(in crate::pages) fn waits_for_what(ctx: &Ctx, reasons: &[Value]) -> Markup {
+pub(in crate::pages) fn waits_for_what(ctx: &Ctx, waits: &[RunWait]) -> Markup {
+    let waits = Waits::of(waits);
     html! {
         span.why {
-            @for (index, (group, times)) in upstreams(reasons).into_iter().enumerate() {
+            @for (index, (group, times)) in waits.upstreams.iter().enumerate() {
                 @if index > 0 { " · " }
-                (upstream(ctx, group, &times))
+                (upstream(ctx, group, times))
             }
-            @if is_at_gate(reasons) { (t!(ctx, "waits-turn")) }
+            @if waits.gate { (t!(ctx, "waits-turn")) }
+            @if waits.unknown { (t!(ctx, "waits-unknown")) }
         }
     }
 }
 
-/// Whether a run waits at the gate of its group, until it is its turn.
-fn is_at_gate(reasons: &[Value]) -> bool {
-    reasons.iter().any(|reason| reason["turn"] == true)
+/// What a run waits for, one sentence for each group and each other kind.
+#[derive(Debug, Default, PartialEq)]
+struct Waits<'r> {
+    /// By group: the instants that have not succeeded, in their order.
+    upstreams: BTreeMap<&'r str, Vec<Time>>,
+    /// It waits at the gate of its group.
+    gate: bool,
+    /// A node of a newer version says more.
+    unknown: bool,
+}
+
+impl<'r> Waits<'r> {
+    fn of(waits: &'r [RunWait]) -> Self {
+        let mut found = Self::default();
+        for wait in waits {
+            match wait {
+                RunWait::Gate => found.gate = true,
+                RunWait::Upstream { group, instant, .. } => {
+                    found.upstreams.entry(group).or_default().push(*instant);
+                }
+                RunWait::Unknown(_) => found.unknown = true,
+            }
+        }
+        for times in found.upstreams.values_mut() {
+            times.sort_unstable();
+        }
+        found
+    }
 }
 
 /// Another group, and its instants that have not succeeded.
@@ -121,23 +151,8 @@ fn upstream(ctx: &Ctx, group: &str, times: &[Time]) -> Markup {
     }
 }
 
-/// By group: the instants that have not succeeded, in their order.
-fn upstreams(reasons: &[Value]) -> BTreeMap<&str, Vec<Time>> {
-    let mut found: BTreeMap<&str, Vec<Time>> = BTreeMap::new();
-    for reason in reasons {
-        if let Some(group) = reason["group"].as_str() {
-            let at = reason["instant"].as_str().and_then(elements::parse);
-            found.entry(group).or_default().extend(at);
-        }
-    }
-    for times in found.values_mut() {
-        times.sort_unstable();
-    }
-    found
-}
-
 /// The runs that come before it.
-async fn waits_at_gate(ctx: &Ctx, whole: &Whole) -> Result<Markup, Trouble> {
+async fn before_it(ctx: &Ctx, whole: &Whole) -> Result<Markup, Trouble> {
     let run = &whole.run;
     let target = format!(
         "/v1/runs?group={}&state=running&state=paused&limit={}",
@@ -379,7 +394,8 @@ pub(super) fn of_task(ctx: &Ctx, task: &TaskRun) -> Markup {
 
 #[cfg(test)]
 mod tests {
-    use serde_json::json;
+    use heddle_domain::spec::Need;
+    use serde_json::{Value, json};
 
     use super::*;
 
@@ -454,13 +470,28 @@ mod tests {
 
     #[test]
     fn instants_are_shown_by_group() {
-        let lacks = ["2014-05-01T00:00:00.000000Z", "2014-03-01T00:00:00.000000Z"];
-        let reasons = lacks.map(|at| json!({"group": "import", "instant": at, "need": "interval"}));
-        let found = upstreams(&reasons);
-        assert_eq!(found["import"].len(), 2);
-        assert!(found["import"][0] < found["import"][1]);
-        assert!(upstreams(&[json!({"turn": true})]).is_empty() && !is_at_gate(&reasons));
-        assert!(is_at_gate(&[json!({"turn": true})]));
+        let lacks: [Time; 2] = ["2014-05-01T00:00:00Z", "2014-03-01T00:00:00Z"].map(|at| at.parse().unwrap());
+        let upstream = |instant: Time| RunWait::Upstream {
+            group: "import".into(),
+            instant,
+            need: Need::Interval,
+        };
+        let expect = Waits {
+            upstreams: BTreeMap::from([("import", vec![lacks[1], lacks[0]])]),
+            ..Waits::default()
+        };
+        assert_eq!(Waits::of(&lacks.map(upstream)), expect);
+    }
+
+    #[test]
+    fn each_kind_of_wait_has_its_sentence() {
+        let gate = Waits {
+            gate: true,
+            ..Waits::default()
+        };
+        assert_eq!(Waits::of(&[RunWait::Gate]), gate);
+        let newer = [RunWait::Gate, RunWait::Unknown(json!({"moon": "full"}))];
+        assert_eq!(Waits::of(&newer), Waits { unknown: true, ..gate });
     }
 
     #[test]
