@@ -10,7 +10,7 @@ use heddle_store::StoreError;
 use heddle_store::live::{Completion, NewOverride};
 use serde_json::json;
 
-use crate::runs::batch_run::check_again;
+use crate::runs::batch_run::{check_again, check_set_by_hand};
 use crate::runs::control::{ControlError, Decided, Noted};
 use crate::runs::transition::progress_of;
 use crate::{Engine, Runs, UseCase};
@@ -92,12 +92,15 @@ impl Runs {
                 check_again(&locked.context.revision.group_name).map_err(ControlError::Refused)?;
                 Event::RetryNow(key)
             }
-            Some(set) => Event::Override {
-                key,
-                state: set.state,
-                bytes_before: joined_bytes(&mut locked.completion, run, key, before).await?,
-                bytes_after: set.output.as_deref().unwrap_or("null").len() as u64,
-            },
+            Some(set) => {
+                check_set_by_hand(&locked.context.revision.group_name).map_err(ControlError::Refused)?;
+                Event::Override {
+                    key,
+                    state: set.state,
+                    bytes_before: joined_bytes(&mut locked.completion, run, key, before).await?,
+                    bytes_after: set.output.as_deref().unwrap_or("null").len() as u64,
+                }
+            }
         };
         let plan = &locked.context.revision.plan;
         let named = |state: TaskState| {

@@ -419,6 +419,11 @@ impl List<'_> {
         waits && !self.run.state.is_final() && runs_again(&self.run.group)
     }
 
+    /// Whether the state of a task run may be set by hand.
+    fn sets(&self) -> bool {
+        Control::Override.is_allowed_of(&self.run.group, self.run.state)
+    }
+
     /// Where a button of a task, or of one of its items, leads.
     fn action(&self, task: &TaskRun, verb: &str) -> String {
         let item = task.item.map(|item| format!("?item={item}")).unwrap_or_default();
@@ -459,7 +464,7 @@ impl List<'_> {
                     td.tight.side.acts {
                         @if self.clears() { (button(Button { kind, confirm: Some(t!(ctx, "clear-sure")), ..Button::new(self.action(task, "clear"), t!(ctx, "clear"), t!(ctx, "clear-will")) })) " " }
                         @if self.retries(task) { (button(Button { kind: "small", ..Button::new(self.action(task, "retry"), t!(ctx, "retry-now"), t!(ctx, "retry-will")) })) }
-                        @if !matches!(task.state, TaskState::Succeeded | TaskState::Skipped) { " " a class={ "button " (kind) } href=(overrides::address(&id.to_string(), &task.task, None)) title=(t!(ctx, "override-task-will")) { (t!(ctx, "override-open")) } }
+                        @if self.sets() && !matches!(task.state, TaskState::Succeeded | TaskState::Skipped) { " " a class={ "button " (kind) } href=(overrides::address(&id.to_string(), &task.task, None)) title=(t!(ctx, "override-task-will")) { (t!(ctx, "override-open")) } }
                     }
                 }
             }
@@ -515,7 +520,7 @@ impl List<'_> {
                         @if let Some(error) = &task.error { (failure(Some(error.kind), &error.message)) }
                         " " a href={ "/runs/" (id) "/attempts?task=" (segment(&task.task)) "&item=" (index) } { (t!(ctx, "attempts-count", n = i64::from(task.attempt))) }
                         @if may && self.clears() { " " (again(task)) }
-                        @if may { " " a href=(overrides::address(&id.to_string(), &task.task, task.item)) title=(t!(ctx, "override-task-will")) { (t!(ctx, "override-open")) } }
+                        @if may && self.sets() { " " a href=(overrides::address(&id.to_string(), &task.task, task.item)) title=(t!(ctx, "override-task-will")) { (t!(ctx, "override-open")) } }
                     }
                 } }
                 @if failed.len() > ITEMS_NAMED { p.muted { (t!(ctx, "and-more", n = failed.len() - ITEMS_NAMED)) } }
