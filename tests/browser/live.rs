@@ -218,6 +218,53 @@ async fn what_people_change_comes_onto_open_pages() {
     }
 }
 
+/// The page of the retention tells the rules as they are while it is open, and what they would remove, to those who may ask
+/// for that.
+#[tokio::test]
+async fn changed_rules_come_onto_the_open_page_of_the_retention() {
+    let world = World::new().await;
+    let sql = world.sql().await;
+    // Nobody removes the run that is made old.
+    sql.batch_execute("UPDATE heddle.upkeep SET due_at = 'infinity'")
+        .await
+        .unwrap();
+    let node = world.node().await;
+    node.put_group("old", json!({"tasks": {"a": {"script": "hello"}}}))
+        .await;
+    let run = node.run("old", json!({})).await["id"].as_str().unwrap().to_owned();
+    // A run lies where its id says.
+    let aged = "UPDATE heddle.runs_done
+                   SET id = heddle.uuid_floor(now() - interval '3 days'), created_at = now() - interval '3 days',
+                       started_at = now() - interval '3 days', finished_at = now() - interval '3 days'
+                 WHERE id = $1::text::uuid";
+    assert_eq!(sql.execute(aged, &[&run]).await.unwrap(), 1);
+    let token = json!({"name": "sees", "role": "viewer"});
+    let token = node.post("/v1/tokens", token).await.expect_status(201);
+    let sees = Visitor::signed_in(node.base(), token["token"].as_str().unwrap()).await;
+    let rules = Visitor::signed_in(node.base(), TOKEN).await;
+    let mut streams = Vec::new();
+    for visitor in [&rules, &sees] {
+        let page = visitor.get("/system/retention").await.fine();
+        let mut stream = visitor.opens(&page).await;
+        hear(&mut stream, &["event: here"]).await;
+        streams.push(stream);
+    }
+    let mut retention = node.get("/v1/retention").await.expect_status(200);
+    retention["runs"] = json!("50h");
+    node.put("/v1/retention", retention).await.expect_status(200);
+    // The runs of the new rules are counted, although those of the old ones were counted just now.
+    let whole = ["event: retention", "2 d 2 h", "Lists that do not ask"];
+    let heard = hear(&mut streams[0], &whole).await;
+    let succeeded = heard.rsplit("<tr>").find(|row| row.contains("Runs that succeeded"));
+    let succeeded = succeeded.unwrap_or_else(|| panic!("no rule: {heard}"));
+    assert!(
+        succeeded.contains(">2 d 2 h<") && succeeded.contains(">1<"),
+        "{succeeded}"
+    );
+    let heard = hear(&mut streams[1], &whole).await;
+    assert!(!heard.contains("To remove now"), "{heard}");
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn what_somebody_has_opened_stays_open() {
     let Some(mut chrome) = browser().await else { return };

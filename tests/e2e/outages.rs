@@ -79,6 +79,61 @@ async fn short() {
     assert_eq!(nodes[0].all("/v1/runs?group=g").await.len(), 8);
 }
 
+/// What Postgres does while its disk is full: it refuses new runs and new tables. A heartbeat changes a row in place, and
+/// succeeds.
+const DISK_IS_FULL: &str = "
+    CREATE FUNCTION full_for_rows() RETURNS trigger LANGUAGE plpgsql AS $$
+    BEGIN RAISE EXCEPTION 'could not extend file: No space left on device' USING ERRCODE = 'disk_full'; END $$;
+    CREATE FUNCTION full_for_tables() RETURNS event_trigger LANGUAGE plpgsql AS $$
+    BEGIN RAISE EXCEPTION 'could not create file: No space left on device' USING ERRCODE = 'disk_full'; END $$;
+    CREATE TRIGGER disk_is_full BEFORE INSERT ON heddle.runs_live FOR EACH ROW EXECUTE FUNCTION full_for_rows();
+    CREATE EVENT TRIGGER disk_is_full ON ddl_command_end WHEN TAG IN ('CREATE TABLE')
+        EXECUTE FUNCTION full_for_tables()";
+
+/// A node whose writes are refused because the disk is full is not ready, although it keeps its lease, and says why. When
+/// there is room again, it notices by itself, also if nobody writes.
+#[tokio::test]
+async fn full_disk() {
+    let (world, node) = World::with_node().await;
+    node.put_group("g", one(json!({"script": "hello"}))).await;
+    let sql = world.sql().await;
+    sql.batch_execute(DISK_IS_FULL).await.unwrap();
+    node.get("/readyz").await.expect_status(200);
+    let reply = node.post("/v1/groups/g/runs", json!({})).await;
+    assert_eq!(reply.status, 503, "{:#}", reply.body);
+    assert!(reply.headers.contains_key("retry-after"));
+    eventually("a node that says why it is not ready", async || {
+        let ready = node.get("/readyz").await;
+        let detail = ready.body["detail"].as_str().unwrap_or_default();
+        let says = detail.starts_with("the disk of the database is full");
+        (ready.status == 503 && says).then_some(())
+    })
+    .await;
+    let metrics = node.get("/metrics").await.expect_status(200);
+    let metrics = metrics.as_str().unwrap();
+    for (metric, value) in [
+        ("heddle_lease_held", 1.0..=1.0),
+        ("heddle_database_full_seconds", 5.0..=f64::MAX),
+    ] {
+        let line = metrics.lines().find_map(|line| line.strip_prefix(metric));
+        let found: f64 = line.unwrap().trim().parse().unwrap();
+        assert!(value.contains(&found), "{metric} is {found}");
+    }
+    sql.batch_execute("DROP EVENT TRIGGER disk_is_full; DROP TRIGGER disk_is_full ON heddle.runs_live")
+        .await
+        .unwrap();
+    eventually("ready node", async || {
+        (node.get("/readyz").await.status == 200).then_some(())
+    })
+    .await;
+    assert_eq!(node.run("g", json!({})).await["state"], "succeeded");
+    let left = sql
+        .query_one("SELECT to_regclass('heddle.test_of_room') IS NULL", &[])
+        .await
+        .unwrap();
+    assert!(left.get::<_, bool>(0), "the table of the test is gone");
+}
+
 /// The server is stopped for longer than leases last, with work in hand, and started again.
 #[tokio::test]
 async fn long() {

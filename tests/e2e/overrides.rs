@@ -63,6 +63,98 @@ async fn override_of_task_runs() {
     );
 }
 
+/// However often people set a task run, the run keeps for each state the last time only, and what they said then. Outputs
+/// that were set are what people see, as long as no later one is.
+#[tokio::test]
+async fn what_is_set_again_and_again_does_not_add_up() {
+    let (world, node) = World::with_node().await;
+    node.put_group(
+        "g",
+        json!({"tasks": {"bad": fails(), "after": {"script": "hello", "depends_on": ["bad"]}}}),
+    )
+    .await;
+    let run = id(&node.run("g", json!({})).await);
+    let task_path = format!("/v1/runs/{run}/tasks/bad");
+    let sql = world.sql().await;
+    for round in 0..5 {
+        let reason = format!("{round}: {}so", "why ".repeat(400));
+        for (state, output) in [
+            ("failed", json!({})),
+            ("skipped", json!({})),
+            ("succeeded", json!({"output": round})),
+        ] {
+            let body = with(json!({"state": state, "reason": &reason}), output);
+            node.put(&format!("{task_path}/state"), body).await.expect_status(200);
+        }
+        let found = node.ended(&run).await;
+        let bad = task(&found, "bad");
+        assert_eq!(
+            (&bad["output"], &bad["override"]["reason"]),
+            (&json!(round), &json!(reason)),
+            "{bad:#}"
+        );
+        node.put(
+            &format!("/v1/runs/{run}/state"),
+            json!({"state": "failed", "reason": &reason}),
+        )
+        .await
+        .expect_status(200);
+        node.post(
+            &format!("{task_path}/clear"),
+            json!({"downstream": true, "reason": &reason}),
+        )
+        .await
+        .expect_status(200);
+        let found = node.ended(&run).await;
+        assert_eq!(
+            states(&found),
+            "after=upstream_failed bad=failed",
+            "what was set has no effect after a clear"
+        );
+        let rows = sql
+            .query(
+                "SELECT task, state, count(*) FROM heddle.overrides WHERE run = $1::text::uuid GROUP BY task, state",
+                &[&run],
+            )
+            .await
+            .unwrap();
+        assert!(rows.iter().all(|row| row.get::<_, i64>(2) == 1), "{rows:?}");
+        assert_eq!(
+            rows.len(),
+            3 + 1 + 2,
+            "three states of a task run, one of the run, two cleared task runs"
+        );
+    }
+    // All of it is in the audit.
+    let entries = node.all("/v1/audit?kind=run").await;
+    let said = |action: &str| entries.iter().filter(|entry| entry["action"] == action).count();
+    assert_eq!((said("override"), said("clear")), (20, 5));
+}
+
+/// An answer about a run has a bound for what people said, too.
+#[tokio::test]
+async fn reasons_that_are_long_together_are_shortened() {
+    let (world, node) = World::with_node().await;
+    node.put_group("g", one(fails())).await;
+    let run = id(&node.run("g", json!({})).await);
+    let reason = "因".repeat(2_000);
+    let body = json!({"state": "failed", "reason": &reason});
+    node.put(&format!("/v1/runs/{run}/tasks/t/state"), body)
+        .await
+        .expect_status(200);
+    let said = async || {
+        let found = node.get(&format!("/v1/runs/{run}")).await.expect_status(200);
+        task(&found, "t")["override"]["reason"].as_str().unwrap().to_owned()
+    };
+    assert_eq!(said().await, reason);
+    // As if so many items had been set as well.
+    let many = "INSERT INTO heddle.overrides (run, task, item, at, state, reason, actor)
+                SELECT run, task, n, at, state, reason, actor FROM heddle.overrides, generate_series(0, 999) AS n
+                 WHERE run = $1::text::uuid AND item = -1";
+    assert_eq!(world.sql().await.execute(many, &[&run]).await.unwrap(), 1_000);
+    assert_eq!(said().await, format!("{}…", "因".repeat(200)));
+}
+
 /// An override of what runs cancels its attempt first.
 #[tokio::test]
 async fn override_of_what_runs() {

@@ -12,6 +12,11 @@ use crate::traces::Traces;
 pub(crate) fn of(engine: Engine, traces: Option<Arc<Traces>>) -> NodeMetrics {
     Arc::new(move |page| {
         runs(page, &engine.counters());
+        page.gauge(
+            "heddle_database_full_seconds",
+            "Seconds for which the database has been refusing writes of this node because its disk is full.",
+            engine.store().full_for().as_secs_f64(),
+        );
         for histogram in engine.histograms() {
             page.add(Box::new(histogram.clone()));
         }

@@ -31,6 +31,7 @@
 
 use crate::attempt::Limits;
 use crate::engine::{CHECKS_MAX, Ticker};
+use crate::thread::{lengthen_slice, lower_priority, thread_cpu_nanos};
 use parking_lot::{Condvar, Mutex};
 use std::collections::VecDeque;
 use std::panic::AssertUnwindSafe;
@@ -49,7 +50,6 @@ const SHORT_LANE_NICE: libc::c_int = 10;
 const LONG_LANE_NICE: libc::c_int = 19;
 /// The time slice that the long lane's threads ask for, the longest there is (sched_setattr(2); used by Linux 6.12 and
 /// later).
-#[cfg(target_os = "linux")]
 const LONG_LANE_SLICE: Duration = Duration::from_millis(100);
 /// For how many ticks after the end of a light attempt the long lane leaves a core free.
 const SPARE_RESTS_TICKS: u64 = 1_000;
@@ -344,7 +344,7 @@ impl Lanes {
                     let long = name == "long";
                     lower_priority(nice);
                     if long {
-                        lengthen_slice(nice);
+                        lengthen_slice(nice, LONG_LANE_SLICE);
                     }
                     // Timers and sockets of host functions belong to the I/O runtime.
                     let _entered = io.enter();
@@ -527,41 +527,6 @@ impl Lane {
             self.wake.wait(&mut queue);
             queue.idle -= 1;
         }
-    }
-}
-
-/// Processor time of the calling thread.
-fn thread_cpu_nanos() -> u64 {
-    let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
-    // SAFETY: the pointer is to a live timespec.
-    unsafe { libc::clock_gettime(libc::CLOCK_THREAD_CPUTIME_ID, &mut time) };
-    time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64
-}
-
-/// Asks for long and rare slices instead of short and frequent ones. This costs a guest nothing, and lets every thread
-/// that wakes up preempt it. As a batch thread, it preempts nobody. Older kernels ignore the slice.
-#[cfg(target_os = "linux")]
-fn lengthen_slice(nice: libc::c_int) {
-    // SAFETY: all of the structure's fields are integers, for which zero is a value.
-    let mut wanted: libc::sched_attr = unsafe { std::mem::zeroed() };
-    wanted.size = size_of::<libc::sched_attr>() as u32;
-    wanted.sched_policy = libc::SCHED_BATCH as u32;
-    wanted.sched_nice = nice;
-    wanted.sched_runtime = LONG_LANE_SLICE.as_nanos() as u64;
-    // SAFETY: the pointer is to a live structure of the size that it names; 0 means the caller.
-    unsafe {
-        libc::syscall(libc::SYS_sched_setattr, 0, &raw const wanted, 0);
-    }
-}
-
-#[cfg(not(target_os = "linux"))]
-fn lengthen_slice(_nice: libc::c_int) {}
-
-/// Sets the niceness of the calling thread. On Linux it belongs to the thread; if it fails, guests only compete harder.
-fn lower_priority(nice: libc::c_int) {
-    // SAFETY: no memory is involved; 0 means the caller.
-    unsafe {
-        libc::setpriority(libc::PRIO_PROCESS, 0, nice);
     }
 }
 

@@ -15,7 +15,7 @@
 //! | `fair_slots` | slots of scarce resources, such as compiling |
 //! | `bounded` | child processes that compute with input from strangers |
 //! | `engine` | wasmtime's configuration, and the ticker that makes guests yield |
-//! | `lanes` | the threads that run guests |
+//! | `lanes`, `thread` | the threads that run guests; what a thread asks of the kernel |
 //! | `script` | a linked script, and its world |
 //! | `guest`, `bindings`, `imports`, `command` | a store's contents; the worlds of components; the host functions; WASI commands' streams |
 //! | `attempt`, `run`, `texts` | one attempt: its input and result; running it; the texts that it gives |
@@ -57,6 +57,7 @@ mod services;
 mod source;
 mod sql;
 mod texts;
+mod thread;
 mod web;
 
 pub use artefact::digest_of;

@@ -41,7 +41,7 @@ pub use schedule::upstream;
 use std::sync::Arc;
 use std::time::Duration;
 
-use database::{Alone, Connector, Plans, Pool, keep_watch};
+use database::{Alone, Connector, Plans, Pool, keep_room, keep_watch};
 use tokio_util::sync::{CancellationToken, DropGuard};
 use transaction::Transactions;
 
@@ -91,6 +91,7 @@ impl Store {
         let stop = CancellationToken::new();
         let line = Alone::new(connector.clone(), database::CONNECT_MAX);
         tokio::spawn(keep_watch(connector.watch().clone(), line, stop.clone()));
+        tokio::spawn(keep_room(connector.watch().clone(), control.clone(), stop.clone()));
         Ok(Self {
             pool,
             control,
@@ -125,6 +126,12 @@ impl Store {
     /// How long the data plane has been asking the database without any answer: nothing moves, whatever the lease says.
     pub fn stalled_for(&self) -> Duration {
         self.connector.watch().stalled_for()
+    }
+
+    /// How long the database has been refusing writes because its disk is full. Some writes may still succeed, such as
+    /// heartbeats.
+    pub fn full_for(&self) -> Duration {
+        self.connector.watch().full_for()
     }
 
     /// Closes idle connections, and the others when they are returned. Does not wait.

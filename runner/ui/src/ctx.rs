@@ -85,6 +85,8 @@ pub(crate) struct Ctx {
     pub(crate) body: Bytes,
     /// The message of the last action, shown once.
     pub(crate) said: Option<String>,
+    /// Whether the page is open already, and is made again to be kept up to date: nobody has asked for it now.
+    pub(crate) is_open: bool,
     /// The form of this page that was refused.
     refused: Option<Refused>,
     head: Parts,
@@ -160,6 +162,7 @@ impl Ctx {
             body,
             ui,
             viewer,
+            is_open: false,
             refused: None,
             head,
             parts: Mutex::default(),

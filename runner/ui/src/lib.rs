@@ -168,6 +168,8 @@ pub struct Shared {
     pub(crate) ended: pages::EndedRuns,
     /// The names of topics, by their numbers: those that pages have told of.
     pub(crate) topics: Cache<i32, Option<String>>,
+    /// What the retention would remove, as it was counted last.
+    pub(crate) due: pages::LastCount,
 }
 
 impl std::ops::Deref for Ui {
@@ -188,6 +190,7 @@ impl Ui {
             pulse: live::Pulse::default(),
             ended: pages::ended_runs(),
             topics: Cache::new(ctx::TOPICS_KEPT),
+            due: pages::LastCount::default(),
         }))
     }
 

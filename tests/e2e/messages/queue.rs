@@ -239,6 +239,47 @@ async fn a_deleted_topic_leaves_nothing_in_its_queue() {
     assert_eq!(cancelled.len(), 3, "{cancelled:#?}");
 }
 
+/// The state of a batch's task run is not set by hand, whether the batch waits, is in hand or has ended: only its worker
+/// knows which messages were sent.
+#[tokio::test]
+async fn a_batch_is_not_set_by_hand() {
+    let (_world, node) = World::with_node().await;
+    let spec = json!({"queue": "senders", "granularity": "instant"});
+    put_topic(&node, "outgoing", spec).await;
+    send(&node, "outgoing", &[due_now(1, json!({})), due_now(2, json!({}))]).await;
+    let run = eventually("the run of the batch", async || {
+        node.all("/v1/runs")
+            .await
+            .first()
+            .map(|run| run["id"].as_str().unwrap().to_owned())
+    })
+    .await;
+    let refused = async || {
+        let path = format!("/v1/runs/{run}/tasks/batch/state");
+        for state in ["succeeded", "skipped", "failed"] {
+            let set = json!({"state": state, "reason": "by hand"});
+            node.put(&path, set)
+                .await
+                .expect_said(409, "only the worker knows which messages were sent");
+        }
+    };
+    refused().await;
+    let held = claim(&node, "60s").await;
+    assert_eq!(held["run"], run);
+    refused().await;
+    assert_eq!(count(&node, "outgoing", "sent").await, 0);
+    // The claim has not been revoked, and its worker says what became of the messages.
+    complete(&node, &held, json!({"failed": [ids(&held)[0]]})).await;
+    ended(&node, "outgoing", 2).await;
+    refused().await;
+    let counts = (
+        count(&node, "outgoing", "sent").await,
+        count(&node, "outgoing", "failed").await,
+    );
+    assert_eq!(counts, (1, 1));
+    assert_eq!(node.ended(&run).await["state"], "succeeded");
+}
+
 /// The run of a batch does not run again, whoever wants it: its topic has recorded what became of the messages.
 #[tokio::test]
 async fn a_batch_runs_once() {

@@ -6,7 +6,8 @@ use crate::topic::topic_of;
 
 /// Whether a run of this group may run again, all of it or a part, or another run like it. The run of a batch of messages
 /// may not: its topic has recorded what became of each message, and puts the failed ones into new batches. So the run
-/// would send all of them a second time.
+/// would send all of them a second time. For the same reason, nobody sets its state or that of its task run by hand: only
+/// its worker knows which messages were sent.
 ///
 /// This is the only place that says so: the engine asks it to decide, and the pages ask it to know in advance.
 pub fn runs_again(group: &str) -> bool {
@@ -28,7 +29,7 @@ pub enum Control {
     Clear,
     /// Removes the run with all its data.
     Delete,
-    /// Sets its state by hand, with a reason.
+    /// Sets its state by hand, or that of one of its task runs, with a reason.
     Override,
     /// Makes a new run like it.
     Rerun,

@@ -41,7 +41,7 @@
 //! | [`service`] | what a service is, and the loop that drives it |
 //! | [`part`] | what a node tells its services |
 //! | [`group_commit`] | requests that come during one transaction go into the next |
-//! | [`catalog`], [`templates`] | cached groups, revisions, scripts; the templates of a task |
+//! | [`catalog`], [`revision`], [`templates`] | cached groups, revisions, scripts; what is computed from a revision; the templates of a task |
 //! | [`clock`] | time and chance |
 //!
 //! Of the scripts, the runs and the services:
@@ -65,6 +65,7 @@ pub(crate) mod group_commit;
 pub(crate) mod lease;
 pub(crate) mod news;
 pub(crate) mod part;
+pub(crate) mod revision;
 pub(crate) mod service;
 pub(crate) mod short_ways;
 pub(crate) mod signals;

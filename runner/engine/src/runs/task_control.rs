@@ -12,7 +12,7 @@ use serde_json::json;
 
 use crate::runs::change::transition::progress_of;
 use crate::runs::control::{ControlError, Decided, Noted};
-use crate::runs::create::batch_run::check_again;
+use crate::runs::create::batch_run::{check_again, check_set_by_hand};
 use crate::{Engine, Runs, UseCase};
 
 /// A task run that is to run again within a run that has ended.
@@ -92,12 +92,15 @@ impl Runs {
                 check_again(&locked.context.revision.group_name).map_err(ControlError::Refused)?;
                 Event::RetryNow(key)
             }
-            Some(set) => Event::Override {
-                key,
-                state: set.state,
-                bytes_before: joined_bytes(&mut locked.completion, run, key, before).await?,
-                bytes_after: set.output.as_deref().unwrap_or("null").len() as u64,
-            },
+            Some(set) => {
+                check_set_by_hand(&locked.context.revision.group_name).map_err(ControlError::Refused)?;
+                Event::Override {
+                    key,
+                    state: set.state,
+                    bytes_before: joined_bytes(&mut locked.completion, run, key, before).await?,
+                    bytes_after: set.output.as_deref().unwrap_or("null").len() as u64,
+                }
+            }
         };
         let plan = &locked.context.revision.plan;
         let named = |state: TaskState| {

@@ -11,6 +11,9 @@ use super::Refusal;
 /// A node is not ready when its data plane has had no answer for so long, although its heartbeat may have.
 const STALLED_MAX: Duration = Duration::from_secs(5);
 
+/// A node is not ready when the database has refused writes for so long because its disk is full.
+const FULL_MAX: Duration = Duration::from_secs(5);
+
 /// How long the query for `/readyz` may take.
 const ANSWER_MAX: Duration = Duration::from_secs(2);
 
@@ -19,7 +22,11 @@ pub(crate) async fn ready(engine: &Engine) -> Result<(), String> {
     if !engine.is_ready() && engine.is_healthy() {
         return Err("this node is still starting, or is stopping".into());
     }
+    let full = engine.store().full_for();
     if !engine.is_healthy() {
+        if full > FULL_MAX {
+            return Err("this node has lost its lease: the disk of the database is full".into());
+        }
         let answer = tokio::time::timeout(ANSWER_MAX, engine.store().takes_writes());
         return Err(match answer.await {
             Ok(Ok(false) | Err(heddle_store::StoreError::ReadOnly(_))) => {
@@ -33,6 +40,12 @@ pub(crate) async fn ready(engine: &Engine) -> Result<(), String> {
         let seconds = stalled.as_secs();
         return Err(format!(
             "the database has not answered any statement of this node for {seconds} s"
+        ));
+    }
+    if full > FULL_MAX {
+        let seconds = full.as_secs();
+        return Err(format!(
+            "the disk of the database is full; it has refused writes for {seconds} s"
         ));
     }
     match tokio::time::timeout(ANSWER_MAX, engine.store().takes_writes()).await {

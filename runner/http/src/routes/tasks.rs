@@ -96,7 +96,10 @@ pub(crate) fn routes() -> Vec<Route> {
         )
         .takes(of::<TaskOverride>())
         .answers(200, of::<TaskDetail>())
-        .problem(409, "The state of the task run does not allow it."),
+        .problem(
+            409,
+            "The state of the task run does not allow it, or the run carries a batch of messages.",
+        ),
         item(Route::new(
             Method::Post,
             "/v1/runs/{id}/tasks/{task}/retry",

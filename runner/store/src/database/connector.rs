@@ -33,7 +33,8 @@ pub(crate) enum Plans {
     /// million steps.) Rows are taken from a queue by `ctid = ANY (ARRAY(SELECT ... SKIP LOCKED))`, which is evaluated
     /// once.
     ByIndex,
-    /// Lists and pages, planned the same way. Whether they are answered says nothing about the data plane.
+    /// Lists and pages, planned the same way: they read the same tables, and some of their plans are kept as well
+    /// (`crate::span`). Whether they are answered says nothing about the data plane.
     Reading,
     /// The defaults of Postgres.
     AsUsual,

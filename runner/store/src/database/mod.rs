@@ -30,13 +30,20 @@
 //!
 //! The server does the other half: each session asks it for keepalives and a user timeout on its sockets, to end
 //! transactions that are idle, and statements whose client has gone (`connector.rs`).
+//!
+//! # A full disk
+//!
+//! A server whose disk is full answers and refuses most writes. A node notices that, and that there is room again
+//! (`room.rs`, `keep_room.rs`).
 
 mod alone;
 mod connector;
+mod keep_room;
 mod keep_watch;
 mod listener;
 mod pool;
 mod pulse;
+mod room;
 mod server;
 mod session;
 mod watch;
@@ -45,6 +52,7 @@ use std::time::Duration;
 
 pub(crate) use alone::Alone;
 pub(crate) use connector::{Connector, Plans};
+pub(crate) use keep_room::keep_room;
 pub(crate) use keep_watch::keep_watch;
 pub use listener::Listener;
 pub(crate) use pool::{Pool, Transaction};

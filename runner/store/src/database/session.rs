@@ -13,6 +13,7 @@ use sqlx::{Connection, Describe, Either, Execute, Executor, Postgres, SqlStr};
 use tokio_util::sync::CancellationToken;
 
 use super::pulse::Pulse;
+use super::room::is_full;
 use super::{SETTLE_MAX, STATEMENT_MAX, Watch, no_answer};
 
 /// A row for the log of changes.
@@ -149,6 +150,9 @@ impl PgSession {
             }
         };
         pulse.waiting.store(0, Ordering::Release);
+        if result.as_ref().is_err_and(is_full) {
+            watch.room.refused(watch.now(), pulse.data);
+        }
         match &result {
             Err(error) if ends_session(error) => {
                 *lost = true;

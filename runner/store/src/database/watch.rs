@@ -10,6 +10,7 @@ use tokio::time::Instant;
 
 use super::SUSPICIOUS_AFTER;
 use super::pulse::Pulse;
+use super::room::Room;
 
 /// How many sessions may wait to be ended at the server; the server detects the others by itself.
 const BURIED_MAX: usize = 256;
@@ -29,6 +30,8 @@ pub(crate) struct Watch {
     /// After how many milliseconds of waiting sessions are suspected, and when one was last given up.
     pub(super) suspicious: AtomicU64,
     pub(super) given_up: AtomicU64,
+    /// Whether the server's disk is full.
+    pub(super) room: Room,
 }
 
 pub(super) fn millis(span: Duration) -> u64 {
@@ -51,6 +54,7 @@ impl Watch {
             unanswered: AtomicU64::new(0),
             suspicious: AtomicU64::new(millis(SUSPICIOUS_AFTER)),
             given_up: AtomicU64::new(0),
+            room: Room::default(),
         })
     }
 
@@ -86,6 +90,14 @@ impl Watch {
         match self.unanswered.load(Ordering::Relaxed) {
             0 => Duration::ZERO,
             since => Duration::from_millis(self.now().saturating_sub(since)),
+        }
+    }
+
+    /// How long the server has been refusing writes because its disk is full.
+    pub(crate) fn full_for(&self) -> Duration {
+        match self.room.lacks_since() {
+            None => Duration::ZERO,
+            Some(since) => Duration::from_millis(self.now().saturating_sub(since)),
         }
     }
 

@@ -29,7 +29,7 @@ impl Store {
         let rows = sqlx::query!(
             r#"SELECT n.id AS "id!", concat_ws(' ',
                       (SELECT l.xmin::text FROM heddle.runs_live l WHERE l.id = ANY (ARRAY[n.id])),
-                      (SELECT count(*) FROM heddle.overrides o WHERE o.run = ANY (ARRAY[n.id])),
+                      (SELECT max(o.at) FROM heddle.overrides o WHERE o.run = ANY (ARRAY[n.id])),
                       (SELECT string_agg(concat_ws('-', r.task, r.item, r.attempt, r.lease, c.touched, g.line), ','
                                          ORDER BY r.task, r.item)
                          FROM (SELECT w.task, w.item, w.attempt, w.lease FROM heddle.running w

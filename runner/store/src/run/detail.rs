@@ -68,6 +68,7 @@ pub struct OverrideView {
     pub key: TaskKey,
     pub at: Time,
     pub state: TaskState,
+    /// Shortened if the reasons of the run are too many bytes together.
     pub reason: String,
     pub actor: String,
     /// It replaces an attempt's output. `None` also in the cases of [`AttemptView::output`].
@@ -82,8 +83,8 @@ pub struct RunDetail {
     pub run: RunRow,
     /// The first row of a task run has its begin, and the last row its state.
     pub attempts: Vec<AttemptView>,
-    /// In the order of their creation. Those of the run itself have [`OverrideView::RUN`] as task; `pending` means that
-    /// the task run was cleared.
+    /// In the order of their creation; of each task run, the last one of each state. Those of the run itself have
+    /// [`OverrideView::RUN`] as task; `pending` means that the task run was cleared.
     pub overrides: Vec<OverrideView>,
     /// When task runs are retried.
     pub due: BTreeMap<TaskKey, Time>,
@@ -230,11 +231,21 @@ impl WaitColumns {
     }
 }
 
+/// How many bytes of reasons of overrides are read with a run. If there are more, each reason is shortened, to so many
+/// characters: each of ten thousand items may have been set by hand.
+const REASON_BYTES_MAX: i64 = 4 << 20;
+const REASON_SHORT_CHARS: i32 = 200;
+
+/// The overrides of run `$1`, with at most `$7` bytes of reasons, or with reasons of at most `$8` characters.
 const OVERRIDES_OF_RUN: &str = concat!(
-    "(SELECT json_agg(json_build_array(task, item, at, state, reason, actor, octet_length(output), ",
+    "(SELECT json_agg(json_build_array(task, item, at, state,
+                     CASE WHEN reasons_are_few OR char_length(reason) <= $8 THEN reason ELSE left(reason, $8) || '…' END,
+                     actor, octet_length(output), ",
     output!(),
     "))::text
-      FROM heddle.overrides WHERE run = $1)"
+      FROM (SELECT task, item, at, state, reason, actor, output,
+                   sum(octet_length(reason)) OVER () <= $7 AS reasons_are_few
+              FROM heddle.overrides WHERE run = $1) AS o)"
 );
 
 /// A column of [`ATTEMPTS_OF_RUN`].
@@ -354,7 +365,9 @@ impl Store {
             .bind(item)
             .bind(bytes_max)
             .bind(JOINED_OUTPUT_BYTES_MAX as i64)
-            .bind(ERROR_BYTES_MAX as i64);
+            .bind(ERROR_BYTES_MAX as i64)
+            .bind(REASON_BYTES_MAX)
+            .bind(REASON_SHORT_CHARS);
         let Some(row) = query.fetch_optional(&self.pool).await? else {
             return Ok(None);
         };

@@ -79,7 +79,8 @@ impl Again {
             Err(turned) if matches!(turned.status, 401 | 403) => return News::Over("signed-out"),
             Err(_) => return self.away(),
         };
-        let ctx = Ctx::new(self.ui.clone(), viewer, head, Bytes::new());
+        let mut ctx = Ctx::new(self.ui.clone(), viewer, head, Bytes::new());
+        ctx.is_open = true;
         let looks = looks_of(&ctx, &self.target);
         self.shown.take_if(|(same, _)| *same != looks);
         let pulse = &self.ui.pulse;

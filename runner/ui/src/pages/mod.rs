@@ -27,6 +27,7 @@ mod topics;
 use crate::{Ctx, Trouble};
 use answer::Answer;
 
+pub(crate) use retention::LastCount;
 pub(crate) use run::view::EndedRuns;
 
 /// Runs that have ended, as their pages have them: none yet.

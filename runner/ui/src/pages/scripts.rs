@@ -1,24 +1,27 @@
 //! Scripts: the list, uploads, versions, and a console to try them.
 
+mod console;
+mod needs;
+
+use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
-use std::collections::{BTreeMap, BTreeSet};
 
 use axum::body::Body;
 use axum::extract::{FromRequest, Multipart, Request};
 use axum::http::{Method, header};
 use bytes::Bytes;
-use heddle_api::{AttemptState, Invocation, List, Script, ScriptVersion};
+use heddle_api::{AttemptState, List, Script, ScriptVersion};
 use heddle_domain::schema::changes::{Change, SchemaChange, changes, short};
 use heddle_store::pages::group::AttemptEnd;
 use maud::{Markup, html};
-use serde_json::{Map, json};
+use serde_json::json;
 use uuid::Uuid;
 
 use super::answer::Answer;
 use super::script_text;
 use crate::ctx::{Beat, segment};
-use crate::elements::{Button, ago, button, empty, group_link, line, millis, more, prose, state, state_of, tabs, time};
-use crate::form::{self, Asked, field, fields, object_field, whole, whole_given};
+use crate::elements::{Button, ago, button, empty, group_link, line, millis, more, prose, state_of, tabs, time};
+use crate::form::whole_given;
 use crate::frame::Page;
 use crate::words::t;
 use crate::{Ctx, Trouble, span, yaml};
@@ -209,7 +212,7 @@ pub(super) async fn page(ctx: &Ctx, name: &str, rest: &[&str]) -> Result<Answer,
             ctx.beats_with(Beat::Audited);
             ("", versions(ctx, name, &script, &api).await?)
         }
-        ["console"] => ("console", console(ctx, name, &script, &api).await?),
+        ["console"] => ("console", console::console(ctx, name, &script, &api).await?),
         ["source"] => match script_text::tab(ctx, name, &script, &api).await? {
             script_text::Tab::Gone(answer) => return Ok(answer),
             script_text::Tab::Shown(inside, with) => {
@@ -269,7 +272,7 @@ async fn versions(ctx: &Ctx, name: &str, script: &Script, api: &str) -> Result<M
                     }
                 }
                 div.stack {
-                    @if let Some(names) = &imported { (imports(ctx, names)) }
+                    @if let Some(names) = &imported { (needs::imports(ctx, names)) }
                     section.panel {
                         h2 { (t!(ctx, "used-by")) }
                         @if uses.is_empty() && topics.is_empty() { (empty(&t!(ctx, "used-by-nobody"))) }
@@ -290,33 +293,6 @@ async fn versions(ctx: &Ctx, name: &str, script: &Script, api: &str) -> Result<M
         @if ctx.viewer.authors() { (upload_form(ctx, name)) }
         (ctx.live("versions", shown))
     })
-}
-
-/// What an import means for the users of a script: a part of its name, and the key of a sentence.
-const NEEDS: [(&str, &str); 6] = [
-    ("heddle:task/sql", "needs-sql"),
-    ("heddle:task/secret", "needs-secret"),
-    ("wasi:http/outgoing-handler", "needs-http"),
-    ("heddle:task/enqueue", "needs-enqueue"),
-    ("heddle:task/notify", "needs-notify"),
-    ("heddle:task/state", "needs-state"),
-];
-
-/// What the active version imports from Heddle, and what a task has to grant for it.
-fn imports(ctx: &Ctx, names: &[String]) -> Markup {
-    let needs: Vec<&str> = NEEDS
-        .iter()
-        .filter(|(part, _)| names.iter().any(|name| name.starts_with(part)))
-        .map(|(_, sentence)| *sentence)
-        .collect();
-    html! {
-        section.panel {
-            h2 { (t!(ctx, "needs")) }
-            @if needs.is_empty() { (empty(&t!(ctx, "needs-nothing"))) }
-            ul.sentences { @for sentence in &needs { li { (prose(&t!(ctx, sentence))) } } }
-            details #imports { summary { (t!(ctx, "imports-count", n = names.len())) } ul.mono { @for name in names { li { (name) } } } }
-        }
-    }
 }
 
 /// How attempts of a script ended lately, and how long they took.
@@ -462,119 +438,6 @@ fn version_row(ctx: &Ctx, name: &str, one: &ScriptVersion, before: Option<&Scrip
     }
 }
 
-/// Whether a script may call what only a task of a group grants, and an attempt without a run has not. A text does not say
-/// what it calls.
-fn lacks_grants(world: &str, imports: Option<&[String]>) -> bool {
-    let granted = |name: &String| {
-        NEEDS
-            .iter()
-            .any(|(part, by)| name.starts_with(part) && *by != "needs-http")
-    };
-    script_text::is_text(world) || imports.is_some_and(|names| names.iter().any(granted))
-}
-
-/// The world of scripts that handle messages of a topic.
-const CONSUMER: &str = "heddle:task/consumer";
-
-/// Trying a script without a run.
-async fn console(ctx: &Ctx, name: &str, script: &Script, api: &str) -> Result<Markup, Trouble> {
-    if !ctx.viewer.tries() {
-        return Err(Trouble::new(403, ""));
-    }
-    let none = Map::new();
-    let version = &script.version;
-    // Its input is batches of messages, and only a topic has these.
-    if version.world == CONSUMER {
-        return Ok(html! {
-            section.panel {
-                h2 { (t!(ctx, "console-title")) }
-                p { (prose(&t!(ctx, "console-consumer"))) }
-                p.under { a.button href="/topics" { (t!(ctx, "nav-topics")) } }
-            }
-        });
-    }
-    // Only the answer about a single version has them.
-    let one: Option<ScriptVersion> = ctx.get(&format!("{api}/versions/{}", version.version)).await.ok();
-    let imports = one.and_then(|one| one.imports);
-    let schema = version.params_schema.as_ref();
-    let properties = schema.map(form::properties).unwrap_or_default();
-    let defaults = version.defaults.as_object().unwrap_or(&none);
-    let required: BTreeSet<String> = schema
-        .into_iter()
-        .flat_map(form::required)
-        .filter(|name| !defaults.contains_key(*name))
-        .map(str::to_owned)
-        .collect();
-    let asked = Asked {
-        properties: &properties,
-        values: defaults,
-        required: &required,
-        notes: &BTreeMap::new(),
-    };
-    let form = ctx.form();
-    let mut done: Option<Result<Invocation, Trouble>> = None;
-    if ctx.posts() {
-        done = Some(invoke(ctx, &asked, &form, api).await);
-    }
-    let wrong = done.as_ref().and_then(|done| done.as_ref().err());
-    let wrong_json = wrong.and_then(|trouble| asked.wrong_elsewhere(trouble));
-    let written = |name: &str| field(&form, name).map(str::to_owned);
-    Ok(html! {
-        div.two {
-            section.panel {
-                h2 { (t!(ctx, "console-title")) }
-                @if lacks_grants(&version.world, imports.as_deref()) { p.muted { (prose(&t!(ctx, "console-no-grants"))) } }
-                form.fields method="post" action={ "/scripts/" (segment(name)) "/console" } data-keep={ "console/" (name) } {
-                    (fields(ctx, &asked, &form, wrong))
-                    (object_field(&form, "params", &t!(ctx, "params-json"), wrong_json.as_deref(), Some(&t!(ctx, "console-json-hint"))))
-                    div.field-row {
-                        label.field { span { (t!(ctx, "version")) } input type="number" name="version" min="1" value=[written("version")] placeholder=[script.active_version]; }
-                        label.field { span { (t!(ctx, "timeout")) } input type="text" name="timeout" value=[written("timeout")] placeholder="30s"; }
-                    }
-                    div.row { button.primary type="submit" { (t!(ctx, "console-run")) } span.muted data-hint hidden { (t!(ctx, "console-kept")) } }
-                }
-            }
-            section.panel aria-live="polite" {
-                h2 { (t!(ctx, "result")) }
-                @match &done {
-                    None => p.empty { (t!(ctx, "console-empty")) },
-                    Some(Err(trouble)) => pre.error { (trouble.said(ctx.lang)) },
-                    Some(Ok(done)) => (result(ctx, done)),
-                }
-            }
-        }
-    })
-}
-
-async fn invoke(ctx: &Ctx, asked: &Asked<'_>, form: &[(String, String)], api: &str) -> Result<Invocation, Trouble> {
-    let mut faults = Vec::new();
-    let params = asked.read(form, &mut faults);
-    if !faults.is_empty() {
-        return Err(Trouble::of_faults(faults));
-    }
-    let mut body = json!({ "params": params });
-    if let Some(version) = whole(ctx.lang, form, "version")? {
-        body["version"] = json!(version);
-    }
-    if let Some(timeout) = field(form, "timeout") {
-        body["timeout"] = json!(timeout.trim());
-    }
-    let done = ctx.ask(Method::POST, &format!("{api}/invoke"), &body).await;
-    done.map_err(|trouble| asked.placed(trouble))
-}
-
-fn result(ctx: &Ctx, done: &Invocation) -> Markup {
-    html! {
-        p.row {
-            (state(ctx, done.state))
-            span.muted { (millis(ctx, done.duration_ms.ceil() as i64)) " · " (span::bytes(done.memory_bytes as i64)) }
-        }
-        @if let Some(error) = &done.error { pre.error { (error.kind) ": " (error.message) @if let Some(trace) = &error.trace { "\n\n" (trace) } } }
-        @if let Some(output) = &done.output { h3 { (t!(ctx, "outputs")) } (yaml::highlighted(&serde_json::to_string_pretty(output).unwrap_or_default())) }
-        @if !done.logs.is_empty() { h3 { (t!(ctx, "tab-log")) } ol.log { @for one in &done.logs { li { span.level { (one.level) } span.message { (one.message) } } } } }
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -603,22 +466,6 @@ mod tests {
             longest_ms: 900,
         };
         assert_eq!(Lately::of(&all), expected);
-    }
-
-    #[test]
-    fn the_console_says_what_it_cannot_grant() {
-        let names = |names: &[&str]| names.iter().map(|name| (*name).to_owned()).collect::<Vec<String>>();
-        let task = "heddle:task/task";
-        assert!(lacks_grants("source/typescript", None));
-        assert!(lacks_grants(
-            task,
-            Some(&names(&["heddle:task/log@1.0.0", "heddle:task/sql@1.0.0"]))
-        ));
-        assert!(!lacks_grants(
-            task,
-            Some(&names(&["heddle:task/log@1.0.0", "wasi:http/outgoing-handler@0.2.0"]))
-        ));
-        assert!(!lacks_grants(task, None));
     }
 
     #[test]

@@ -41,6 +41,20 @@ pub fn check_again(group: &str) -> Result<(), String> {
     }
 }
 
+/// Refuses to set the state of a task run of this group by hand if its run contains a batch of messages. A success would
+/// say of all messages that they were sent, whatever the output says, and what counts as sent is never sent again.
+pub(super) fn check_set_by_hand(group: &str) -> Result<(), String> {
+    match runs_again(group) {
+        true => Ok(()),
+        false => Err(
+            "the run carries a batch of messages of a topic, so the state of its task run cannot be set: only the \
+             worker knows which messages were sent. To end the batch, cancel the run; the topic then sends its \
+             messages again, according to its `retry`"
+                .into(),
+        ),
+    }
+}
+
 /// A batch in the form of params, with messages of any form.
 #[derive(Serialize, Deserialize)]
 pub(crate) struct BatchParams<'a, M> {

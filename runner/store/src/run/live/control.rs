@@ -218,7 +218,7 @@ impl Completion {
     }
 
     /// Records that task runs are to run again: an override to `pending`, so that their former output has no effect
-    /// until there is a new one.
+    /// until there is a new one. As in [`Completion::insert_override`], it replaces the one before it.
     pub async fn insert_clears(
         &mut self,
         run: RunId,
@@ -228,7 +228,11 @@ impl Completion {
         at: Time,
     ) -> Result<(), StoreError> {
         sqlx::query!(
-            "INSERT INTO heddle.overrides (run, task, item, at, state, reason, actor, output)
+            "WITH former AS (
+                 DELETE FROM heddle.overrides o USING UNNEST($2::smallint[], $3::integer[]) AS c (task, item)
+                  WHERE o.run = $1 AND o.task = ANY (ARRAY[c.task]) AND o.item = ANY (ARRAY[c.item]) AND o.state = $5
+             )
+             INSERT INTO heddle.overrides (run, task, item, at, state, reason, actor, output)
              SELECT $1, task, item, $4, $5, $6, $7, NULL FROM UNNEST($2::smallint[], $3::integer[]) AS c (task, item)",
             run.0,
             &keys.iter().map(|key| key.task as i16).collect::<Vec<_>>(),
@@ -281,10 +285,14 @@ impl Completion {
         Ok(())
     }
 
-    /// Records the state that an operator has set.
+    /// Records the state that an operator has set, in place of the last time that somebody set this state. Only the last
+    /// override of each state can have an effect, so a task run has at most one for each. The audit has all of them.
     pub async fn insert_override(&mut self, run: RunId, set: &NewOverride<'_>, at: Time) -> Result<(), StoreError> {
         sqlx::query!(
-            "INSERT INTO heddle.overrides (run, task, item, at, state, reason, actor, output)
+            "WITH former AS (
+                 DELETE FROM heddle.overrides WHERE run = $1 AND task = $2 AND item = $3 AND state = $5
+             )
+             INSERT INTO heddle.overrides (run, task, item, at, state, reason, actor, output)
              VALUES ($1, $2, $3, $4, $5, $6, $7, $8)",
             run.0,
             set.key.task as i16,

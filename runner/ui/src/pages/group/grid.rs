@@ -407,7 +407,7 @@ async fn detail(ctx: &Ctx, here: &Here, run: &str, task: &str) -> Result<Markup,
                 @if failed && allows(Control::Restart) {
                     (button(Button { glyph: "restart", kind: "primary", ..Button::new(format!("/runs/{run}/restart"), t!(ctx, "restart"), t!(ctx, "restart-will")) }))
                 }
-                @if failed && may {
+                @if failed && allows(Control::Override) {
                     a.button href=(crate::pages::run::override_address(&run.to_string(), task, None)) title=(t!(ctx, "override-task-will")) { (t!(ctx, "override-open")) }
                 }
             }

@@ -8,6 +8,7 @@ mod events;
 pub(super) mod graph;
 mod log;
 mod overrides;
+mod tasks;
 mod timeline;
 pub(super) mod view;
 mod why;

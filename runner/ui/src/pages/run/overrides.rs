@@ -38,7 +38,7 @@ pub(super) fn inside(ctx: &Ctx, run: &Run) -> Result<Markup, Trouble> {
     let posted = ctx.path.split('/').skip_while(|part| *part != "tasks").nth(1);
     let posted = posted.and_then(|task| percent_encoding::percent_decode_str(task).decode_utf8().ok());
     let task = ctx.q("task").or(posted.as_deref());
-    if let (None, Some(why)) = (task, super::refused(ctx, Control::Override, &run.group, run.state)) {
+    if let Some(why) = super::refused(ctx, Control::Override, &run.group, run.state) {
         return Ok(html! { section.panel { p.empty { (why) } } });
     }
     let form = ctx.form();

@@ -1,0 +1,179 @@
+//! What the command line says when something is wrong: the words, the exit codes, and where they go.
+
+use heddle_tests::{Answer, Receiver, TOKEN, World, run_program, run_unheard};
+use serde_json::json;
+
+use crate::cli::{DONE, REFUSED, UNREACHABLE, USAGE, ends};
+use crate::{one, sleeps};
+
+/// A list of nothing, because nothing is called so, is an error.
+#[tokio::test]
+async fn names_that_nothing_has() {
+    let (_world, node) = World::with_node().await;
+    node.put_group("nightly", one(json!({"script": "hello"}))).await;
+    for (arguments, wanted) in [
+        (
+            &["backfill", "list", "--group", "nightli"][..],
+            "did you mean the group `nightly`?",
+        ),
+        (&["notification", "list", "--group", "none"], "there is no group `none`"),
+        (
+            &["notification", "list", "--channel", "none"],
+            "there is no channel `none`",
+        ),
+        (&["assignment", "list", "--offer", "none"], "there is no offer `none`"),
+        (&["offer", "occurrences", "--offer", "none"], "there is no offer `none`"),
+        (&["export", "--category", "none"], "there is no category `none`"),
+        (&["group", "list", "--category", "none"], "there is no category `none`"),
+        (&["run", "bulk", "delete", "-g", "none"], "there is no group `none`"),
+        (&["run", "show", "latest:none"], "there is no group `none`"),
+        (&["open", "group", "none", "--print"], "there is no group `none`"),
+        (
+            &["notification", "show", "ffffffff"],
+            "no notification has an id that begins with ffffffff",
+        ),
+    ] {
+        let said = ends(&node, REFUSED, arguments);
+        assert!(said.contains(wanted), "{arguments:?}: {said}");
+    }
+    let said = ends(&node, USAGE, &["audit", "--kind", "none"]);
+    assert!(said.contains("the kinds are backfill, "), "{said}");
+    let said = ends(&node, USAGE, &["script", "test", "none.ts"]);
+    assert!(said.contains("no such file"), "{said}");
+    let said = ends(&node, USAGE, &["category", "set", "c"]);
+    assert!(said.contains("stdin is empty"), "{said}");
+    ends(&node, DONE, &["open", "group", "nightly", "--print"]);
+    // The variables are no typed options.
+    let said = ends(&node, USAGE, &["run"]);
+    assert!(
+        said.contains("Start, watch and control runs") && !said.contains("compile-wasm"),
+        "{said}"
+    );
+    let said = ends(&node, USAGE, &["group", "show"]);
+    assert!(!said.contains("--url"), "{said}");
+}
+
+/// Helpful errors and their exit codes.
+#[tokio::test]
+async fn errors() {
+    let (world, node) = World::with_node().await;
+    ends(&node, REFUSED, &["run", "start", "nope"]);
+    ends(&node, USAGE, &["run", "start"]);
+    ends(&node, USAGE, &["no-such-command"]);
+    ends(&node, USAGE, &["run", "start", "g", "-p", "{"]);
+    let away = run_program(
+        &["run", "list"],
+        &[("HEDDLE_URL", "http://127.0.0.1:1"), ("HEDDLE_TOKEN", TOKEN)],
+    );
+    assert_eq!(away.status.code(), Some(UNREACHABLE));
+    assert!(String::from_utf8_lossy(&away.stderr).contains("127.0.0.1:1"));
+    let stranger = run_program(&["run", "list"], &[("HEDDLE_URL", node.base())]);
+    assert_eq!(stranger.status.code(), Some(REFUSED));
+    assert!(
+        String::from_utf8_lossy(&stranger.stderr)
+            .to_lowercase()
+            .contains("token")
+    );
+    let nowhere = run_program(&["serve", "--listen", "127.0.0.1:0"], &[]);
+    assert_eq!(nowhere.status.code(), Some(USAGE));
+    assert!(String::from_utf8_lossy(&nowhere.stderr).contains("--database-url"));
+    for shell in ["bash", "zsh", "fish"] {
+        assert!(ends(&node, DONE, &["completions", shell]).contains("heddle"));
+    }
+    // What a shell asks in the middle of a line: names come from the server of that line.
+    node.put_group("nightly-report", one(sleeps(0.0))).await;
+    let completed = |words: &[&str]| -> String {
+        let at = (words.len() - 1).to_string();
+        let asked = [&["--"], words].concat();
+        let environment = [
+            ("HEDDLE_COMPLETE", "bash"),
+            ("_CLAP_COMPLETE_INDEX", &at),
+            ("HEDDLE_TOKEN", TOKEN),
+        ];
+        let output = run_program(&asked, &environment);
+        assert_eq!(output.status.code(), Some(DONE));
+        assert!(output.stderr.is_empty(), "{}", String::from_utf8_lossy(&output.stderr));
+        String::from_utf8_lossy(&output.stdout).into_owned()
+    };
+    let url = format!("--url={}", node.base());
+    assert_eq!(
+        completed(&["heddle", &url, "run", "start", "night"]).trim(),
+        "nightly-report"
+    );
+    assert!(completed(&["heddle", &url, "group", "show", ""]).contains("nightly-report"));
+    assert!(completed(&["heddle", &url, "run", "watch", "la"]).contains("latest"));
+    assert_eq!(
+        completed(&["heddle", &url, "run", "watch", "latest:ni"]).trim(),
+        "latest:nightly-report"
+    );
+    assert!(completed(&["heddle", &url, "export", "ni"]).contains("nightly-report"));
+    assert!(completed(&["heddle", "gr"]).contains("group"));
+    assert_eq!(
+        completed(&["heddle", "--url=http://127.0.0.1:1", "run", "start", "night"]).trim(),
+        ""
+    );
+    // To migrate what is up to date changes nothing.
+    let migrated = run_program(&["migrate", "--database-url", world.url()], &[]);
+    assert_eq!(
+        migrated.status.code(),
+        Some(DONE),
+        "{}",
+        String::from_utf8_lossy(&migrated.stderr)
+    );
+}
+
+/// What is said on stderr is lost if it cannot be written. Nothing else changes.
+#[tokio::test]
+async fn stderr_that_cannot_be_written() {
+    let world = World::new().await;
+    let mut node = world.options().unheard().start().await;
+    node.put_group("g", one(json!({"script": "hello"}))).await;
+    assert_eq!(node.run("g", json!({})).await["state"], "succeeded");
+    let environment = [("HEDDLE_URL", node.base()), ("HEDDLE_TOKEN", TOKEN)];
+    assert_eq!(run_unheard(&["run", "start", "g"], &environment), Some(DONE));
+    assert_eq!(run_unheard(&["group", "show", "none"], &environment), Some(REFUSED));
+    assert_eq!(
+        run_unheard(&["apply", "-f", "/no/such/file"], &environment),
+        Some(USAGE)
+    );
+    let nowhere = [("HEDDLE_URL", "http://127.0.0.1:1")];
+    assert_eq!(run_unheard(&["run", "list"], &nowhere), Some(UNREACHABLE));
+    node.terminate();
+    assert!(node.end().await.success());
+}
+
+/// Something else may answer at the address.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_server_that_is_not_heddle() {
+    let page = "<!doctype html><title>Welcome</title>";
+    let other = Receiver::start(Answer::Json(200, page.into())).await;
+    let environment = [("HEDDLE_URL", other.url.as_str())];
+    for body in [page, r#"{"hello": 1}"#] {
+        other.answers(Answer::Json(200, body.into()));
+        for arguments in [
+            &["events"][..],
+            &["run", "list"],
+            &["group", "show", "g"],
+            &["pool", "set", "p", "1"],
+            &["topic", "messages", "t"],
+        ] {
+            let (code, said) = heddle_tests::heddle(arguments, &environment);
+            assert_eq!(code, Some(REFUSED), "{arguments:?}: {said}");
+            let is_told = said.contains("did not answer as a Heddle server") && !said.contains("doctype");
+            assert!(is_told, "{arguments:?}: {said}");
+        }
+    }
+    other.answers(Answer::Json(502, page.into()));
+    let (code, said) = heddle_tests::heddle(&["run", "list"], &environment);
+    assert_eq!(code, Some(REFUSED), "{said}");
+    assert!(said.contains("502") && !said.contains("doctype"), "{said}");
+}
+
+#[test]
+fn what_is_no_address_of_a_database_is_wrong_usage() {
+    for url in ["mysql://host/database", "postgres://host:port/database"] {
+        let (code, said) = heddle_tests::heddle(&["migrate", "--database-url", url], &[]);
+        assert_eq!(code, Some(USAGE), "{said}");
+        assert!(said.contains("the URL of the database is not valid"), "{said}");
+    }
+}
