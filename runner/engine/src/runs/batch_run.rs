@@ -29,7 +29,7 @@ pub fn topic_group(name: &str, topic: &Topic) -> Value {
 }
 
 /// Refuses to repeat a run of this group if it contains a batch of messages ([`runs_again`]).
-pub fn check_again(group: &str) -> Result<(), String> {
+pub(crate) fn check_again(group: &str) -> Result<(), String> {
     match runs_again(group) {
         true => Ok(()),
         false => Err(

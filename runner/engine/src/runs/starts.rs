@@ -102,9 +102,7 @@ pub(crate) async fn complete(
         }
     }
     completion.complete_starts(&starts).await?;
-    for &(run, group_id) in &gated {
-        completion.wait_for_turn(run, group_id, &json!({"turn": true})).await?;
-    }
+    completion.wait_for_turn(&gated, &json!({"turn": true})).await?;
     Ok(gated.into_iter().map(|(run, _)| run).collect())
 }
 
