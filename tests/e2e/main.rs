@@ -13,6 +13,7 @@ mod artefacts;
 mod asks;
 mod backfills;
 mod batches;
+mod bulk;
 mod channels;
 mod claims;
 mod clear;

@@ -84,7 +84,7 @@ async fn short_and_general_ways_leave_the_same_tables() {
 }
 
 /// What a node has counted, by a label.
-async fn counts(node: &Node, metric: &str, label: &str) -> BTreeMap<String, u64> {
+pub(crate) async fn counts(node: &Node, metric: &str, label: &str) -> BTreeMap<String, u64> {
     let text = node.get("/metrics").await.body;
     let text = text.as_str().expect("text");
     let start = format!("{metric}{{{label}=\"");

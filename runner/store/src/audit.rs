@@ -86,56 +86,44 @@ pub(crate) async fn record(
     Ok(())
 }
 
-impl Completion {
-    /// Records a control of a run, in the same transaction.
-    pub async fn audit(
-        &mut self,
-        by: By<'_>,
-        action: &str,
-        run: RunId,
-        before: &Value,
-        after: &Value,
-    ) -> Result<(), StoreError> {
-        let name = run.to_string();
-        record(
-            self.connection(),
-            by,
-            action,
-            Noun::Run.quiet(),
-            &name,
-            Some(before),
-            Some(after),
-        )
-        .await
+/// The same for one action on many runs: each with what was before it and after it.
+pub(crate) async fn record_runs(
+    connection: &mut PgSession,
+    by: By<'_>,
+    action: &str,
+    runs: &[(RunId, Value, Option<Value>)],
+) -> Result<(), StoreError> {
+    if runs.is_empty() {
+        return Ok(());
     }
+    let names: Vec<String> = runs.iter().map(|(run, ..)| run.to_string()).collect();
+    let before: Vec<Value> = runs.iter().map(|(_, before, _)| before.clone()).collect();
+    let after: Vec<Option<Value>> = runs.iter().map(|(.., after)| after.clone()).collect();
+    sqlx::query!(
+        "INSERT INTO heddle.audit (at, actor, action, kind, name, before, after)
+             SELECT $1, $2, $3, $4, * FROM UNNEST($5::text[], $6::jsonb[], $7::jsonb[])",
+        by.at,
+        by.actor,
+        action,
+        Noun::Run.as_str(),
+        &names,
+        &before,
+        &after as &[Option<Value>],
+    )
+    .execute(connection)
+    .await?;
+    Ok(())
+}
 
-    /// The same for many runs: each with its state before and after.
+impl Completion {
+    /// Records a control of runs, in the same transaction: each with its state before and after.
     pub async fn audit_all(
         &mut self,
         by: By<'_>,
         action: &str,
-        runs: &[(RunId, Value, Value)],
+        runs: &[(RunId, Value, Option<Value>)],
     ) -> Result<(), StoreError> {
-        if runs.is_empty() {
-            return Ok(());
-        }
-        let names: Vec<String> = runs.iter().map(|(run, ..)| run.to_string()).collect();
-        let before: Vec<Value> = runs.iter().map(|(_, before, _)| before.clone()).collect();
-        let after: Vec<Value> = runs.iter().map(|(.., after)| after.clone()).collect();
-        sqlx::query!(
-            "INSERT INTO heddle.audit (at, actor, action, kind, name, before, after)
-             SELECT $1, $2, $3, $4, * FROM UNNEST($5::text[], $6::jsonb[], $7::jsonb[])",
-            by.at,
-            by.actor,
-            action,
-            Noun::Run.as_str(),
-            &names,
-            &before,
-            &after,
-        )
-        .execute(self.connection())
-        .await?;
-        Ok(())
+        record_runs(self.connection(), by, action, runs).await
     }
 }
 

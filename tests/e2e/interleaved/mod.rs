@@ -108,6 +108,14 @@ async fn begin(store: &Store, lease: i64) -> Completion {
         .expect("a transaction")
 }
 
+/// A control that has locked an ended run and made it live again, and has not committed that yet.
+async fn reopening(store: &Store, run: RunId) -> Completion {
+    let mut restart = begin(store, 7).await;
+    restart.lock_one(run).await.expect("an answer").expect("a run");
+    restart.reopen(&[run]).await.expect("a live run");
+    restart
+}
+
 /// A lease of one hour.
 async fn lease(store: &Store, node: Uuid, former: Option<i64>) -> Option<i64> {
     let node = NewNode {

@@ -12,7 +12,7 @@ use heddle_tests::eventually;
 use tokio_postgres::Client;
 use uuid::Uuid;
 
-use super::{Wall, begin, close, count, first, group, meanwhile, set_up, unhindered, waiting};
+use super::{Wall, close, count, first, group, meanwhile, reopening, set_up, unhindered, waiting};
 
 /// A day of long ago that has its partitions, and one that has none.
 const KEPT_APART: &str = "2020-01-01";
@@ -85,11 +85,7 @@ async fn runs_that_somebody_has() {
     for remove in [Remove::OfDay, Remove::ByDefault, Remove::OfGroup] {
         let (_world, store, sql, mut other) = set_up().await;
         let [restarted, looked_at, _] = ended(&sql, remove.day()).await;
-        let mut restart = begin(&store, 7).await;
-        restart
-            .lock_one(heddle_domain::id::RunId(restarted), true)
-            .await
-            .unwrap();
+        let restart = reopening(&store, heddle_domain::id::RunId(restarted)).await;
         let look = other.transaction().await.unwrap();
         let hold = "SELECT FROM heddle.runs_done WHERE id = $1 FOR UPDATE";
         look.execute(hold, &[&looked_at]).await.unwrap();
@@ -135,8 +131,7 @@ async fn logs_of_runs_that_somebody_has() {
             .await
             .expect("an answer")
     };
-    let mut restart = begin(&store, 7).await;
-    restart.lock_one(heddle_domain::id::RunId(ids[0]), true).await.unwrap();
+    let restart = reopening(&store, heddle_domain::id::RunId(ids[0])).await;
     assert_eq!(unhindered(prune()).await, 2);
     assert_eq!(count(&sql, "logs").await, 1);
     restart.commit().await.unwrap();
@@ -153,11 +148,7 @@ async fn days_that_are_needed_after_all() {
     let [restarted, ..] = ended(&sql, KEPT_APART).await;
     let rules = RunRules::new(&Retention::default(), &[]);
     let (day, now) = (day(KEPT_APART), Wall.now());
-    let mut restart = begin(&store, 7).await;
-    restart
-        .lock_one(heddle_domain::id::RunId(restarted), true)
-        .await
-        .unwrap();
+    let restart = reopening(&store, heddle_domain::id::RunId(restarted)).await;
     assert!(!unhindered(store.is_day_needed(&rules, day, now, false)).await.unwrap());
     assert_eq!(store.drop_run_day(&rules, day, now).await.unwrap(), Dropped::Busy);
     restart.commit().await.unwrap();
@@ -179,22 +170,21 @@ async fn runs_that_are_deleted() {
     assert_eq!(sql.execute(of_group, &[&group]).await.unwrap(), 3);
     for (run, restarts) in [(restarted, true), (looked_at, false)] {
         let run = heddle_domain::id::RunId(run);
-        let mut restart = begin(&store, 7).await;
-        restart.lock_one(run, true).await.unwrap();
+        let restart = reopening(&store, run).await;
         let deleting = store.clone();
         let deleting = tokio::spawn(async move {
             let by = By {
                 actor: "test",
                 at: Wall.now(),
             };
-            deleting.delete_run(by, run).await.expect("an answer")
+            deleting.delete_runs(by, &[run]).await.expect("an answer")
         });
         waiting(&sql, 1).await;
         match restarts {
             true => restart.commit().await.unwrap(),
             false => drop(restart),
         }
-        assert_eq!(deleting.await.unwrap(), !restarts);
+        assert_eq!(deleting.await.unwrap().len(), usize::from(!restarts));
     }
     assert_eq!((count(&sql, "runs_done").await, count(&sql, "runs_live").await), (1, 1));
 }

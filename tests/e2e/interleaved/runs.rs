@@ -311,13 +311,93 @@ async fn runs_of_the_same_params() {
         };
         let again = async {
             let mut control = begin(&store, 1).await;
-            let found = control.lock_one(run(9), true).await.expect("an answer").expect("a run");
+            let found = control.lock_one(run(9)).await.expect("an answer").expect("a run");
             let hash = found.dedupe.expect("it was deduped");
-            control.take_params_again(run(9), group, &hash).await
+            let taken = control.take_params_again(&[(run(9), group, hash.as_slice())]).await;
+            taken.expect("an answer").remove(&run(9))
         };
-        let other = meanwhile(&sql, again, ends).await.unwrap();
+        let other = meanwhile(&sql, again, ends).await;
         assert_eq!(other, commits.then(|| run(8)));
     }
+}
+
+/// Ended runs, which were submitted with `dedupe` by this hash, or without it.
+async fn ended_runs(sql: &Client, group: i64, runs: &[(u128, Option<u8>)]) {
+    for &(number, hash) in runs {
+        let hash = hash.map_or("NULL".to_owned(), |hash| {
+            format!("'\\x{}'", format!("{hash:02x}").repeat(32))
+        });
+        sql.batch_execute(&format!(
+            "INSERT INTO heddle.runs_done (id, group_id, revision_id, state, trigger, priority, logical_time, interval_start,
+                 interval_end, params, dedupe, created_at, started_at, progress, finished_at)
+             VALUES ('{}', {group}, 1, 4, 0, 0, now(), now(), now(), '{{}}', {hash}, now(), now(), '', now())",
+            run(number)
+        ))
+        .await
+        .expect("a run");
+    }
+}
+
+/// Ended runs are locked together in the order of their ids. One that another control reopens meanwhile is left out: it
+/// is live now, and would be locked out of order.
+#[tokio::test]
+async fn ended_runs_that_are_locked_together() {
+    let (_world, store, sql, mut other) = set_up().await;
+    let group = group(&sql, "g").await;
+    ended_runs(&sql, group, &[(1, None), (2, None), (3, None)]).await;
+    for (commits, found) in [(false, vec![run(1), run(2), run(3)]), (true, vec![run(1), run(3)])] {
+        let moving = other.transaction().await.unwrap();
+        let moves = "DELETE FROM heddle.runs_done WHERE id = $1";
+        assert_eq!(moving.execute(moves, &[&run(2).0]).await.unwrap(), 1);
+        let control = async {
+            let mut control = begin(&store, 7).await;
+            let locked = control.lock_ended(&[run(3), run(1), run(2)]).await.expect("an answer");
+            control.commit().await.expect("a commit");
+            locked.into_iter().map(|(_, facts)| facts.id).collect::<Vec<_>>()
+        };
+        let locked = meanwhile(&sql, control, async {
+            let free = "SELECT id FROM heddle.runs_done ORDER BY id FOR UPDATE SKIP LOCKED";
+            let rows = sql.query(free, &[]).await.unwrap();
+            let free: Vec<uuid::Uuid> = rows.iter().map(|row| row.get(0)).collect();
+            assert_eq!(free, [run(3).0], "the first is locked, and the last is not yet");
+            close(moving, commits).await;
+        })
+        .await;
+        assert_eq!(locked, found);
+    }
+}
+
+/// Params of many runs are taken in the order of their hashes, as by the creation of runs. Of two runs with the same params,
+/// the first one that is named gets them.
+#[tokio::test]
+async fn params_that_are_taken_together() {
+    let (_world, store, sql, mut other) = set_up().await;
+    let group = group(&sql, "g").await;
+    ended_runs(&sql, group, &[(1, Some(3)), (2, Some(3)), (3, Some(1))]).await;
+    let holder = other.transaction().await.unwrap();
+    let lock = "SELECT pg_advisory_xact_lock($1)";
+    holder.execute(lock, &[&i64::from_be_bytes([1; 8])]).await.unwrap();
+    let control = async {
+        let mut control = begin(&store, 7).await;
+        let locked = control.lock_ended(&[run(1), run(2), run(3)]).await.expect("an answer");
+        let mut runs: Vec<_> = locked
+            .iter()
+            .map(|(live, facts)| (facts.id, facts.group_id, live.dedupe.as_deref().expect("a hash")))
+            .collect();
+        runs.reverse();
+        let refused = control.take_params_again(&runs).await.expect("an answer");
+        control.commit().await.expect("a commit");
+        refused
+    };
+    let refused = meanwhile(&sql, control, async {
+        let tries = "SELECT pg_try_advisory_xact_lock($1)";
+        let free = sql.query_one(tries, &[&i64::from_be_bytes([3; 8])]).await.unwrap();
+        assert!(free.get::<_, bool>(0), "the second is locked after the first");
+        close(holder, false).await;
+    })
+    .await;
+    assert_eq!(refused.into_iter().collect::<Vec<_>>(), [(run(1), run(2))]);
+    assert_eq!(count(&sql, "run_dedupes").await, 2);
 }
 
 /// A control that waits for a run finds it where it went meanwhile: among the ended, or back among the living.
@@ -339,7 +419,7 @@ async fn runs_that_move_while_a_control_waits() {
         let moving = other.transaction().await.unwrap();
         assert_eq!(moving.execute(moves, &[]).await.unwrap(), 1);
         let mut control = begin(&store, 7).await;
-        let looking = tokio::spawn(async move { control.lock_one(run(1), false).await });
+        let looking = tokio::spawn(async move { control.lock_one(run(1)).await });
         waiting(&sql, 1).await;
         moving.commit().await.unwrap();
         let locked = looking.await.unwrap().expect("an answer").expect("a run");

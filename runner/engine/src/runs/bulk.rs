@@ -1,26 +1,40 @@
 //! One control of many runs: in batches, a few at once, with one answer per run.
 //!
-//! Controls that go through `decide` and leave a run live, or end it (cancel, pause, resume), are applied to a batch of
-//! runs in one transaction. Controls that move a run between tables, or resolve scripts (restart, override), are
-//! applied run by run. A batch that fails as a whole is repeated run by run, so that an error of one run does not
-//! affect the others. Only an error of the database itself ends the whole control.
+//! | control | a batch is |
+//! |---|---|
+//! | what changes runs ([`BulkAction`]) | one transaction: runs locked, planned, decided about and written together (`controlled.rs`) |
+//! | delete | one transaction |
+//! | rerun | submissions, which share transactions with all others that are on their way (`rerun.rs`) |
+//! | a dry run | a few statements that only read |
+//!
+//! A run that refuses the control gets its answer, and does not affect the others of its batch. Live runs are locked first,
+//! then ended ones, each in the order of their ids. Only a run that moves between the two tables at that moment is not
+//! among them: it would be locked out of order. It is controlled alone, as one control of one run.
+//!
+//! A batch that fails as a whole is repeated run by run, so that an error of one run does not affect the others. Only two
+//! kinds of errors end the whole control instead. If the database was lost, the batch may have been committed, and a second
+//! override, restart or clear of the same runs would not be what the caller asked for. And reruns are never repeated: those
+//! of the batch that were created would be created twice.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
 use futures::{StreamExt, stream};
 use heddle_domain::Chain;
 use heddle_domain::id::RunId;
-use heddle_domain::run::{Event, Refused, TaskKey};
+use heddle_domain::run::{Control, TaskKey};
 use heddle_domain::state::RunState;
-use heddle_store::StoreError;
-use heddle_store::live::RunWrite;
+use heddle_store::change::By;
+use heddle_store::live::{Completion, LiveRun};
 use heddle_store::run::RunFilter;
 
-use crate::runs::change::apply::After;
-use crate::runs::change::transition::Snapshot;
-use crate::runs::control::{BulkAction, ControlError, shown};
-use crate::runs::create::starts::complete;
+use crate::node::catalog::Revision;
+use crate::node::group_commit::Met;
+use crate::runs::create::batch_run::check_again;
+use crate::runs::control::BulkAction;
+use crate::runs::controlled::{Answers, ControlError, ControlledRun};
+use crate::runs::rerun::Rerun;
+use crate::runs::change::transition::progress_of;
 use crate::{Engine, EngineError, Runs, UseCase};
 
 /// How many runs one transaction controls.
@@ -29,19 +43,82 @@ const BATCH_MAX: usize = 100;
 /// How many of these transactions one request has open at once: the rest of the node needs connections too.
 const AT_ONCE: usize = 4;
 
+/// How often one run is deleted again that ends and goes on meanwhile.
+const DELETES_MAX: usize = 3;
+
+/// What is done to many runs.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum BulkControl {
+    /// Each of them is changed.
+    Change(BulkAction),
+    /// For each, another run like it is created.
+    Rerun(Rerun),
+    /// Each is removed with all its data, if it has ended.
+    Delete,
+}
+
+impl BulkControl {
+    /// The kind of control, for the check whether the state of a run allows it.
+    fn control(&self) -> Control {
+        match self {
+            Self::Change(action) => action.control(),
+            Self::Rerun(_) => Control::Rerun,
+            Self::Delete => Control::Delete,
+        }
+    }
+
+    /// The refusal, if a run in this state does not allow it.
+    fn check(&self, state: RunState) -> Result<(), ControlError> {
+        match self {
+            Self::Change(action) => action.check(state),
+            Self::Delete if !Control::Delete.is_allowed(state) => Err(ControlError::Refused(not_deleted(state))),
+            Self::Rerun(_) | Self::Delete => Ok(()),
+        }
+    }
+
+    /// Whether this error of a batch ends the whole control: its runs must not be controlled once more.
+    fn is_ended_by(&self, error: &EngineError) -> bool {
+        match self {
+            Self::Rerun(_) => true,
+            Self::Change(_) | Self::Delete => self.control().is_again() && Met::of(error) == Met::NoDatabase,
+        }
+    }
+}
+
 /// The result for one run of many.
 type Controlled = Result<(), ControlError>;
+
+/// A run that a control may concern: its state, and the id of its revision.
+pub type Matched = (RunId, RunState, i64);
+
+fn not_deleted(state: RunState) -> String {
+    format!("the run is {state}; only a run that has ended can be deleted")
+}
 
 impl Engine {
     /// Controls many runs; returns one answer per run, in their order, after its commit. `Err` says what stopped it:
     /// what was done until then stays done.
-    pub fn control_all<'a>(
+    pub fn bulk<'a>(
         &'a self,
         runs: &'a [RunId],
-        action: &'a BulkAction,
+        control: &'a BulkControl,
         actor: &'a str,
     ) -> UseCase<'a, Result<Vec<Controlled>, EngineError>> {
-        Box::pin(self.runs.control_all(runs, action, actor))
+        Box::pin(self.runs.bulk(runs, control, actor))
+    }
+
+    /// What the same control would answer, as far as that is known before; changes nothing.
+    pub fn bulk_dry_run<'a>(
+        &'a self,
+        runs: &'a [Matched],
+        control: &'a BulkControl,
+    ) -> UseCase<'a, Result<Vec<Controlled>, EngineError>> {
+        Box::pin(self.runs.bulk_dry_run(runs, control))
+    }
+
+    /// Removes a run that has ended, with all its data.
+    pub fn delete_run<'a>(&'a self, run: RunId, actor: &'a str) -> UseCase<'a, Result<(), ControlError>> {
+        Box::pin(self.runs.delete_alone(run, actor))
     }
 
     /// Finishes work on many objects even if its caller goes away; only a stopping node ends it sooner. `REQUESTS_MAX`
@@ -69,18 +146,18 @@ impl Engine {
 }
 
 impl Runs {
-    /// The same as [`Engine::control_all`], without the handle.
-    pub(crate) async fn control_all(
+    /// The same as [`Engine::bulk`], without the handle.
+    pub(crate) async fn bulk(
         self: &Arc<Self>,
         runs: &[RunId],
-        action: &BulkAction,
+        control: &BulkControl,
         actor: &str,
     ) -> Result<Vec<Controlled>, EngineError> {
         let mut done = Vec::with_capacity(runs.len());
         let batches: Vec<Vec<RunId>> = runs.chunks(BATCH_MAX).map(<[RunId]>::to_vec).collect();
-        let (action, actor): (Arc<BulkAction>, Arc<str>) = (Arc::new(action.clone()), actor.into());
+        let (control, actor): (Arc<BulkControl>, Arc<str>) = (Arc::new(control.clone()), actor.into());
         let mut batches = stream::iter(batches)
-            .map(|batch| self.clone().control_batch(batch, action.clone(), actor.clone()))
+            .map(|batch| self.clone().bulk_batch(batch, control.clone(), actor.clone()))
             .buffered(AT_ONCE);
         while let Some(batch) = batches.next().await {
             done.extend(batch?);
@@ -88,30 +165,26 @@ impl Runs {
         Ok(done)
     }
 
-    async fn control_batch(
+    async fn bulk_batch(
         self: Arc<Self>,
         runs: Vec<RunId>,
-        action: Arc<BulkAction>,
+        control: Arc<BulkControl>,
         actor: Arc<str>,
     ) -> Result<Vec<Controlled>, EngineError> {
-        let mut known = HashMap::new();
-        // A resumed run may have to wait again, which depends on the run. So runs are resumed one by one.
-        if let Some(event) = action.withdrawing()
-            && runs.len() > 1
-        {
-            match self.control_together(&runs, &action, event, &actor).await {
-                Ok(done) => known = done,
-                Err(error) => {
-                    tracing::debug!(error = %Chain(&error), runs = runs.len(), "a batch of a bulk control failed; its \
-                        runs are controlled one by one")
-                }
+        let mut known = match self.together(&runs, &control, &actor).await {
+            Ok(answers) => answers,
+            Err(error) if control.is_ended_by(&error) => return Err(error),
+            Err(error) => {
+                tracing::debug!(error = %Chain(&error), runs = runs.len(), "a batch of a bulk control failed; its runs \
+                    are controlled one by one");
+                Answers::new()
             }
-        }
+        };
         let mut done = Vec::with_capacity(runs.len());
         for run in runs {
             let controlled = match known.remove(&run) {
                 Some(controlled) => controlled,
-                None => self.control(run, &action, &actor).await,
+                None => self.alone(run, &control, &actor).await,
             };
             match controlled {
                 Err(ControlError::Engine(error)) => return Err(error),
@@ -121,83 +194,241 @@ impl Runs {
         Ok(done)
     }
 
-    /// One transaction over the live ones of these runs, locked in the order of their ids, as everywhere. A run without
-    /// an answer must be handled alone.
-    async fn control_together(
+    /// The control of a batch. A run without an answer must be handled alone.
+    async fn together(
+        self: &Arc<Self>,
+        runs: &[RunId],
+        control: &BulkControl,
+        actor: &str,
+    ) -> Result<Answers, EngineError> {
+        let mut answers = match control {
+            BulkControl::Change(action) => self.change_all(runs, action, actor).await?,
+            BulkControl::Rerun(rerun) => self.rerun_all(runs, *rerun, actor).await?,
+            BulkControl::Delete => self.delete_all(runs, actor).await?,
+        };
+        self.answer_others(runs, control, &mut answers).await?;
+        Ok(answers)
+    }
+
+    /// The control of one run of a batch.
+    async fn alone(self: &Arc<Self>, run: RunId, control: &BulkControl, actor: &str) -> Controlled {
+        match control {
+            BulkControl::Change(action) => self.control(run, action, actor).await,
+            BulkControl::Rerun(rerun) => {
+                let mut answers = self.rerun_all(&[run], *rerun, actor).await?;
+                answers.remove(&run).unwrap_or(Ok(()))
+            }
+            BulkControl::Delete => self.delete_alone(run, actor).await,
+        }
+    }
+
+    /// One transaction over those of the runs that allow the action.
+    async fn change_all(
         self: &Arc<Self>,
         runs: &[RunId],
         action: &BulkAction,
-        event: fn(Vec<TaskKey>) -> Event,
         actor: &str,
-    ) -> Result<HashMap<RunId, Controlled>, EngineError> {
-        let mut runs = runs.to_vec();
-        runs.sort_unstable();
-        runs.dedup();
+    ) -> Result<Answers, EngineError> {
         let mut completion = self.node.completion("control_together").await?;
-        let locked = completion.lock_runs(&runs).await?;
-        let live: Vec<RunId> = runs.iter().copied().filter(|run| locked.contains_key(run)).collect();
-        let mut contexts = self.contexts.of(&live).await?;
-        complete(&mut completion, &mut contexts, |run| locked[&run].state).await?;
-        let takes = |run: &&RunId| action.check(locked[*run].state).is_ok();
-        let concerned: Vec<RunId> = live.iter().filter(takes).copied().collect();
-        let mut withdrawn: HashMap<RunId, Vec<TaskKey>> = HashMap::new();
-        if !concerned.is_empty() {
-            for (run, key) in completion.withdraw(&concerned).await? {
-                withdrawn.entry(run).or_default().push(key);
-            }
-        }
-        let now = completion.now();
-        let mut done = HashMap::with_capacity(runs.len());
-        let (mut after, mut grant) = (After::default(), self.grant());
-        let (mut writes, mut audits) = (Vec::with_capacity(live.len()), Vec::with_capacity(live.len()));
-        for run in live {
-            let context = self.contexts.known(&contexts, run).await?;
-            let found = &locked[&run];
-            let snapshot = Snapshot::of(run, found)?;
-            let before = snapshot.state;
-            if let Err(refused) = action.check(before) {
-                done.insert(run, Err(refused.into()));
-                continue;
-            }
-            let event = event(withdrawn.remove(&run).unwrap_or_default());
-            // The withdrawn task runs of this run must not be lost: without a transition, nothing is committed.
-            let transition = self
-                .transition(&context, snapshot, &[event], &mut completion, now)
-                .await?;
-            audits.push((run, shown(before, None), shown(transition.state(), None)));
-            let write = self.write_of(&context, transition, &mut grant, &mut after)?;
-            let error = action.why().or(write.error);
-            writes.push(RunWrite { error, ..write });
-            done.insert(run, Ok(()));
-        }
-        if let Some(word) = action.word() {
-            let by = heddle_store::change::By { actor, at: now };
-            completion.audit_all(by, word, &audits).await?;
-        }
-        self.write(&mut completion, &writes, &mut after).await?;
-        completion.commit().await?;
-        for write in &writes {
-            self.contexts.remove(&write.run);
-        }
-        self.acted(after);
-        let ended: Vec<RunId> = runs.into_iter().filter(|run| !locked.contains_key(run)).collect();
-        for (run, state) in self.states_of(&ended).await? {
-            if state.is_final() {
-                done.insert(run, Err(Refused::RunState(state).into()));
-            }
-        }
-        Ok(done)
+        let locked = self.lock_all(&mut completion, runs, action.control()).await?;
+        let mut answers = Answers::with_capacity(runs.len());
+        let planned = self.plan(&mut completion, locked, action, &mut answers).await?;
+        self.carry_out(completion, &action.act(actor), planned, &mut answers)
+            .await?;
+        Ok(answers)
     }
 
-    async fn states_of(&self, runs: &[RunId]) -> Result<Vec<(RunId, RunState)>, StoreError> {
-        if runs.is_empty() {
-            return Ok(Vec::new());
+    /// Locks the runs of the tables in which a control may find runs that allow it; returns them in the order of `runs`.
+    async fn lock_all(
+        &self,
+        completion: &mut Completion,
+        runs: &[RunId],
+        control: Control,
+    ) -> Result<Vec<ControlledRun>, EngineError> {
+        let may_be = |ended: bool| {
+            let mut states = RunState::ALL.iter().filter(|state| state.is_final() == ended);
+            states.any(|state| control.is_allowed(*state))
+        };
+        let mut locked = HashMap::with_capacity(runs.len());
+        if may_be(false) {
+            let found = completion.lock_runs(runs).await?;
+            let live: Vec<(RunId, LiveRun)> = found.into_iter().map(|(run, found)| (run, found.into())).collect();
+            let live = self.with_contexts(completion, live).await?;
+            locked.extend(live.into_iter().map(|one| (one.run, one)));
+        }
+        if may_be(true) {
+            let left: Vec<RunId> = runs.iter().copied().filter(|run| !locked.contains_key(run)).collect();
+            for (live, facts) in completion.lock_ended(&left).await? {
+                let run = facts.id;
+                let context = self.context_of_ended(facts).await?;
+                locked.insert(run, ControlledRun { run, live, context });
+            }
+        }
+        Ok(runs.iter().filter_map(|run| locked.remove(run)).collect())
+    }
+
+    /// Answers for those of the runs that the batch has not found: their state does not allow the control, or they do not
+    /// exist. One whose state allows it now gets no answer.
+    async fn answer_others(
+        &self,
+        runs: &[RunId],
+        control: &BulkControl,
+        answers: &mut Answers,
+    ) -> Result<(), EngineError> {
+        let left: HashSet<RunId> = runs.iter().copied().filter(|run| !answers.contains_key(run)).collect();
+        if left.is_empty() {
+            return Ok(());
         }
         let filter = RunFilter {
-            ids: runs.iter().map(|run| run.0).collect(),
+            ids: left.iter().map(|run| run.0).collect(),
             ..RunFilter::default()
         };
-        let found = self.node.store.run_states(&filter, runs.len() as i64).await?;
-        Ok(found.into_iter().map(|(run, state, _)| (run, state)).collect())
+        // One statement that reads both tables misses no run that moves.
+        let states = self.node.store.run_states(&filter, left.len() as i64).await?;
+        let states: HashMap<RunId, RunState> = states.into_iter().map(|(run, state, _)| (run, state)).collect();
+        for run in left {
+            let refused = match states.get(&run) {
+                Some(state) => control.check(*state).err(),
+                None => Some(ControlError::NotFound("run")),
+            };
+            if let Some(refused) = refused {
+                answers.insert(run, Err(refused));
+            }
+        }
+        Ok(())
+    }
+
+    /// Removes those of the runs that have ended; these get answers.
+    async fn delete_all(&self, runs: &[RunId], actor: &str) -> Result<Answers, EngineError> {
+        let by = By { actor, at: self.now() };
+        let deleted = self.node.store.delete_runs(by, runs).await?;
+        Ok(deleted.into_iter().map(|run| (run, Ok(()))).collect())
+    }
+
+    async fn delete_alone(&self, run: RunId, actor: &str) -> Controlled {
+        for _ in 0..DELETES_MAX {
+            let mut answers = self.delete_all(&[run], actor).await?;
+            self.answer_others(&[run], &BulkControl::Delete, &mut answers).await?;
+            if let Some(answer) = answers.remove(&run) {
+                return answer;
+            }
+            // It has ended since.
+        }
+        Err(EngineError::Contended.into())
+    }
+
+    /// The same as [`Engine::bulk_dry_run`], without the handle.
+    async fn bulk_dry_run(&self, runs: &[Matched], control: &BulkControl) -> Result<Vec<Controlled>, EngineError> {
+        let mut tried = Vec::with_capacity(runs.len());
+        for batch in runs.chunks(BATCH_MAX) {
+            tried.extend(self.try_all(batch, control).await?);
+        }
+        Ok(tried)
+    }
+
+    /// The checks of a batch: by the states that are known, by the revisions, and by the progress of the runs of which an
+    /// item is named.
+    async fn try_all(&self, runs: &[Matched], control: &BulkControl) -> Result<Vec<Controlled>, EngineError> {
+        let mut tried: Vec<Controlled> = runs.iter().map(|(_, state, _)| control.check(*state)).collect();
+        if !control.control().is_again() {
+            return Ok(tried);
+        }
+        let fit = runs.iter().zip(&tried).filter(|(_, tried)| tried.is_ok());
+        let mut revisions: Vec<i64> = fit.map(|((.., revision), _)| *revision).collect();
+        revisions.sort_unstable();
+        revisions.dedup();
+        let known = self.node.catalog.revisions(&revisions).await?;
+        let mut found = HashMap::with_capacity(revisions.len());
+        for id in revisions {
+            let revision = match known.get(&id) {
+                Some(revision) => revision.clone(),
+                None => self.node.catalog.revision(id).await?,
+            };
+            found.insert(id, self.try_revision(&revision, control).await);
+        }
+        let mut items: Vec<(usize, RunId, TaskKey)> = Vec::new();
+        for (index, (run, _, revision)) in runs.iter().enumerate() {
+            match found.get(revision) {
+                Some(Ok(Some(key))) if tried[index].is_ok() => items.push((index, *run, *key)),
+                Some(Err(ControlError::Engine(error))) => return Err(error.clone()),
+                Some(Err(refused)) if tried[index].is_ok() => tried[index] = Err(refused.clone()),
+                _ => {}
+            }
+        }
+        let asked: Vec<RunId> = items.iter().map(|(_, run, _)| *run).collect();
+        let progress = self.progress_of_ended(&asked).await?;
+        for (index, run, key) in items {
+            let Some(bytes) = progress.get(&run) else {
+                tried[index] = Err(ControlError::NotFound("run"));
+                continue;
+            };
+            if progress_of(run, bytes)?.state(key).is_none() {
+                tried[index] = Err(ControlError::NotFound("task run"));
+            }
+        }
+        Ok(tried)
+    }
+
+    async fn progress_of_ended(&self, runs: &[RunId]) -> Result<HashMap<RunId, Vec<u8>>, EngineError> {
+        if runs.is_empty() {
+            return Ok(HashMap::new());
+        }
+        Ok(self.node.store.ended_progress(runs).await?.into_iter().collect())
+    }
+
+    /// Whether runs of a revision allow a control that makes them end a second time, or makes others like them. Returns
+    /// the item that each of them must have, if one is named.
+    async fn try_revision(&self, revision: &Revision, control: &BulkControl) -> Result<Option<TaskKey>, ControlError> {
+        if let BulkControl::Rerun(rerun) = control {
+            return self.try_rerun(revision, *rerun).await.map(|()| None);
+        }
+        check_again(&revision.group_name).map_err(ControlError::Refused)?;
+        let BulkControl::Change(BulkAction::Clear(clear)) = control else {
+            return Ok(None);
+        };
+        let task = revision.plan.index(clear.task.as_str());
+        let task = task.ok_or(ControlError::NotFound("task"))?;
+        Ok(clear.item.map(|item| TaskKey { task, item: Some(item) }))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_control_is_refused_by_the_state_of_a_run() {
+        let rerun = Rerun {
+            active_scripts: false,
+            force: false,
+        };
+        for state in RunState::ALL {
+            let deleted = BulkControl::Delete.check(*state).map_err(|refused| refused.to_string());
+            match state.is_final() {
+                true => assert_eq!(deleted, Ok(())),
+                false => assert_eq!(deleted, Err(not_deleted(*state))),
+            }
+            assert!(BulkControl::Rerun(rerun).check(*state).is_ok());
+        }
+        let restart = BulkControl::Change(BulkAction::Restart(false));
+        assert!(restart.check(RunState::Failed).is_ok() && restart.check(RunState::Succeeded).is_err());
+    }
+
+    #[test]
+    fn what_may_have_been_committed_is_repeated_only_if_that_does_no_harm() {
+        let rerun = Rerun {
+            active_scripts: false,
+            force: false,
+        };
+        let (lost, other) = (EngineError::Unavailable, EngineError::Contended);
+        for (control, of_lost, of_other) in [
+            (BulkControl::Change(BulkAction::Cancel), false, false),
+            (BulkControl::Change(BulkAction::Restart(true)), true, false),
+            (BulkControl::Delete, false, false),
+            (BulkControl::Rerun(rerun), true, true),
+        ] {
+            assert_eq!(control.is_ended_by(&lost), of_lost, "{control:?}");
+            assert_eq!(control.is_ended_by(&other), of_other, "{control:?}");
+        }
     }
 }

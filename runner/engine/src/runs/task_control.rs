@@ -4,16 +4,15 @@ use std::sync::Arc;
 
 use heddle_domain::Name;
 use heddle_domain::id::RunId;
-use heddle_domain::run::{Control, Event, TaskKey};
+use heddle_domain::run::{Event, TaskKey};
 use heddle_domain::state::{RunState, TaskState};
-use heddle_store::StoreError;
 use heddle_store::live::{Completion, NewOverride};
-use serde_json::json;
+use serde_json::{Value, json};
 
-use crate::runs::change::transition::progress_of;
-use crate::runs::control::{ControlError, Decided, Noted};
 use crate::runs::create::batch_run::{check_again, check_set_by_hand};
-use crate::{Engine, Runs, UseCase};
+use crate::runs::controlled::{Act, Answers, ControlError, ControlledRun, Planned, Step};
+use crate::runs::change::transition::progress_of;
+use crate::{Engine, EngineError, Runs, UseCase};
 
 /// A task run that is to run again within a run that has ended.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -27,6 +26,14 @@ pub struct Clear {
     pub reason: String,
 }
 
+/// A state that an operator sets, and why.
+struct Set<'a> {
+    state: TaskState,
+    /// The output of the task run from now on, as JSON text.
+    output: Option<String>,
+    reason: &'a str,
+}
+
 impl Engine {
     /// Sets the state of a task run, with a reason.
     pub fn set_task_state<'a>(
@@ -38,29 +45,13 @@ impl Engine {
         reason: &'a str,
         actor: &'a str,
     ) -> UseCase<'a, Result<(), ControlError>> {
-        let set = NewOverride {
-            key,
-            state,
-            output,
-            reason,
-            actor,
-        };
+        let set = Set { state, output, reason };
         Box::pin(self.runs.control_task(run, key, Some(set), actor))
     }
 
     /// Retries a failed or retrying task run at once.
     pub fn retry_task<'a>(&'a self, run: RunId, key: TaskKey, actor: &'a str) -> UseCase<'a, Result<(), ControlError>> {
         Box::pin(self.runs.control_task(run, key, None, actor))
-    }
-
-    /// Runs a task run of an ended run again; with `downstream`, also all that depend on it.
-    pub fn clear_task<'a>(
-        &'a self,
-        run: RunId,
-        clear: &'a Clear,
-        actor: &'a str,
-    ) -> UseCase<'a, Result<(), ControlError>> {
-        Box::pin(self.runs.retried(move || self.runs.clear_once(run, clear, actor)))
     }
 }
 
@@ -69,7 +60,7 @@ impl Runs {
         self: &Arc<Self>,
         run: RunId,
         key: TaskKey,
-        set: Option<NewOverride<'_>>,
+        set: Option<Set<'_>>,
         actor: &str,
     ) -> Result<(), ControlError> {
         self.retried(|| self.task_event(run, key, set.as_ref(), actor)).await
@@ -79,10 +70,10 @@ impl Runs {
         self: &Arc<Self>,
         run: RunId,
         key: TaskKey,
-        set: Option<&NewOverride<'_>>,
+        set: Option<&Set<'_>>,
         actor: &str,
     ) -> Result<(), ControlError> {
-        let mut locked = self.lock("control_task", run, true).await?;
+        let (mut completion, locked) = self.lock("control_task", run).await?;
         let progress = progress_of(run, &locked.live.progress)?;
         let Some(before) = progress.state(key) else {
             return Err(ControlError::NotFound("task run"));
@@ -94,10 +85,12 @@ impl Runs {
             }
             Some(set) => {
                 check_set_by_hand(&locked.context.revision.group_name).map_err(ControlError::Refused)?;
+                let joined: Vec<(RunId, TaskKey)> = is_joined(key, before).then_some((run, key)).into_iter().collect();
+                let bytes = completion.output_bytes(&joined).await?;
                 Event::Override {
                     key,
                     state: set.state,
-                    bytes_before: joined_bytes(&mut locked.completion, run, key, before).await?,
+                    bytes_before: bytes.get(&run).copied().unwrap_or_default(),
                     bytes_after: set.output.as_deref().unwrap_or("null").len() as u64,
                 }
             }
@@ -107,85 +100,100 @@ impl Runs {
             let name = plan.task(key.task).map(|task| task.name.as_str());
             json!({"name": name, "item": key.item, "state": state})
         };
-        let noted = Noted {
+        let task = (named(before), named(set.map_or(TaskState::Ready, |set| set.state)));
+        let act = Act {
             actor,
-            action: if set.is_some() { "override" } else { "retry" },
-            task: Some((named(before), named(set.map_or(TaskState::Ready, |set| set.state)))),
-            reason: set.map(|set| set.reason),
-        };
-        let decided = Decided {
-            event,
+            word: Some(if set.is_some() { "override" } else { "retry" }),
+            reason: set.map_or("", |set| set.reason),
             why: None,
-            noted: Some(noted),
-            set,
         };
-        self.finish_control(locked, decided).await
+        let sets = set.map(|set| NewOverride {
+            key,
+            state: set.state,
+            output: set.output.clone(),
+        });
+        let planned = Planned {
+            task: Some(task),
+            sets: sets.into_iter().collect(),
+            ..Planned::of(locked, Step::Event(event))
+        };
+        self.carry_out_one(completion, &act, planned).await
     }
 
-    async fn clear_once(self: &Arc<Self>, run: RunId, clear: &Clear, actor: &str) -> Result<(), ControlError> {
-        let mut locked = self.lock("clear", run, true).await?;
-        if !Control::Clear.is_allowed(locked.live.state) {
-            return Err(ControlError::Refused(not_cleared(locked.live.state)));
+    /// What a clear does to locked runs that have ended. Those without the task run get their answers.
+    pub(super) async fn plan_clear(
+        &self,
+        completion: &mut Completion,
+        locked: Vec<ControlledRun>,
+        clear: &Clear,
+        answers: &mut Answers,
+    ) -> Result<Vec<Planned>, EngineError> {
+        let mut found = Vec::with_capacity(locked.len());
+        for one in locked {
+            match key_of(&one, clear) {
+                Ok((key, before)) => found.push((one, key, before)),
+                Err(ControlError::Engine(error)) => return Err(error),
+                Err(refused) => drop(answers.insert(one.run, Err(refused))),
+            }
         }
-        check_again(&locked.context.revision.group_name).map_err(ControlError::Refused)?;
-        let plan = &locked.context.revision.plan;
-        let task = plan.index(clear.task.as_str()).ok_or(ControlError::NotFound("task"))?;
-        let key = TaskKey { task, item: clear.item };
-        let progress = progress_of(run, &locked.live.progress)?;
-        let Some(before) = progress.state(key) else {
-            return Err(ControlError::NotFound("task run"));
-        };
-        let output_bytes = joined_bytes(&mut locked.completion, run, key, before).await?;
-        let cleared: Vec<TaskKey> = plan
-            .cleared(task, clear.downstream)
-            .into_iter()
-            .map(|next| if next == task { key } else { TaskKey::whole(next) })
+        let joined: Vec<(RunId, TaskKey)> = found
+            .iter()
+            .filter(|(_, key, before)| is_joined(*key, *before))
+            .map(|(one, key, _)| (one.run, *key))
             .collect();
-        let now = locked.completion.now();
-        locked
-            .completion
-            .insert_clears(run, &cleared, &clear.reason, actor, now)
-            .await?;
-        let named = |state: TaskState| json!({"name": clear.task, "item": clear.item, "state": state});
-        let mut after = named(TaskState::Pending);
-        after["downstream"] = json!(clear.downstream);
-        after["cleared"] = json!(cleared.len());
-        let noted = Noted {
-            actor,
-            action: "clear",
-            task: Some((named(before), after)),
-            reason: Some(clear.reason.as_str()).filter(|reason| !reason.is_empty()),
-        };
-        let event = Event::Clear {
-            key,
-            downstream: clear.downstream,
-            output_bytes,
-        };
-        let decided = Decided {
-            event,
-            why: None,
-            noted: Some(noted),
-            set: None,
-        };
-        self.finish_control(locked, decided).await
+        let bytes = completion.output_bytes(&joined).await?;
+        let mut planned = Vec::with_capacity(found.len());
+        for (locked, key, before) in found {
+            let cleared = locked.context.revision.plan.cleared(key.task, clear.downstream);
+            let sets: Vec<NewOverride> = cleared
+                .into_iter()
+                .map(|next| NewOverride {
+                    key: if next == key.task { key } else { TaskKey::whole(next) },
+                    state: TaskState::Pending,
+                    output: None,
+                })
+                .collect();
+            let event = Event::Clear {
+                key,
+                downstream: clear.downstream,
+                output_bytes: bytes.get(&locked.run).copied().unwrap_or_default(),
+            };
+            planned.push(Planned {
+                task: Some(noted(clear, before, sets.len())),
+                sets,
+                ..Planned::of(locked, Step::Event(event))
+            });
+        }
+        Ok(planned)
     }
 }
 
-/// The length in bytes of the output of a task run, if it is part of the joined output of a mapped task; otherwise 0.
-async fn joined_bytes(
-    completion: &mut Completion,
-    run: RunId,
-    key: TaskKey,
-    state: TaskState,
-) -> Result<u64, StoreError> {
-    match (key.item, state) {
-        (Some(_), TaskState::Succeeded) => completion.output_bytes(run, key).await,
-        _ => Ok(0),
-    }
+/// The task run of a locked run that is to be cleared, and its state.
+fn key_of(locked: &ControlledRun, clear: &Clear) -> Result<(TaskKey, TaskState), ControlError> {
+    let task = locked.context.revision.plan.index(clear.task.as_str());
+    let task = task.ok_or(ControlError::NotFound("task"))?;
+    let key = TaskKey { task, item: clear.item };
+    let progress = progress_of(locked.run, &locked.live.progress)?;
+    let before = progress.state(key).ok_or(ControlError::NotFound("task run"))?;
+    Ok((key, before))
+}
+
+/// A cleared task run before and after, for the audit. `cleared`: how many tasks run again.
+fn noted(clear: &Clear, before: TaskState, cleared: usize) -> (Value, Value) {
+    let named = |state: TaskState| json!({"name": clear.task, "item": clear.item, "state": state});
+    let mut after = named(TaskState::Pending);
+    after["downstream"] = json!(clear.downstream);
+    after["cleared"] = json!(cleared);
+    (named(before), after)
+}
+
+/// Whether the output of a task run is part of the joined output of a mapped task.
+fn is_joined(key: TaskKey, state: TaskState) -> bool {
+    key.item.is_some() && state == TaskState::Succeeded
 }
 
 /// Why a run in this state cannot be cleared, and what to do instead.
-pub fn not_cleared(state: RunState) -> String {
+pub(crate) fn not_cleared(state: RunState) -> String {
     format!(
         "the run is {state}; a task run can be cleared only after its run has ended. Cancel the run first, or retry \
         the task run or override its state"

@@ -285,8 +285,8 @@ async fn a_deleted_run_wakes_those_that_wait_for_its_instant() {
     node.tick(&mut links).await;
     assert_eq!(waits().await, 2);
     for (left, run) in [(1, failed[0]), (0, failed[1])] {
-        let deleted = world.store.delete_run(world.by(), run).await;
-        assert!(deleted.expect("an answer"));
+        let deleted = world.store.delete_runs(world.by(), &[run]).await;
+        assert_eq!(deleted.expect("an answer"), [run]);
         node.tick(&mut links).await;
         assert_eq!(waits().await, left);
     }

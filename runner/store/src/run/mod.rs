@@ -18,6 +18,7 @@ use heddle_domain::run::TaskKey;
 use heddle_domain::state::RunState;
 use serde_json::Value;
 use sqlx::{Postgres, QueryBuilder};
+use uuid::Uuid;
 
 use crate::{Store, StoreError};
 
@@ -102,6 +103,15 @@ impl Store {
                 .fetch_optional(&self.pool)
                 .await?,
         )
+    }
+
+    /// The progress of runs as bytes, of those that have ended.
+    pub async fn ended_progress(&self, runs: &[RunId]) -> Result<Vec<(RunId, Vec<u8>)>, StoreError> {
+        let ids: Vec<Uuid> = runs.iter().map(|run| run.0).collect();
+        let rows = sqlx::query!("SELECT id, progress FROM heddle.runs_done WHERE id = ANY ($1)", &ids)
+            .fetch_all(&self.pool)
+            .await?;
+        Ok(rows.into_iter().map(|row| (RunId(row.id), row.progress)).collect())
     }
 
     /// The items of a mapped task.

@@ -120,47 +120,76 @@ pub(crate) async fn remove_left(pool: &Pool, (first, behind): (Uuid, Uuid), limi
     Ok(gone)
 }
 
-/// Forgets that a run was created for an instant, unless the overlap skipped that instant. Runs that wait for the instant
-/// are checked again. This is before the run is removed: only the newest instant of a group outlives that.
-async fn forget_instant(tx: &mut PgSession, run: RunId) -> Result<(), StoreError> {
-    let group = sqlx::query_scalar!(
-        "DELETE FROM heddle.run_instants WHERE run = $1 AND NOT skipped RETURNING group_id",
-        run.0
-    )
-    .fetch_optional(&mut *tx)
-    .await?;
-    match group {
-        Some(group) => crate::upstream::changed(tx, group).await,
-        None => Ok(()),
+/// Forgets that runs were created for instants, unless the overlap skipped these. Runs that wait for the instants are
+/// checked again. This is before the runs are removed: only the newest instant of a group outlives that.
+async fn forget_instants(tx: &mut PgSession, runs: &[Uuid]) -> Result<(), StoreError> {
+    if runs.is_empty() {
+        return Ok(());
     }
+    let mut groups = sqlx::query_scalar!(
+        "DELETE FROM heddle.run_instants WHERE run = ANY ($1) AND NOT skipped RETURNING group_id",
+        runs
+    )
+    .fetch_all(&mut *tx)
+    .await?;
+    groups.sort_unstable();
+    groups.dedup();
+    for group in groups {
+        crate::upstream::changed(tx, group).await?;
+    }
+    Ok(())
+}
+
+/// Removes those of the runs that have ended, with the audit's rows; returns them.
+async fn delete_ended(tx: &mut PgSession, by: By<'_>, runs: &[Uuid]) -> Result<Vec<RunId>, StoreError> {
+    // Locking: the runs' rows, in id order.
+    let found = sqlx::query!(
+        r#"SELECT d.id, g.name AS "group", d.state
+             FROM heddle.runs_done d JOIN heddle.groups g ON g.id = d.group_id
+            WHERE d.id = ANY ($1) ORDER BY d.id FOR UPDATE OF d"#,
+        runs
+    )
+    .fetch_all(&mut *tx)
+    .await?;
+    if found.is_empty() {
+        return Ok(Vec::new());
+    }
+    let mut audited = Vec::with_capacity(found.len());
+    let (mut deleted, mut forgotten) = (Vec::with_capacity(found.len()), Vec::new());
+    for row in found {
+        let state = state_of(row.id, row.state)?;
+        let before = serde_json::json!({"group": row.group, "state": state});
+        audited.push((RunId(row.id), before, None));
+        deleted.push(row.id);
+        if state != RunState::Succeeded {
+            forgotten.push(row.id);
+        }
+    }
+    crate::audit::record_runs(tx, by, "delete", &audited).await?;
+    // Locking: the instants of these runs, in the order in which runs are registered for instants.
+    sqlx::query!(
+        "SELECT group_id FROM heddle.run_instants WHERE run = ANY ($1) ORDER BY group_id, logical_time FOR UPDATE",
+        &deleted
+    )
+    .fetch_all(&mut *tx)
+    .await?;
+    forget_instants(tx, &forgotten).await?;
+    remove_runs(tx, &deleted).await?;
+    Ok(deleted.into_iter().map(RunId).collect())
 }
 
 impl Store {
-    /// Removes an ended run and all that belongs to it; `false` if there is no such ended run.
+    /// Removes those of the runs that have ended, and all that belongs to them, in one transaction; returns them.
     ///
-    /// Locking: the run's row first. A restart, a change of the state by hand and the removal of due runs lock it first
-    /// too, so this waits for them. The state that it finds then decides whether the run's instant is kept or forgotten.
-    pub async fn delete_run(&self, by: By<'_>, run: RunId) -> Result<bool, StoreError> {
-        transaction!(self, pool, "delete_run", |tx| {
-            let found = sqlx::query!(
-                r#"SELECT g.name AS "group", d.state
-                     FROM heddle.runs_done d JOIN heddle.groups g ON g.id = d.group_id
-                    WHERE d.id = $1 FOR UPDATE OF d"#,
-                run.0
-            )
-            .fetch_optional(&mut *tx)
-            .await?;
-            let Some(found) = found else { return Ok(false) };
-            let state = state_of(run.0, found.state)?;
-            let before = serde_json::json!({"group": found.group, "state": state});
-            let name = run.to_string();
-            crate::audit::record(&mut tx, by, "delete", Noun::Run.quiet(), &name, Some(&before), None).await?;
-            if state != RunState::Succeeded {
-                forget_instant(&mut tx, run).await?;
-            }
-            remove_runs(&mut tx, &[run.0]).await?;
+    /// Locking: the runs' rows first, in id order. A restart, a change of the state by hand and the removal of due runs
+    /// lock them first too, so this waits for them. The state that it finds then decides whether a run's instant is kept
+    /// or forgotten. The runs' instants come next, in the order of group and time.
+    pub async fn delete_runs(&self, by: By<'_>, runs: &[RunId]) -> Result<Vec<RunId>, StoreError> {
+        let ids: Vec<Uuid> = runs.iter().map(|run| run.0).collect();
+        transaction!(self, pool, "delete_runs", |tx| {
+            let deleted = delete_ended(&mut tx, by, &ids).await?;
             tx.commit().await?;
-            Ok(true)
+            Ok(deleted)
         })
     }
 }

@@ -30,7 +30,7 @@ pub fn topic_group(name: &str, topic: &Topic) -> Value {
 }
 
 /// Refuses to repeat a run of this group if it contains a batch of messages ([`runs_again`]).
-pub fn check_again(group: &str) -> Result<(), String> {
+pub(crate) fn check_again(group: &str) -> Result<(), String> {
     match runs_again(group) {
         true => Ok(()),
         false => Err(
@@ -43,7 +43,7 @@ pub fn check_again(group: &str) -> Result<(), String> {
 
 /// Refuses to set the state of a task run of this group by hand if its run contains a batch of messages. A success would
 /// say of all messages that they were sent, whatever the output says, and what counts as sent is never sent again.
-pub(super) fn check_set_by_hand(group: &str) -> Result<(), String> {
+pub(crate) fn check_set_by_hand(group: &str) -> Result<(), String> {
     match runs_again(group) {
         true => Ok(()),
         false => Err(

@@ -101,9 +101,7 @@ pub(crate) async fn complete(
         }
     }
     completion.complete_starts(&starts).await?;
-    for &(run, group_id) in &gated {
-        completion.wait_at_gate(run, group_id).await?;
-    }
+    completion.wait_at_gate(&gated).await?;
     Ok(gated.into_iter().map(|(run, _)| run).collect())
 }
 

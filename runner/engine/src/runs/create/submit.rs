@@ -245,7 +245,7 @@ impl Engine {
 }
 
 /// The run, and when it began if it has.
-async fn finish(id: RunId, answered: Answered<Created>) -> Result<(RunId, Time), SubmitError> {
+pub(crate) async fn finish(id: RunId, answered: Answered<Created>) -> Result<(RunId, Time), SubmitError> {
     match answer(answered).await? {
         Created::Made { at, .. } => Ok((id, at)),
         Created::Exists(holder) => Err(SubmitError::Exists(holder)),

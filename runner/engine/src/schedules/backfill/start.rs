@@ -14,6 +14,7 @@ use uuid::Uuid;
 
 use super::{Schedules, verdict};
 use crate::node::catalog::Group;
+use crate::runs::bulk::BulkControl;
 use crate::runs::control::{BulkAction, ControlError};
 use crate::{EngineError, Submission, SubmitError};
 
@@ -197,7 +198,8 @@ impl Schedules {
     pub(super) async fn cancel_backfill(self: &Arc<Self>, id: Uuid) -> Result<(), EngineError> {
         let runs = self.node.store.live_runs_of_source(id, CANCELLED_MAX).await?;
         // The cancel of a run that has ended meanwhile is refused, which is no error here.
-        self.runs.control_all(&runs, &BulkAction::Cancel, "backfill").await?;
+        let cancel = BulkControl::Change(BulkAction::Cancel);
+        self.runs.bulk(&runs, &cancel, "backfill").await?;
         if self.node.store.live_runs_of_source(id, 1).await?.is_empty() {
             self.node.store.end_cancelled_backfill(id, self.node.now()).await?;
         }

@@ -31,6 +31,8 @@ pub struct LockedRun {
     pub progress: Vec<u8>,
     /// Whether it has begun at some time.
     pub begun: bool,
+    /// Whether it waits, for upstreams or its turn, paused or not.
+    pub waits: bool,
 }
 
 #[derive(Clone, Debug, Default)]
@@ -56,8 +58,14 @@ impl Locked {
             (Some(state), Some(progress), ..) => {
                 let state = state_of(run, state)?;
                 // It has attempts.
-                let begun = true;
-                self.runs.insert(run, LockedRun { state, progress, begun });
+                let (begun, waits) = (true, false);
+                let locked = LockedRun {
+                    state,
+                    progress,
+                    begun,
+                    waits,
+                };
+                self.runs.insert(run, locked);
             }
             (_, _, Some(task), Some(item), Some(attempt), Some(started_at)) => {
                 let at = AttemptKey::from_numbers(task, item, attempt);
@@ -130,7 +138,7 @@ impl Completion {
     pub async fn lock_runs(&mut self, runs: &[RunId]) -> Result<HashMap<RunId, LockedRun>, StoreError> {
         let ids: Vec<Uuid> = runs.iter().map(|run| run.0).collect();
         let rows = sqlx::query!(
-            r#"SELECT id, state, progress, started_at IS NOT NULL AS "begun!"
+            r#"SELECT id, state, progress, started_at IS NOT NULL AS "begun!", waiting_for IS NOT NULL AS "waits!"
                FROM heddle.runs_live WHERE id = ANY ($1) ORDER BY id FOR NO KEY UPDATE"#,
             &ids
         )
@@ -145,6 +153,7 @@ impl Completion {
                     state,
                     progress: row.progress,
                     begun: row.begun,
+                    waits: row.waits,
                 },
             );
         }

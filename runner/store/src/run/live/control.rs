@@ -1,13 +1,17 @@
 //! The statements for controls of runs.
 
+use std::collections::HashMap;
+
 use heddle_domain::Time;
 use heddle_domain::id::RunId;
 use heddle_domain::run::{AttemptKey, TaskKey};
 use heddle_domain::state::{RunState, Skip, TaskState, Trigger};
 use uuid::Uuid;
 
-use super::complete::Completion;
+use super::RunFacts;
+use super::complete::{Completion, LockedRun};
 use super::refuse::lock_number;
+use crate::database::column;
 use crate::{Store, StoreError};
 
 /// An attempt that was stopped.
@@ -26,34 +30,38 @@ pub struct Interrupted {
 /// A run that is locked for a control.
 #[derive(Clone, Debug)]
 pub struct LiveRun {
-    pub group_id: i64,
-    pub revision_id: i64,
     pub state: RunState,
-    /// Its priority; higher ones go first.
-    pub priority: i16,
-    /// Why it was created.
-    pub trigger: heddle_domain::state::Trigger,
     /// Its progress as bytes.
     pub progress: Vec<u8>,
     /// Whether it has begun at some time.
     pub begun: bool,
     /// Whether it waits, for upstreams or its turn, paused or not.
     pub waits: bool,
-    /// For a run that had ended: the hash by which it was deduped, if it was.
+    /// For a run that has ended: the hash by which it was deduped, if it was.
     pub dedupe: Option<Vec<u8>>,
-    /// For a run that had ended: its error.
+    /// For a run that has ended: its error.
     pub error: Option<String>,
-    /// For a run that had ended without having begun: why.
+    /// For a run that has ended without having begun: why.
     pub skipped: Option<Skip>,
+}
+
+impl From<LockedRun> for LiveRun {
+    fn from(locked: LockedRun) -> Self {
+        Self {
+            state: locked.state,
+            progress: locked.progress,
+            begun: locked.begun,
+            waits: locked.waits,
+            dedupe: None,
+            error: None,
+            skipped: None,
+        }
+    }
 }
 
 /// The row of a run that is locked for a control, in either table.
 struct LockedRow {
-    group_id: i64,
-    revision_id: i64,
     state: i16,
-    priority: i16,
-    trigger: i16,
     progress: Vec<u8>,
     begun: bool,
     waits: bool,
@@ -66,11 +74,7 @@ impl LockedRow {
     fn read(self, run: RunId, table: &'static str) -> Result<LiveRun, StoreError> {
         let known_skip = |skipped| StoreError::known(Skip::from_number, skipped, (table, "skipped"), run);
         Ok(LiveRun {
-            group_id: self.group_id,
-            revision_id: self.revision_id,
             state: StoreError::known(RunState::from_number, self.state, (table, "state"), run)?,
-            priority: self.priority,
-            trigger: StoreError::known(Trigger::from_number, self.trigger, (table, "trigger"), run)?,
             progress: self.progress,
             begun: self.begun,
             waits: self.waits,
@@ -81,32 +85,30 @@ impl LockedRow {
     }
 }
 
-/// The state of a task run that an operator sets, and why.
+/// The state of a task run that an operator sets.
 #[derive(Clone, Debug)]
-pub struct NewOverride<'a> {
+pub struct NewOverride {
     pub key: TaskKey,
+    /// `pending`: the task run is to run again, so that its former output has no effect until there is a new one.
     pub state: TaskState,
     /// The output of the task run from now on, as JSON text.
     pub output: Option<String>,
-    pub reason: &'a str,
-    pub actor: &'a str,
 }
 
 /// How often a run is searched for in both tables before the call fails with a conflict.
 const TRIES_MAX: usize = 3;
 
 impl Completion {
-    /// Locks one run, whether it is live or has ended. `reopen`: a run that has ended becomes live again.
-    /// `None`: there is no such run. [`StoreError::Conflict`]: others end and reopen it faster than it can be locked.
+    /// Locks one run, whether it is live or has ended. `None`: there is no such run. [`StoreError::Conflict`]: others end
+    /// and reopen it faster than it can be locked.
     ///
     /// Locking: the run's row, and nothing before it. A transaction that moves the run to the other table holds the lock
     /// of the row for which this one waits. When it has moved the run, the row is gone, and the run is searched for again.
-    pub async fn lock_one(&mut self, run: RunId, reopen: bool) -> Result<Option<LiveRun>, StoreError> {
+    pub async fn lock_one(&mut self, run: RunId) -> Result<Option<LiveRun>, StoreError> {
         for _ in 0..TRIES_MAX {
             let row = sqlx::query_as!(
                 LockedRow,
-                r#"SELECT group_id, revision_id, state, priority, trigger, progress,
-                          started_at IS NOT NULL AS "begun!", waiting_for IS NOT NULL AS "waits!",
+                r#"SELECT state, progress, started_at IS NOT NULL AS "begun!", waiting_for IS NOT NULL AS "waits!",
                           NULL::bytea AS dedupe, NULL::text AS error, NULL::smallint AS skipped
                    FROM heddle.runs_live WHERE id = $1 FOR NO KEY UPDATE"#,
                 run.0
@@ -119,8 +121,7 @@ impl Completion {
             }
             let row = sqlx::query_as!(
                 LockedRow,
-                r#"SELECT group_id, revision_id, state, priority, trigger, progress,
-                          started_at IS NOT NULL AS "begun!", false AS "waits!", dedupe, error, skipped
+                r#"SELECT state, progress, started_at IS NOT NULL AS "begun!", false AS "waits!", dedupe, error, skipped
                    FROM heddle.runs_done WHERE id = $1 FOR UPDATE"#,
                 run.0
             )
@@ -128,9 +129,6 @@ impl Completion {
             .await?;
             self.dated([]);
             if let Some(row) = row {
-                if reopen {
-                    self.reopen(run).await?;
-                }
                 return row.read(run, "runs_done").map(Some);
             }
             // It may have moved between the two statements, or during the wait for its lock: try again.
@@ -149,52 +147,113 @@ impl Completion {
         }
     }
 
-    /// Notes that a reopened run continues, and since when. A run that ends again at once gets the time of that end: it did
-    /// no work.
-    pub async fn goes_on(&mut self, run: RunId) -> Result<(), StoreError> {
-        let now = self.now();
-        sqlx::query!("UPDATE heddle.runs_live SET reopened_at = $2 WHERE id = $1", run.0, now)
-            .execute(self.connection())
-            .await?;
-        Ok(())
+    /// Locks those of the runs that have ended; returns each with its facts, in the order of the ids.
+    ///
+    /// Locking: the runs' rows, in id order, after all live runs that the transaction locks. A run that another
+    /// transaction reopens during the wait is left out: it must not be locked now, out of order.
+    pub async fn lock_ended(&mut self, runs: &[RunId]) -> Result<Vec<(LiveRun, RunFacts)>, StoreError> {
+        const TABLE: &str = "runs_done";
+        let rows = sqlx::query!(
+            r#"SELECT id, group_id, revision_id, resolution_id, state, trigger, priority, logical_time, interval_start,
+                      interval_end, params, task_params, key, dedupe, callback IS NOT NULL AS "callback!", created_at,
+                      started_at IS NOT NULL AS "begun!", deadline_at, parent_run, source, progress, error, skipped
+                 FROM heddle.runs_done WHERE id = ANY ($1) ORDER BY id FOR UPDATE"#,
+            &column(runs, |run| run.0)
+        )
+        .fetch_all(self.connection())
+        .await?;
+        self.dated([]);
+        let mut locked = Vec::with_capacity(rows.len());
+        for row in rows {
+            let known_skip = |skipped| StoreError::known(Skip::from_number, skipped, (TABLE, "skipped"), row.id);
+            let live = LiveRun {
+                state: StoreError::known(RunState::from_number, row.state, (TABLE, "state"), row.id)?,
+                progress: row.progress,
+                begun: row.begun,
+                waits: false,
+                dedupe: row.dedupe,
+                error: row.error,
+                skipped: row.skipped.map(known_skip).transpose()?,
+            };
+            let facts = RunFacts {
+                id: RunId(row.id),
+                group_id: row.group_id,
+                revision_id: row.revision_id,
+                resolution_id: row.resolution_id,
+                trigger: StoreError::known(Trigger::from_number, row.trigger, (TABLE, "trigger"), row.id)?,
+                priority: row.priority,
+                logical_time: row.logical_time,
+                interval: (row.interval_start, row.interval_end),
+                params: row.params,
+                task_params: row.task_params,
+                key: row.key,
+                created_at: row.created_at,
+                deadline_at: row.deadline_at,
+                has_parent: row.parent_run.is_some(),
+                source: row.source,
+                callback: row.callback,
+            };
+            locked.push((live, facts));
+        }
+        Ok(locked)
     }
 
-    /// A reopened run takes its params again, if it was submitted with `dedupe`; or this returns the other unfinished
-    /// run of its group that has them.
+    /// Ended runs that this transaction has locked, and that it is about to reopen, take their params again: each with
+    /// its group and the hash by which it was deduped. Returns those that must not be reopened, each with the other
+    /// unfinished run of its group that has its params. Of several of `runs` with the same params, the first gets them.
     ///
-    /// Locking: the params' hash, after the run: this transaction has itself reopened the caller's run, so no holder of
-    /// such a lock waits for that run. As in the creation of a run, the holder is read under the lock.
+    /// Locking: the params' hashes, in their order, after the runs. This transaction has locked only ended runs before,
+    /// and no holder of such a lock waits for one of these. As in the creation of runs, the holders are read under the
+    /// locks.
     pub async fn take_params_again(
         &mut self,
-        run: RunId,
-        group_id: i64,
-        hash: &[u8],
-    ) -> Result<Option<RunId>, StoreError> {
-        sqlx::query!("SELECT pg_advisory_xact_lock($1)", lock_number(hash))
-            .fetch_one(self.connection())
+        runs: &[(RunId, i64, &[u8])],
+    ) -> Result<HashMap<RunId, RunId>, StoreError> {
+        let mut hashes: Vec<&[u8]> = column(runs, |(_, _, hash)| *hash);
+        if hashes.is_empty() {
+            return Ok(HashMap::new());
+        }
+        hashes.sort_unstable();
+        hashes.dedup();
+        let locks = column(&hashes, |hash| lock_number(hash));
+        sqlx::query!("SELECT pg_advisory_xact_lock(n) FROM UNNEST($1::bigint[]) AS n", &locks)
+            .fetch_all(self.connection())
             .await?;
-        let other = sqlx::query_scalar!(
-            "SELECT d.run FROM heddle.run_dedupes d
-              CROSS JOIN LATERAL (SELECT FROM heddle.runs_live l WHERE l.id = d.run LIMIT 1) l
-              WHERE d.group_id = $1 AND d.hash = $2 AND d.run <> $3",
-            group_id,
-            hash,
-            run.0
+        let rows = sqlx::query!(
+            "SELECT d.group_id, d.hash, d.run
+               FROM UNNEST($1::bigint[], $2::bytea[]) AS g (group_id, hash)
+               JOIN heddle.run_dedupes d ON d.group_id = ANY (ARRAY[g.group_id]) AND d.hash = ANY (ARRAY[g.hash])
+              CROSS JOIN LATERAL (SELECT FROM heddle.runs_live l WHERE l.id = d.run LIMIT 1) l",
+            &column(runs, |(_, group, _)| *group),
+            &column(runs, |(_, _, hash)| *hash) as &[&[u8]]
         )
-        .fetch_optional(self.connection())
+        .fetch_all(self.connection())
         .await?;
-        if other.is_none() {
+        let mut holders: HashMap<(i64, &[u8]), RunId> = rows
+            .iter()
+            .map(|row| ((row.group_id, row.hash.as_slice()), RunId(row.run)))
+            .collect();
+        let (mut taken, mut refused) = (Vec::with_capacity(runs.len()), HashMap::new());
+        for &(run, group, hash) in runs {
+            let holder = *holders.entry((group, hash)).or_insert(run);
+            match holder == run {
+                true => taken.push((group, hash, run)),
+                false => drop(refused.insert(run, holder)),
+            }
+        }
+        if !taken.is_empty() {
             sqlx::query!(
-                "INSERT INTO heddle.run_dedupes (group_id, hash, run) VALUES ($1, $2, $3)
+                "INSERT INTO heddle.run_dedupes (group_id, hash, run)
+                 SELECT * FROM UNNEST($1::bigint[], $2::bytea[], $3::uuid[])
                  ON CONFLICT (group_id, hash) DO UPDATE SET run = excluded.run",
-                group_id,
-                hash,
-                run.0
+                &column(&taken, |(group, _, _)| *group),
+                &column(&taken, |(_, hash, _)| *hash) as &[&[u8]],
+                &column(&taken, |(_, _, run)| run.0)
             )
             .execute(self.connection())
             .await?;
         }
-        Ok(other.map(RunId))
+        Ok(refused)
     }
 
     /// Notifies all listeners of a channel, with the commit.
@@ -205,103 +264,111 @@ impl Completion {
         Ok(())
     }
 
-    /// Pins a run to other script versions.
-    pub async fn set_resolution(&mut self, run: RunId, resolution_id: i64) -> Result<(), StoreError> {
+    /// Pins runs to other script versions, each to its own.
+    pub async fn set_resolutions(&mut self, runs: &[(RunId, i64)]) -> Result<(), StoreError> {
+        if runs.is_empty() {
+            return Ok(());
+        }
         sqlx::query!(
-            "UPDATE heddle.runs_live SET resolution_id = $2 WHERE id = $1",
-            run.0,
-            resolution_id
+            "UPDATE heddle.runs_live l SET resolution_id = g.resolution_id
+               FROM UNNEST($1::uuid[], $2::bigint[]) AS g (run, resolution_id) WHERE l.id = ANY (ARRAY[g.run])",
+            &column(runs, |(run, _)| run.0),
+            &column(runs, |(_, resolution)| *resolution)
         )
         .execute(self.connection())
         .await?;
         Ok(())
     }
 
-    /// Records that task runs are to run again: an override to `pending`, so that their former output has no effect
-    /// until there is a new one. As in [`Completion::insert_override`], it replaces the one before it.
-    pub async fn insert_clears(
+    /// The sizes in bytes of the outputs of succeeded task runs (`null` without one), at most one of each run.
+    pub async fn output_bytes(&mut self, keys: &[(RunId, TaskKey)]) -> Result<HashMap<RunId, u64>, StoreError> {
+        const NULL: u64 = 4;
+        if keys.is_empty() {
+            return Ok(HashMap::new());
+        }
+        let rows = sqlx::query!(
+            r#"SELECT k.run AS "run!", o.bytes AS "bytes!"
+                 FROM UNNEST($1::uuid[], $2::smallint[], $3::integer[]) AS k (run, task, item)
+                CROSS JOIN LATERAL (
+                     SELECT coalesce(octet_length(output), 4) AS bytes FROM (
+                            SELECT a.finished_at AS at, a.output FROM heddle.attempts a
+                             WHERE a.run = ANY (ARRAY[k.run]) AND a.task = k.task AND a.item = k.item AND a.state = 1
+                            UNION ALL
+                            SELECT v.at, v.output FROM heddle.overrides v
+                             WHERE v.run = ANY (ARRAY[k.run]) AND v.task = k.task AND v.item = k.item AND v.state = 5)
+                         AS outputs
+                      ORDER BY at DESC LIMIT 1) AS o"#,
+            &column(keys, |(run, _)| run.0),
+            &column(keys, |(_, key)| key.task as i16),
+            &column(keys, |(_, key)| key.item_number())
+        )
+        .fetch_all(self.connection())
+        .await?;
+        let mut bytes: HashMap<RunId, u64> = keys.iter().map(|(run, _)| (*run, NULL)).collect();
+        bytes.extend(rows.into_iter().map(|row| (RunId(row.run), row.bytes as u64)));
+        Ok(bytes)
+    }
+
+    /// Runs that were paused while they waited wait again, each with its group: what they wait for is checked once more,
+    /// because nobody did meanwhile.
+    pub async fn wait_again(&mut self, runs: &[(RunId, i64)]) -> Result<(), StoreError> {
+        if runs.is_empty() {
+            return Ok(());
+        }
+        sqlx::query!(
+            "WITH given AS MATERIALIZED (
+                 SELECT * FROM UNNEST($1::uuid[], $2::bigint[]) AS g (run, group_id)
+             ),
+             waiting AS (
+                 INSERT INTO heddle.waits (run, group_id) SELECT run, group_id FROM given ON CONFLICT DO NOTHING
+             ),
+             arrived AS (
+                 INSERT INTO heddle.link_events (kind, group_id, run)
+                 SELECT 1, g.group_id, g.run FROM given g
+                  WHERE EXISTS (SELECT FROM heddle.waits w WHERE w.run = g.run AND w.upstreams OFFSET 0)
+             )
+             INSERT INTO heddle.turnstiles (group_id) SELECT DISTINCT group_id FROM given",
+            &column(runs, |(run, _)| run.0),
+            &column(runs, |(_, group)| *group)
+        )
+        .execute(self.connection())
+        .await?;
+        Ok(())
+    }
+
+    /// Records the states of task runs that an operator has set, for one reason, each in place of the last time that
+    /// somebody set this state of this task run. Only the last override of each state can have an effect, so a task run
+    /// has at most one for each. The audit has all of them.
+    pub async fn insert_overrides(
         &mut self,
-        run: RunId,
-        keys: &[TaskKey],
+        sets: &[(RunId, NewOverride)],
         reason: &str,
         actor: &str,
         at: Time,
     ) -> Result<(), StoreError> {
+        if sets.is_empty() {
+            return Ok(());
+        }
         sqlx::query!(
-            "WITH former AS (
-                 DELETE FROM heddle.overrides o USING UNNEST($2::smallint[], $3::integer[]) AS c (task, item)
-                  WHERE o.run = $1 AND o.task = ANY (ARRAY[c.task]) AND o.item = ANY (ARRAY[c.item]) AND o.state = $5
+            "WITH given AS MATERIALIZED (
+                 SELECT * FROM UNNEST($1::uuid[], $2::smallint[], $3::integer[], $4::smallint[], $5::text[])
+                     AS s (run, task, item, state, output)
+             ),
+             former AS (
+                 DELETE FROM heddle.overrides o USING given g
+                  WHERE o.run = ANY (ARRAY[g.run]) AND o.task = ANY (ARRAY[g.task]) AND o.item = ANY (ARRAY[g.item])
+                    AND o.state = g.state
              )
              INSERT INTO heddle.overrides (run, task, item, at, state, reason, actor, output)
-             SELECT $1, task, item, $4, $5, $6, $7, NULL FROM UNNEST($2::smallint[], $3::integer[]) AS c (task, item)",
-            run.0,
-            &keys.iter().map(|key| key.task as i16).collect::<Vec<_>>(),
-            &keys.iter().map(|key| key.item_number()).collect::<Vec<_>>(),
+             SELECT run, task, item, $6, state, $7, $8, output FROM given",
+            &column(sets, |(run, _)| run.0),
+            &column(sets, |(_, set)| set.key.task as i16),
+            &column(sets, |(_, set)| set.key.item_number()),
+            &column(sets, |(_, set)| set.state.number()),
+            &column(sets, |(_, set)| set.output.as_deref()) as &[Option<&str>],
             at,
-            TaskState::Pending.number(),
             reason,
             actor
-        )
-        .execute(self.connection())
-        .await?;
-        Ok(())
-    }
-
-    /// The size in bytes of the output of a succeeded task run (`null` without one).
-    pub async fn output_bytes(&mut self, run: RunId, key: TaskKey) -> Result<u64, StoreError> {
-        let bytes = sqlx::query_scalar!(
-            r#"SELECT coalesce(octet_length(output), 4) AS "bytes!" FROM (
-                   SELECT finished_at AS at, output FROM heddle.attempts
-                    WHERE run = $1 AND task = $2 AND item = $3 AND state = 1
-                   UNION ALL
-                   SELECT at, output FROM heddle.overrides WHERE run = $1 AND task = $2 AND item = $3 AND state = 5) AS o
-                ORDER BY at DESC LIMIT 1"#,
-            run.0,
-            key.task as i16,
-            key.item_number()
-        )
-        .fetch_optional(self.connection())
-        .await?;
-        Ok(bytes.unwrap_or(4) as u64)
-    }
-
-    /// A run that was paused while it waited waits again: what it waits for is checked once more, because nobody did
-    /// meanwhile.
-    pub async fn wait_again(&mut self, run: RunId, group_id: i64) -> Result<(), StoreError> {
-        sqlx::query!(
-            "WITH waiting AS (
-                 INSERT INTO heddle.waits (run, group_id) VALUES ($1, $2) ON CONFLICT DO NOTHING
-             ),
-             arrived AS (
-                 INSERT INTO heddle.link_events (kind, group_id, run)
-                 SELECT 1, $2, $1 WHERE EXISTS (SELECT FROM heddle.waits w WHERE w.run = $1 AND w.upstreams)
-             )
-             INSERT INTO heddle.turnstiles (group_id) VALUES ($2)",
-            run.0,
-            group_id
-        )
-        .execute(self.connection())
-        .await?;
-        Ok(())
-    }
-
-    /// Records the state that an operator has set, in place of the last time that somebody set this state. Only the last
-    /// override of each state can have an effect, so a task run has at most one for each. The audit has all of them.
-    pub async fn insert_override(&mut self, run: RunId, set: &NewOverride<'_>, at: Time) -> Result<(), StoreError> {
-        sqlx::query!(
-            "WITH former AS (
-                 DELETE FROM heddle.overrides WHERE run = $1 AND task = $2 AND item = $3 AND state = $5
-             )
-             INSERT INTO heddle.overrides (run, task, item, at, state, reason, actor, output)
-             VALUES ($1, $2, $3, $4, $5, $6, $7, $8)",
-            run.0,
-            set.key.task as i16,
-            set.key.item_number(),
-            at,
-            set.state.number(),
-            set.reason,
-            set.actor,
-            set.output.as_deref()
         )
         .execute(self.connection())
         .await?;

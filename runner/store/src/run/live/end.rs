@@ -100,10 +100,10 @@ macro_rules! end_runs_keeping {
 
 /// The statement of [`Completion::reopen`], with the columns that are kept.
 macro_rules! reopen_keeping {
-    ($kept:literal; $run:expr) => {
+    ($kept:literal; $runs:expr, $at:expr) => {
         sqlx::query!(
-            "WITH gone AS (DELETE FROM heddle.runs_done WHERE id = $1 RETURNING *),
-             unnoted AS (DELETE FROM heddle.successes WHERE run = $1),
+            "WITH gone AS (DELETE FROM heddle.runs_done WHERE id = ANY ($1) RETURNING *),
+             unnoted AS (DELETE FROM heddle.successes WHERE run = ANY ($1)),
              back AS (
                  INSERT INTO heddle.runs_live ("
                 + $kept
@@ -111,13 +111,14 @@ macro_rules! reopen_keeping {
                  SELECT "
                 + $kept
                 + ", CASE WHEN started_at IS NULL THEN 0 ELSE 1 END,
-                        CASE WHEN deadline_at > now() THEN deadline_at END, reopened_at, progress
+                        CASE WHEN deadline_at > now() THEN deadline_at END, $2, progress
                    FROM gone
                  RETURNING id, deadline_at
              )
              INSERT INTO heddle.timers (run, task, item, kind, attempt, due_at)
              SELECT id, -1, -1, 1, 0, deadline_at FROM back WHERE deadline_at IS NOT NULL",
-            $run
+            $runs,
+            $at
         )
     };
 }
@@ -182,13 +183,18 @@ impl Completion {
         ))
     }
 
-    /// Makes an ended run live again. A deadline that has not passed is still valid, so its timer, which was deleted at
-    /// the end, is set again. A deadline that has passed has had its effect. A run that never began is waiting, until
-    /// the caller writes its next state.
+    /// Makes ended runs live again that this transaction has locked, and notes since when they continue. (A run that ends
+    /// again at once gets the time of that end: it did no work.) A deadline that has not passed is still valid, so its
+    /// timer, which was deleted at the end, is set again. A deadline that has passed has had its effect. A run that never
+    /// began is waiting, until the caller writes its next state.
     ///
     /// The row in *successes* is deleted, because the run may fail now. If it succeeds again, it gets a new one.
-    pub(super) async fn reopen(&mut self, run: RunId) -> Result<(), StoreError> {
-        with_kept_columns!(reopen_keeping!(run.0))
+    pub async fn reopen(&mut self, runs: &[RunId]) -> Result<(), StoreError> {
+        if runs.is_empty() {
+            return Ok(());
+        }
+        let now = self.now;
+        with_kept_columns!(reopen_keeping!(&column(runs, |run| run.0), now))
             .execute(&mut *self.tx)
             .await?;
         Ok(())

@@ -452,15 +452,27 @@ impl Store {
 }
 
 impl Completion {
-    /// A waiting run is added at its group's gate.
-    pub async fn wait_at_gate(&mut self, run: RunId, group_id: i64) -> Result<(), StoreError> {
+    /// Waiting runs are added at their groups' gates, each with its group.
+    pub async fn wait_at_gate(&mut self, runs: &[(RunId, i64)]) -> Result<(), StoreError> {
+        if runs.is_empty() {
+            return Ok(());
+        }
         let waiting_for = RunWait::stored(&[RunWait::Gate]);
+        let ids: Vec<Uuid> = runs.iter().map(|(run, _)| run.0).collect();
+        let groups: Vec<i64> = runs.iter().map(|(_, group)| *group).collect();
         sqlx::query!(
-            "WITH waiting AS (INSERT INTO heddle.waits (run, group_id) VALUES ($1, $2) ON CONFLICT DO NOTHING),
-                  said AS (UPDATE heddle.runs_live SET waiting_for = $3 WHERE id = $1)
-             INSERT INTO heddle.turnstiles (group_id) VALUES ($2)",
-            run.0,
-            group_id,
+            "WITH given AS MATERIALIZED (
+                 SELECT * FROM UNNEST($1::uuid[], $2::bigint[]) AS g (run, group_id)
+             ),
+             waiting AS (
+                 INSERT INTO heddle.waits (run, group_id) SELECT run, group_id FROM given ON CONFLICT DO NOTHING
+             ),
+             said AS (
+                 UPDATE heddle.runs_live l SET waiting_for = $3 FROM given g WHERE l.id = ANY (ARRAY[g.run])
+             )
+             INSERT INTO heddle.turnstiles (group_id) SELECT DISTINCT group_id FROM given",
+            &ids,
+            &groups,
             &waiting_for
         )
         .execute(self.connection())

@@ -18,9 +18,9 @@
 //!    *starts*, *turnstiles*, *timers*, *link_events*, due *schedules*, or the row of a backfill. (A change of a group
 //!    waits for *schedules*, a change of a backfill for its row: neither locks a run.);
 //! 2. gates of groups (advisory), in the order of their numbers;
-//! 3. advisory locks of dedupe hashes, in order. (A control that reopens a run takes one under that run's lock, for
-//!    which no holder of a hash waits.);
-//! 4. rows of *runs_live*, in id order;
+//! 3. advisory locks of dedupe hashes, in order. (A control that reopens runs takes them under the locks of these ended
+//!    runs, for which no holder of a hash waits.);
+//! 4. rows of *runs_live*, in id order; then, by controls and deletions, rows of *runs_done*, in id order;
 //! 5. rows of *ready_pooled*, then of *running*, *ready*, *timers* of these runs;
 //! 6. for new runs, rows of *run_keys*, then of *run_instants*, each statement in order; of sub-runs, then the parents'
 //!    attempts in *running*. Only the scheduler locks runs after this, in id order: it keeps those that its schedules

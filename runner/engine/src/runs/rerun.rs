@@ -1,0 +1,120 @@
+//! Runs like others: a rerun is a submission with the terms of a run that was there before.
+//!
+//! It goes through the same group commit as all submissions (`submit.rs`), so many reruns share their transactions: what
+//! makes many of them cheap is that they are on their way together.
+
+use std::collections::HashMap;
+
+use heddle_domain::id::RunId;
+use heddle_domain::state::Trigger;
+use heddle_store::live::Audited;
+use heddle_store::run::{RunFilter, RunRow, RunTerms};
+use serde_json::json;
+
+use crate::node::catalog::Revision;
+use crate::runs::create::batch_run::check_again;
+use crate::runs::controlled::{Answers, ControlError};
+use crate::runs::create::submit::{Layout, Request, finish, open_group};
+use crate::{Engine, EngineError, Runs, SubmitError};
+
+/// How a run is repeated.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Rerun {
+    /// With the scripts that are active now, not with those of the run.
+    pub active_scripts: bool,
+    /// Also while its group is disabled.
+    pub force: bool,
+}
+
+impl Engine {
+    /// Creates a run like an ended or live one; the audit entry is in the same commit.
+    pub async fn rerun(&self, row: &RunRow, rerun: Rerun, actor: &str) -> Result<RunId, SubmitError> {
+        let request = self.runs.like(row, rerun, actor).await?;
+        let id = request.run.id;
+        let answered = self.runs.requests.submissions.send(request)?;
+        Ok(finish(id, answered).await?.0)
+    }
+}
+
+/// The refusal of a rerun as an answer of a control of many runs; `Err`: an error that the caller did not cause.
+fn refused(error: SubmitError) -> Result<ControlError, EngineError> {
+    match error {
+        SubmitError::Engine(error) => Err(error),
+        error => Ok(ControlError::Refused(error.to_string())),
+    }
+}
+
+impl Runs {
+    /// Whether runs of a group can be repeated: they carry no batches of messages, and the group has not been deleted,
+    /// and is enabled unless `force` is given.
+    async fn check_rerun(&self, group_id: i64, name: &str, force: bool) -> Result<(), SubmitError> {
+        check_again(name).map_err(SubmitError::Refused)?;
+        open_group(&self.node, name, Some(group_id), force).await.map(drop)
+    }
+
+    /// Whether runs of a revision can be repeated, as an answer of a control of many runs.
+    pub(super) async fn try_rerun(&self, revision: &Revision, rerun: Rerun) -> Result<(), ControlError> {
+        let checked = self.check_rerun(revision.group_id, &revision.group_name, rerun.force);
+        match checked.await {
+            Ok(()) => Ok(()),
+            Err(error) => Err(refused(error)?),
+        }
+    }
+
+    /// A run like another one, laid out.
+    async fn like(&self, row: &RunRow, rerun: Rerun, actor: &str) -> Result<Request, SubmitError> {
+        self.check_rerun(row.group_id, &row.group_name, rerun.force).await?;
+        let revision = self.node.catalog.revision(row.revision_id).await?;
+        let resolution = match row.resolution_id {
+            Some(id) if !rerun.active_scripts => self.node.catalog.resolution(id, &revision).await?,
+            _ => self.node.catalog.resolve(&revision).await?,
+        };
+        let terms = RunTerms {
+            trigger: Trigger::Rerun,
+            key: None,
+            source: Some(row.id),
+            created_by: Some(actor.to_owned()),
+            ..row.terms.clone()
+        };
+        let (mut run, context) = self.lay_out(&revision, &resolution, Layout::of_terms(terms), self.now());
+        run.audited = Some(Audited {
+            action: "rerun",
+            after: json!({"rerun_of": row.id}),
+        });
+        Ok(Request { run, context })
+    }
+
+    /// Repeats many runs, which are read in one statement; returns an answer for each. `Err` says what stopped it: some
+    /// may be repeated already, so it must not be tried again.
+    pub(super) async fn rerun_all(&self, runs: &[RunId], rerun: Rerun, actor: &str) -> Result<Answers, EngineError> {
+        let filter = RunFilter {
+            ids: runs.iter().map(|run| run.0).collect(),
+            ..RunFilter::default()
+        };
+        let found = self.node.store.runs(&filter, runs.len() as i64).await?;
+        let rows: HashMap<RunId, RunRow> = found.items.into_iter().map(|row| (RunId(row.id), row)).collect();
+        let mut answers = Answers::with_capacity(runs.len());
+        let mut sent = Vec::with_capacity(runs.len());
+        for &run in runs {
+            let Some(row) = rows.get(&run) else {
+                answers.insert(run, Err(ControlError::NotFound("run")));
+                continue;
+            };
+            match self.like(row, rerun, actor).await {
+                Ok(request) => {
+                    let id = request.run.id;
+                    sent.push((run, id, self.requests.submissions.send_patiently(request).await?));
+                }
+                Err(error) => drop(answers.insert(run, Err(refused(error)?))),
+            }
+        }
+        for (run, id, answered) in sent {
+            let answer = match finish(id, answered).await {
+                Ok(_) => Ok(()),
+                Err(error) => Err(refused(error)?),
+            };
+            answers.insert(run, answer);
+        }
+        Ok(answers)
+    }
+}
