@@ -71,6 +71,7 @@ const TESTS: &[Test] = tests![
     bounded::others_go_on_beside_an_attack,
     bounded::schemas_of_people_work_in_the_child,
     bounded::yaml_bombs_end,
+    bounded::large_yaml_is_read,
     bounded::templates_that_take_long_end,
     bounded::templates_that_grow_end,
     requests::policy,
