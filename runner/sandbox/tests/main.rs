@@ -18,6 +18,7 @@ mod requests;
 mod runtimes;
 mod sources;
 mod texts;
+mod uncaught;
 
 use guests::Bench;
 use std::process::ExitCode;
@@ -82,12 +83,14 @@ const TESTS: &[Test] = tests![
     sources::typescript,
     sources::endings,
     sources::host_functions_of_texts,
-    sources::uncaught_in_callbacks,
     sources::what_the_web_has,
     sources::fetching,
     sources::faults_of_texts,
     sources::hostile_texts,
     sources::snapshots_are_kept,
+    uncaught::in_callbacks,
+    uncaught::in_promises,
+    uncaught::hostile_promises,
     // Before all others in Python: this compiles CPython for them.
     python::made_ready_in_advance,
     python::a_module_runs,

@@ -31,9 +31,10 @@ pub(super) const MAX_CALL_BYTES: usize = 32 << 20;
 const MAX_RANDOM_BYTES: usize = 1 << 16;
 
 /// Our own modules: they may import each other; a script may import only `heddle:task`.
-const MODULES: [(&str, &str); 4] = [
+const MODULES: [(&str, &str); 5] = [
     (MAIN, include_str!("js/main.js")),
     ("heddle:runtime", include_str!("js/runtime.js")),
+    ("heddle:rejected", include_str!("js/rejected.js")),
     ("heddle:web", include_str!("js/web.js")),
     (TASK, include_str!("js/task.js")),
 ];

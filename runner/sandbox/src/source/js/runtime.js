@@ -342,7 +342,7 @@ const outputOf = (value) => {
 // ---- Running -----------------------------------------------------------------------------------------------------------
 
 /// What an exported function gives back to the engine, which asks for a promise.
-const done = plain({ then() {} });
+export const done = plain({ then() {} });
 
 let script = plain({});
 
