@@ -18,6 +18,7 @@ mod requests;
 mod runtimes;
 mod sources;
 mod texts;
+mod told;
 mod uncaught;
 
 use guests::Bench;
@@ -88,9 +89,6 @@ const TESTS: &[Test] = tests![
     sources::faults_of_texts,
     sources::hostile_texts,
     sources::snapshots_are_kept,
-    uncaught::in_callbacks,
-    uncaught::in_promises,
-    uncaught::hostile_promises,
     // Before all others in Python: this compiles CPython for them.
     python::made_ready_in_advance,
     python::a_module_runs,
@@ -105,6 +103,13 @@ const TESTS: &[Test] = tests![
     python::params_of_a_typed_dict,
     python::snapshots_of_python,
     rehearsals::python,
+    told::formats_of_the_console,
+    told::errors_of_an_error,
+    told::halves_of_characters,
+    told::names_of_levels_and_schemes,
+    uncaught::in_callbacks,
+    uncaught::in_promises,
+    uncaught::hostile_promises,
     runtimes::both_at_once,
     runtimes::tried_again_after_a_while,
     runtimes::nonsense,

@@ -1,21 +1,9 @@
 //! What fails in JavaScript without being caught by anybody: the log tells of it.
 
-use crate::guests::{Bench, Tables};
-use crate::texts::{bench, script};
+use crate::guests::Bench;
+use crate::told::told;
 use heddle_domain::state::{ErrorKind, LogLevel};
 use heddle_sandbox::{Language, Outcome};
-use std::sync::Arc;
-
-/// How a script ends, and its log.
-async fn told(language: Language, source: &str) -> (Outcome, Vec<(LogLevel, String)>) {
-    let bench = bench();
-    let script = script(&bench, language, source).await;
-    let tables = Arc::new(Tables::default());
-    let result = bench.run_with(&script, &tables).await;
-    let log = tables.log.lock().unwrap();
-    let lines = log.iter().map(|line| (line.level, line.message.clone())).collect();
-    (result.outcome, lines)
-}
 
 /// What a callback throws is a line in the log, and ends nothing.
 pub async fn in_callbacks(_: Bench) {
@@ -38,7 +26,7 @@ pub async fn in_callbacks(_: Bench) {
         ("finalizer", "four"),
     ] {
         let begin = format!("uncaught in a {what}: Fatal: {thrown}");
-        assert!(lines.iter().any(|(_, line)| line.starts_with(&begin)), "{lines:?}");
+        assert!(lines.iter().any(|(_, line, _)| line.starts_with(&begin)), "{lines:?}");
     }
 }
 
@@ -67,7 +55,7 @@ pub async fn in_promises(_: Bench) {
         }";
     let (outcome, lines) = told(Language::TypeScript, source).await;
     assert_eq!(outcome, Outcome::Succeeded("7".into()));
-    assert!(lines.iter().all(|(level, _)| *level == LogLevel::Error), "{lines:?}");
+    assert!(lines.iter().all(|(level, ..)| *level == LogLevel::Error), "{lines:?}");
     let begins = [
         "TypeError: forgotten",
         "TypeError: a state value is not JSON",
@@ -77,7 +65,7 @@ pub async fn in_promises(_: Bench) {
         "TypeError: at the end",
     ];
     assert_eq!(lines.len(), begins.len(), "{lines:?}");
-    for ((_, line), begin) in lines.iter().zip(begins) {
+    for ((_, line, _), begin) in lines.iter().zip(begins) {
         assert!(
             line.starts_with(&format!("uncaught in a promise: {begin}")),
             "{lines:?}"
@@ -112,7 +100,7 @@ pub async fn hostile_promises(_: Bench) {
         panic!("{outcome:?}")
     };
     assert_eq!((*kind, message.as_str()), (ErrorKind::Failed, "the run"));
-    let count = |begin: &str| lines.iter().filter(|(_, line)| line.starts_with(begin)).count();
+    let count = |begin: &str| lines.iter().filter(|(_, line, _)| line.starts_with(begin)).count();
     assert_eq!(
         count("uncaught in a promise: Error: cycle") + count("uncaught in a promise: Error: many"),
         30 * 64

@@ -4,6 +4,7 @@
 // Later, it has the number of such promises, and then each of them with its reason.
 
 import { done, list } from "heddle:runtime";
+import "heddle:console";
 
 const complain = console.error;
 
