@@ -107,6 +107,7 @@ const TESTS: &[Test] = tests![
     told::errors_of_an_error,
     told::halves_of_characters,
     told::names_of_levels_and_schemes,
+    told::charsets_of_answers,
     uncaught::in_callbacks,
     uncaught::in_promises,
     uncaught::hostile_promises,

@@ -140,3 +140,33 @@ pub async fn names_of_levels_and_schemes(_: Bench) {
     let (_, message, _) = failed(Language::JavaScript, "export default () => fetch('file:///etc/passwd')").await;
     assert!(message.contains("not an http or https address"), "{message}");
 }
+
+/// The text of an answer is read by its charset, in Python. (`fetch` of JavaScript reads UTF-8 by its standard.)
+pub async fn charsets_of_answers(_: Bench) {
+    let python = r#"
+import base64
+import json
+from heddle import Response
+
+def text(kind, content):
+    answer = {"status": 200, "status_text": "", "url": "", "headers": json.dumps([["content-type", kind]])}
+    return Response({**answer, "text": None, "base64": base64.b64encode(content).decode()}).text
+
+def run(params, ctx):
+    return [
+        text("text/plain; charset=ISO-8859-1", b"\xe9"),
+        text('text/html;a=b; Charset="gbk"', "日本".encode("gbk")),
+        text("text/plain", "é".encode()),
+        text("text/plain; charset=no-such", "é".encode()),
+        text("text/plain; charset=hex", b"41"),
+        text("text/plain; charset=undefined", b"41"),
+        text("text/plain; charset", b"\xe9"),
+    ]
+"#;
+    let (outcome, _) = told(Language::Python, python).await;
+    let expect = serde_json::json!(["é", "日本", "é", "é", "41", "41", "\u{fffd}"]);
+    let Outcome::Succeeded(output) = &outcome else {
+        panic!("{outcome:?}")
+    };
+    assert_eq!(serde_json::from_str::<serde_json::Value>(output).unwrap(), expect);
+}

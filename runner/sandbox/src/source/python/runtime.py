@@ -132,7 +132,16 @@ class Response:
 
     @property
     def text(self):
-        return self.content.decode("utf-8", "replace")
+        """By the charset that the answer names. Without one that Python has, it is UTF-8."""
+        charset = "utf-8"
+        for part in self.headers.get("content-type", "").split(";")[1:]:
+            name, _, value = part.partition("=")
+            if name.strip().lower() == "charset":
+                charset = value.strip().strip("\"'")
+        try:
+            return self.content.decode(charset, "replace")
+        except (LookupError, ValueError):
+            return self.content.decode("utf-8", "replace")
 
     def json(self):
         return _parse(self.content)
