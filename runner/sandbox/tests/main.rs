@@ -108,6 +108,7 @@ const TESTS: &[Test] = tests![
     told::halves_of_characters,
     told::names_of_levels_and_schemes,
     told::charsets_of_answers,
+    told::forgotten_awaits,
     uncaught::in_callbacks,
     uncaught::in_promises,
     uncaught::hostile_promises,

@@ -170,3 +170,30 @@ def run(params, ctx):
     };
     assert_eq!(serde_json::from_str::<serde_json::Value>(output).unwrap(), expect);
 }
+
+/// A promise within data is a forgotten `await`.
+pub async fn forgotten_awaits(_: Bench) {
+    let words = "a promise is not JSON: `await` it first";
+    let javascript = "export default async (params, ctx) => {
+        const later = Promise.resolve(1);
+        const said = [JSON.stringify([later])];
+        for (const work of [() => ctx.state.set('k', { later }), () => ctx.enqueue('g', { later })]) {
+            await work().catch((error) => said.push(error.message));
+        }
+        console.log(said.join('|'));
+        ctx.log('info', 'it goes on', { later });
+        return { later };
+    }";
+    let (outcome, lines) = told(Language::JavaScript, javascript).await;
+    let Outcome::Failed { kind, message, .. } = &outcome else {
+        panic!("{outcome:?}")
+    };
+    assert_eq!(*kind, ErrorKind::Invalid);
+    assert!(message.contains(words), "{message}");
+    assert_eq!(lines[0].1, format!("[{{}}]|{words}|{words}"));
+    assert_eq!(lines[1].2.as_deref(), Some(r#"{"later":{}}"#));
+    let python = "async def later():\n    return 1\n\nasync def run(params, ctx):\n    return {'later': later()}\n";
+    let (kind, message, _) = failed(Language::Python, python).await;
+    assert_eq!(kind, ErrorKind::Invalid);
+    assert!(message.contains("coroutine is not JSON: `await` it first"), "{message}");
+}

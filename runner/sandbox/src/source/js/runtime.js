@@ -343,6 +343,26 @@ const end = (outcome) => {
   host(RESULT, text);
 };
 
+let isData = false;
+const unready = {
+  toJSON() {
+    if (isData) throw new TypeErr("a promise is not JSON: `await` it first");
+    return { ...this };
+  },
+};
+defineProperty(NativePromise.prototype, "toJSON", { value: unready.toJSON, writable: true, configurable: true, enumerable: false });
+
+/// A value that Heddle takes as data, as JSON. To it, a promise is a forgotten `await`; elsewhere it stays `{}`.
+const dataOf = (value) => {
+  const before = isData;
+  isData = true;
+  try {
+    return stringify(value);
+  } finally {
+    isData = before;
+  }
+};
+
 /// The output as JSON. What JSON has no word for fails, but for `undefined` (null) and what JSON writes as null.
 const outputOf = (value) => {
   if (value === undefined) return plain({ output: "null" });
@@ -356,7 +376,7 @@ const outputOf = (value) => {
   }
   let output;
   try {
-    output = stringify(value);
+    output = dataOf(value);
   } catch (wrong) {
     return invalid(`the output cannot be written as JSON: ${told(wrong).message}`);
   }
@@ -460,8 +480,8 @@ const handled = (said, batch) => {
   return plain({ outcomes });
 };
 
-const jsonOf = (value, what) => {
-  const text = stringify(value === undefined ? null : value);
+const jsonOf = (value, what, write = dataOf) => {
+  const text = write(value === undefined ? null : value);
   if (typeof text !== "string") throw new TypeErr(`${what} is not JSON`);
   return text;
 };
@@ -533,7 +553,7 @@ const contextOf = (context) => {
       void sync("log", {
         level: `${level}`,
         message: wellFormed(inspect(message)),
-        fields: fields === undefined || fields === null ? null : jsonOf(fields, "`fields`"),
+        fields: fields === undefined || fields === null ? null : jsonOf(fields, "`fields`", stringify),
       }),
     progress: (fraction, note) => void sync("progress", { fraction: +fraction, note: note === undefined ? "" : `${note}` }),
   };

@@ -337,7 +337,8 @@ def _default(value):
         return str(value)
     if isinstance(value, (set, frozenset)):
         return list(value)
-    raise TypeError(f"{type(value).__name__} is not JSON")
+    hint = ": `await` it first" if hasattr(value, "__await__") else ""
+    raise TypeError(f"{type(value).__name__} is not JSON{hint}")
 
 
 def _dumps(value):
