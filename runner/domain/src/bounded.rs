@@ -75,12 +75,21 @@ pub enum Stopped {
     Trouble(String),
 }
 
+/// What a work reads, which decides how much processor time each MiB of it gets.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Input {
+    /// Values that this program wrote: they are read fast.
+    Values,
+    /// A text of a person, which a parser reads character by character.
+    Text,
+}
+
 /// Does work that may have to be stopped.
 pub trait Bounds: Send + Sync {
-    /// Lets a process call [`answer`] with `work`, and ends it when it takes too much. Works with the same `key`
-    /// probably end in the same way: a work that was ended several times need not be started again. Works with the same
-    /// `owner` wait for each other, so that an owner of many works does not delay other owners.
-    fn compute(&self, work: Vec<u8>, key: u64, owner: u64) -> Result<Vec<u8>, Stopped>;
+    /// Lets a process call [`answer`] with `work`, and ends it when it takes too much for its `input`. Works with the
+    /// same `key` probably end in the same way: a work that was ended several times need not be started again. Works
+    /// with the same `owner` wait for each other, so that an owner of many works does not delay other owners.
+    fn compute(&self, work: Vec<u8>, input: Input, key: u64, owner: u64) -> Result<Vec<u8>, Stopped>;
 }
 
 static BOUNDS: OnceLock<Box<dyn Bounds>> = OnceLock::new();
@@ -156,8 +165,12 @@ fn perform_once(work: Work, key: u64, owner: u64) -> Result<Answer, Stopped> {
     let Some(bounds) = BOUNDS.get() else {
         return Ok(done(work, &mut || {}));
     };
+    let input = match &work {
+        Work::ReadYaml { .. } => Input::Text,
+        _ => Input::Values,
+    };
     let bytes = postcard::to_stdvec(&work).map_err(trouble)?;
-    let answer = bounds.compute(bytes, key, owner)?;
+    let answer = bounds.compute(bytes, input, key, owner)?;
     match postcard::from_bytes(&answer).map_err(trouble)? {
         Answer::Unread(why) => Err(Stopped::Trouble(why)),
         answer => Ok(answer),
@@ -183,7 +196,7 @@ mod tests {
     struct Sometimes;
 
     impl Bounds for Sometimes {
-        fn compute(&self, work: Vec<u8>, _: u64, _: u64) -> Result<Vec<u8>, Stopped> {
+        fn compute(&self, work: Vec<u8>, _: Input, _: u64, _: u64) -> Result<Vec<u8>, Stopped> {
             match NOBODY.get() {
                 true => Err(Stopped::Trouble("too many requests at the same time".into())),
                 false => Ok(answer(&work, &mut || {})),

@@ -150,9 +150,10 @@ impl Effects {
 
     pub fn enqueue(&mut self, group: String, params: String, key: Option<String>) -> Result<(), String> {
         let group = name_of("group", &group)?;
-        if !is_json_object(&params) {
+        if !params.trim_start().starts_with('{') {
             return Err("`params` of an enqueued run must be a JSON object".into());
         }
+        check_json(&params).map_err(|error| format!("`params` of an enqueued run must be JSON: {error}"))?;
         // As over HTTP: Postgres cannot store it, and would refuse all that is committed with it.
         if params.contains("\\u0000") && serde_json::from_str(&params).is_ok_and(|params| has_nul(&params)) {
             return Err("`params` of an enqueued run must not contain the character U+0000".into());

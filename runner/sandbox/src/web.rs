@@ -166,6 +166,10 @@ pub(crate) fn texts_of(headers: &http::HeaderMap) -> Vec<(String, String)> {
 pub(crate) fn check(policy: &OutboundPolicy, grants: &Grants, url: &url::Url) -> Result<(), Refused> {
     let host = url.host_str().unwrap_or_default();
     let port = url.port_or_known_default().unwrap_or_default();
+    // What is not HTTP may have no host, and no grant would help.
+    if !matches!(url.scheme(), "http" | "https") {
+        return policy.check_url(url);
+    }
     if !grants.allow_hosts.iter().any(|pattern| pattern.matches(host, port)) {
         return Err(Refused::NotGranted {
             host: format!("{host}:{port}"),

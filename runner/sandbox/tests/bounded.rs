@@ -169,6 +169,21 @@ pub async fn yaml_bombs_end(_: Bench) {
     assert_eq!(parse_yaml_strict(&rows).unwrap().as_array().unwrap().len(), 2_000);
 }
 
+/// A text gets time for its length: a group may have 10,000 tasks, in YAML too.
+pub async fn large_yaml_is_read(_: Bench) {
+    let tasks: String = (0..10_000)
+        .map(|n| {
+            format!(
+                "  t{n}: {{ queue: q, params: {{ n: {n} }}, timeout: 5m, priority: 3, allow_failure: true, \
+                 retry: {{ strategy: fixed, retries: 3, interval: 10s }}, notify: {{ on: [failed], channels: [ops] }} }}\n"
+            )
+        })
+        .collect();
+    let read = parse_yaml_strict(&format!("tasks:\n{tasks}")).unwrap();
+    assert_eq!(read["tasks"].as_object().unwrap().len(), 10_000);
+    assert_eq!(read["tasks"]["t9999"]["params"], json!({"n": 9_999}));
+}
+
 /// Sixty items of a map with an impossible template: the first ones end the others, and other templates continue.
 pub async fn templates_that_take_long_end(_: Bench) {
     let run = |id: &str, item: u32| {

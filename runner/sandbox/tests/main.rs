@@ -18,6 +18,8 @@ mod requests;
 mod runtimes;
 mod sources;
 mod texts;
+mod told;
+mod uncaught;
 
 use guests::Bench;
 use std::process::ExitCode;
@@ -71,6 +73,7 @@ const TESTS: &[Test] = tests![
     bounded::others_go_on_beside_an_attack,
     bounded::schemas_of_people_work_in_the_child,
     bounded::yaml_bombs_end,
+    bounded::large_yaml_is_read,
     bounded::templates_that_take_long_end,
     bounded::templates_that_grow_end,
     requests::policy,
@@ -81,7 +84,6 @@ const TESTS: &[Test] = tests![
     sources::typescript,
     sources::endings,
     sources::host_functions_of_texts,
-    sources::uncaught_in_callbacks,
     sources::what_the_web_has,
     sources::fetching,
     sources::faults_of_texts,
@@ -101,6 +103,15 @@ const TESTS: &[Test] = tests![
     python::params_of_a_typed_dict,
     python::snapshots_of_python,
     rehearsals::python,
+    told::formats_of_the_console,
+    told::errors_of_an_error,
+    told::halves_of_characters,
+    told::names_of_levels_and_schemes,
+    told::charsets_of_answers,
+    told::forgotten_awaits,
+    uncaught::in_callbacks,
+    uncaught::in_promises,
+    uncaught::hostile_promises,
     runtimes::both_at_once,
     runtimes::tried_again_after_a_while,
     runtimes::nonsense,

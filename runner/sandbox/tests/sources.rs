@@ -249,36 +249,6 @@ pub async fn host_functions_of_texts(_: Bench) {
     check_reports(&result, &tables, r#"{"a":1}"#);
 }
 
-/// What a callback throws is a line in the log, and ends nothing.
-pub async fn uncaught_in_callbacks(_: Bench) {
-    let bench = bench();
-    let source = "queueMicrotask(() => { throw new Fatal('while it is loaded') });
-        export default async function run() {
-            queueMicrotask(() => { throw new Fatal('one') });
-            queueMicrotask(async () => { throw new Fatal('two') });
-            setTimeout(async () => { throw new Fatal('three') });
-            const registry = new FinalizationRegistry(() => { throw new Fatal('four') });
-            registry.register({}, 1);
-            await new Promise((done) => setTimeout(done, 5));
-            return registry instanceof FinalizationRegistry;
-        }";
-    let script = script(&bench, Language::JavaScript, source).await;
-    let tables = Arc::new(Tables::default());
-    let result = bench.run_with(&script, &tables).await;
-    assert_eq!(result.outcome, Outcome::Succeeded("true".into()));
-    let log = tables.log.lock().unwrap();
-    let lines: Vec<_> = log.iter().map(|line| line.message.as_str()).collect();
-    for (what, thrown) in [
-        ("microtask", "one"),
-        ("microtask", "two"),
-        ("timer", "three"),
-        ("finalizer", "four"),
-    ] {
-        let begin = format!("uncaught in a {what}: Fatal: {thrown}");
-        assert!(lines.iter().any(|line| line.starts_with(&begin)), "{lines:?}");
-    }
-}
-
 pub async fn what_the_web_has(_: Bench) {
     let bench = bench();
     for (body, expect) in [

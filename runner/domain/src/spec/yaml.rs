@@ -18,14 +18,14 @@ pub fn parse_yaml_documents(text: &str) -> Result<Vec<Value>, String> {
         }
     }
     let documents: Vec<Document> =
-        serde_saphyr::from_multiple_with_options(text, options()).map_err(|error| in_words(&error))?;
+        serde_saphyr::from_multiple_with_options(text, options(text)).map_err(|error| in_words(&error))?;
     Ok(documents.into_iter().map(|Document(value)| value).collect())
 }
 
 /// Reads a YAML document in this process, however much it takes.
 pub(crate) fn read_yaml(text: &str) -> Result<Value, StrictError> {
     let mut position = Position::default();
-    serde_saphyr::with_deserializer_from_str_with_options(text, options(), |deserializer| {
+    serde_saphyr::with_deserializer_from_str_with_options(text, options(text), |deserializer| {
         Strict(&mut position).deserialize(deserializer)
     })
     .map_err(|error| match (position.duplicate.take(), cause(&error)) {
@@ -39,9 +39,17 @@ pub(crate) fn read_yaml(text: &str) -> Result<Value, StrictError> {
     })
 }
 
-fn options() -> Options {
+/// How a text is read. It may have as many values as its bytes can spell, as JSON may: two bytes (`?,`) spell at most
+/// three. Each value has at most two events. (The library's own maximum, 250,000, is less than the fields of 10,000
+/// tasks.) What aliases repeat has a bound of its own.
+fn options(text: &str) -> Options {
+    let values = text.len().saturating_mul(2).saturating_add(16);
     serde_saphyr::options! {
-        budget: serde_saphyr::budget! { max_depth: NESTING_MAX },
+        budget: serde_saphyr::budget! {
+            max_depth: NESTING_MAX,
+            max_nodes: values,
+            max_events: values.saturating_mul(3),
+        },
         with_snippet: false,
     }
 }
@@ -135,6 +143,15 @@ mod tests {
             }
         }
         assert!(on_a_large_stack(deep).is_ok());
+    }
+
+    #[test]
+    fn a_text_may_have_as_many_values_as_it_has_room_for() {
+        let count = 300_000;
+        let text = format!("[{}]", "1,".repeat(count));
+        let read = read_yaml(&text).unwrap();
+        assert_eq!(read.as_array().map(Vec::len), Some(count));
+        assert_eq!(parse_yaml_documents(&text), Ok(vec![read]));
     }
 
     /// Without optimisations, each level takes kilobytes.

@@ -96,9 +96,11 @@ pub(crate) async fn run(
     let running = runtime.instantiate(store, image).await?;
     running.send(store, Exported::Begin, &begin).await?;
     loop {
+        let told = running.tell_rejected(store).await;
         if let Some(ended) = store.data_mut().source.ended.take() {
             return Ok(ended_of(&ended, script.language.file())?);
         }
+        told?;
         match pending::next(store).await {
             Some(event) => running.send(store, Exported::Event, &event).await?,
             None => {

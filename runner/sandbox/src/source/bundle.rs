@@ -25,7 +25,7 @@ const MAGIC: &[u8; 8] = b"heddle\0r";
 /// The format of a bundle.
 const FORM: u32 = 1;
 /// What this program's own runtimes need from the host.
-const INTERFACE: u32 = 3;
+const INTERFACE: u32 = 4;
 /// What this program's host supports. If a host supports all that it did before, and more, its range is longer.
 const INTERFACES: RangeInclusive<u32> = 1..=INTERFACE;
 /// Before the head: magic, form, length.

@@ -9,6 +9,7 @@ use super::state::{MAIN, SourceState, TASK};
 use crate::bindings::task::heddle::task as wit;
 use crate::effects::is_json_object;
 use crate::guest::{Guest, HostSide};
+use crate::texts::well_formed;
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use heddle_domain::state::LogLevel;
@@ -31,9 +32,11 @@ pub(super) const MAX_CALL_BYTES: usize = 32 << 20;
 const MAX_RANDOM_BYTES: usize = 1 << 16;
 
 /// Our own modules: they may import each other; a script may import only `heddle:task`.
-const MODULES: [(&str, &str); 4] = [
+const MODULES: [(&str, &str); 6] = [
     (MAIN, include_str!("js/main.js")),
     ("heddle:runtime", include_str!("js/runtime.js")),
+    ("heddle:console", include_str!("js/console.js")),
+    ("heddle:rejected", include_str!("js/rejected.js")),
     ("heddle:web", include_str!("js/web.js")),
     (TASK, include_str!("js/task.js")),
 ];
@@ -271,7 +274,8 @@ enum Call {
 }
 
 fn answer(guest: &mut Guest, message: &str) -> Result<Value, String> {
-    let call: Call = serde_json::from_str(message).map_err(|error| format!("the value cannot be sent: {error}"))?;
+    let call: Call =
+        serde_json::from_str(&well_formed(message)).map_err(|error| format!("the value cannot be sent: {error}"))?;
     let host = &mut guest.host;
     let nothing = |()| Value::Null;
     match call {
@@ -335,14 +339,22 @@ fn answer(guest: &mut Guest, message: &str) -> Result<Value, String> {
 }
 
 fn log(host: &HostSide, level: &str, message: &str, fields: Option<String>) -> Result<(), String> {
-    let level: LogLevel = level
-        .parse()
-        .map_err(|_| "the level of a log line is `trace`, `debug`, `info`, `warn` or `error`")?;
+    let level = level_of(level).ok_or("the level of a log line is `trace`, `debug`, `info`, `warn` or `error`")?;
+    let fields = fields.map(|fields| well_formed(&fields).into_owned());
     if fields.as_deref().is_some_and(|fields| !is_json_object(fields)) {
         return Err("the fields of a log line are an object".into());
     }
     host.journal.write(level, message, fields);
     Ok(())
+}
+
+/// The level of this name, in capitals too, and by the names of Python.
+fn level_of(name: &str) -> Option<LogLevel> {
+    match name.to_ascii_lowercase().as_str() {
+        "warning" => Some(LogLevel::Warn),
+        "critical" => Some(LogLevel::Error),
+        name => name.parse().ok(),
+    }
 }
 
 /// The parts of a `URL`, by the URL Standard.
@@ -445,6 +457,20 @@ pub(super) fn operations() -> Vec<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn levels_have_the_names_of_both_languages() {
+        for (name, level) in [
+            ("info", Some(LogLevel::Info)),
+            ("INFO", Some(LogLevel::Info)),
+            ("WARNING", Some(LogLevel::Warn)),
+            ("critical", Some(LogLevel::Error)),
+            ("loud", None),
+            ("", None),
+        ] {
+            assert_eq!(level_of(name), level, "{name}");
+        }
+    }
 
     #[test]
     fn only_what_is_not_quoted_nests() {

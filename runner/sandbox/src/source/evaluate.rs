@@ -1,9 +1,10 @@
 //! Evaluates a script's top level, once, and keeps the resulting memory.
 
 use super::fault::SourceFault;
-use super::image::PAGE_BYTES;
+use super::image::{Layout, PAGE_BYTES};
 use super::language::Language;
 use super::linked::Interpreter;
+use super::rejected;
 use super::runtime::{Exported, Running, Runtime};
 use super::snapshot::{Described, Snapshot};
 use super::state::MAIN;
@@ -147,7 +148,7 @@ async fn evaluate(
     if let Err(why) = described.check(NOTHING_EXPORTED) {
         return Ok(Err(SourceFault::new(why)));
     }
-    limit_recursion(store, &running, runtime);
+    set_up(store, &running, runtime);
     let mut memory = running.memory.data(&*store).to_vec();
     // The stack is empty now; its old contents are garbage.
     memory[..runtime.layout.stack as usize].fill(0);
@@ -180,29 +181,42 @@ fn position(trace: &str, file: &str) -> Option<(u32, u32)> {
     Some((numbers.next()?.parse().ok()?, numbers.next()?.parse().ok()?))
 }
 
-/// Makes the interpreter throw a `RangeError` when JavaScript recurses too deep.
+/// Sets what no export of the interpreter sets, in its memory: the limit of the recursion, and whom it tells of promises
+/// that fail.
 ///
-/// It compares its stack pointer with a limit at each call, but sets none for WASI (`update_stack_limit` in
-/// `quickjs.c`), and no export of it does. The limit is a word in its memory: after the stack's size (0: none) and top
-/// (which is in the stack's highest part), and before the current exception, which is uninitialised (tag 4). If this
-/// pattern is not found in exactly one place, deep recursion stays a trap.
-fn limit_recursion(store: &mut Store<Guest>, running: &Running, runtime: &Runtime) {
+/// The interpreter compares its stack pointer with a limit at each call, but sets none for WASI (`update_stack_limit` in
+/// `quickjs.c`). With a limit, it throws a `RangeError` when JavaScript recurses too deep. If the place is not found,
+/// deep recursion stays a trap.
+fn set_up(store: &mut Store<Guest>, running: &Running, runtime: &Runtime) {
     let memory = running.memory.data_mut(store);
-    let (heap, stack) = (runtime.layout.heap as usize, runtime.layout.stack);
+    let layout = &runtime.layout;
+    let Some(state) = state_of(memory, layout) else {
+        return;
+    };
+    let limit = layout.stack.saturating_sub(RECURSION_BYTES);
+    memory[state + 8..state + 12].copy_from_slice(&limit.to_le_bytes());
+    rejected::track(memory, layout, state);
+}
+
+/// The address of the interpreter's words about its stack: its size (0: none), its top (which is in the stack's highest
+/// part) and the limit, before the current exception, which is uninitialised (tag 4). None, if this pattern is not
+/// found in exactly one place.
+fn state_of(memory: &[u8], layout: &Layout) -> Option<usize> {
     let word = |bytes: &[u8]| u32::from_le_bytes([bytes[0], bytes[1], bytes[2], bytes[3]]);
-    let mut matches = (heap..memory.len().saturating_sub(24)).step_by(4).filter(|at| {
-        let words = &memory[*at..*at + 24];
-        let top = word(&words[4..]);
-        word(words) == 0
-            && (stack.saturating_sub(MAX_STACK_AT_START)..=stack).contains(&top)
-            && word(&words[8..]) == 0
-            && word(&words[12..]) == 0
-            && word(&words[16..]) == 4
-            && word(&words[20..]) == 0
-    });
-    if let (Some(at), None) = (matches.next(), matches.next()) {
-        memory[at + 8..at + 12].copy_from_slice(&stack.saturating_sub(RECURSION_BYTES).to_le_bytes());
-    }
+    let tops = layout.stack.saturating_sub(MAX_STACK_AT_START)..=layout.stack;
+    let mut matches = (layout.heap as usize..memory.len().saturating_sub(24))
+        .step_by(4)
+        .filter(|at| {
+            let words = &memory[*at..*at + 24];
+            word(words) == 0
+                && tops.contains(&word(&words[4..]))
+                && word(&words[8..]) == 0
+                && word(&words[12..]) == 0
+                && word(&words[16..]) == 4
+                && word(&words[20..]) == 0
+        });
+    let found = matches.next()?;
+    matches.next().is_none().then_some(found)
 }
 
 #[cfg(test)]

@@ -17,7 +17,7 @@ const STACK_BYTES: u32 = 1 << 20;
 /// Memory for the description of our functions to the interpreter.
 pub(crate) const INTERFACE_BYTES: u32 = 4 << 10;
 /// Our functions that the interpreter calls through the table.
-pub(crate) const OWN_FUNCTIONS: u32 = 3;
+pub(crate) const OWN_FUNCTIONS: u32 = 4;
 
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Layout {

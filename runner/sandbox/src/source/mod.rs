@@ -15,7 +15,7 @@
 //! | `interpreter`, `linked`, `kept` | interpreters from bundles; a linked one; those that others have kept |
 //! | `load` | from a text to a script that can be started: check, evaluation, snapshot |
 //! | `library`, `image` | the parts of the interpreter's module; a memory as a module |
-//! | `runtime`, `evaluate` | JavaScript's interpreter, linked; evaluating a top level |
+//! | `runtime`, `evaluate`, `rejected` | JavaScript's interpreter, linked; evaluating a top level; promises that nobody awaits |
 //! | `snapshot`, `attempt` | what is kept of a top level; running a script |
 //! | `python/` | the same for Python, whose interpreter is several libraries |
 //! | `state`, `under_way` | what a store keeps for a script |
@@ -39,6 +39,7 @@ mod load;
 mod own;
 mod pending;
 pub(crate) mod python;
+mod rejected;
 pub(crate) mod runtime;
 mod snapshot;
 mod state;

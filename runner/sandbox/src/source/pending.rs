@@ -11,6 +11,7 @@ use crate::guest::{Guest, HostSide};
 use crate::imports::elsewhere;
 use crate::rehearsal::{SqlAnswer, SqlStatement};
 use crate::services::{BoxFuture, HostServices};
+use crate::texts::well_formed;
 use futures::StreamExt as _;
 use serde::Deserialize;
 use serde_json::{Value, json};
@@ -69,7 +70,7 @@ fn begun(guest: &Guest, message: &str) -> Result<Begun, String> {
     if guest.source.loading.is_some() {
         return Err("not available at the top level; call it in `run`".into());
     }
-    serde_json::from_str(message).map_err(|error| format!("the value cannot be sent: {error}"))
+    serde_json::from_str(&well_formed(message)).map_err(|error| format!("the value cannot be sent: {error}"))
 }
 
 /// A call of a guest that does nothing until it has the answer.

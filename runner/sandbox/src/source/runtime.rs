@@ -14,13 +14,14 @@ use super::calls;
 use super::image::{self, Layout, OWN_FUNCTIONS, PAGE_BYTES};
 use super::language::Language;
 use super::library::Library;
+use super::rejected;
 use super::state::Modules;
 use super::wasi;
 use crate::artefact::digest_of;
 use crate::guest::Guest;
 use bytes::Bytes;
 use std::sync::Arc;
-use wasmtime::{Engine, Extern, Instance, Linker, Memory, Module, Store, TypedFunc};
+use wasmtime::{Engine, Extern, Global, Instance, Linker, Memory, Module, Store, TypedFunc, Val};
 
 /// The exported functions, by their position in the interface.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -81,6 +82,8 @@ pub(crate) struct Running {
     pub memory: Memory,
     code: Instance,
     send: TypedFunc<(u32, u32, u32), u32>,
+    /// How many promises have failed and are awaited by nobody. Runtimes of interface 3 and before do not count them.
+    rejected: Option<Global>,
     realloc: TypedFunc<(u32, u32, u32, u32), u32>,
 }
 
@@ -176,6 +179,7 @@ impl Runtime {
         Ok(Running {
             memory,
             send: glue.get_typed_func(&mut *store, "send")?,
+            rejected: glue.get_global(&mut *store, "rejected"),
             realloc,
             code,
         })
@@ -217,6 +221,18 @@ impl Running {
         let (at, length) = self.put(store, text).await?;
         self.send.call_async(&mut *store, (which as u32, at, length)).await?;
         Ok(())
+    }
+
+    /// Lets the log tell of promises that have failed and that nobody awaits, if there are such.
+    pub async fn tell_rejected(&self, store: &mut Store<Guest>) -> wasmtime::Result<()> {
+        let Some(rejected) = self.rejected else {
+            return Ok(());
+        };
+        if rejected.get(&mut *store).i32().unwrap_or_default() == 0 {
+            return Ok(());
+        }
+        rejected.set(&mut *store, Val::I32(0))?;
+        self.send(store, Exported::Event, "").await
     }
 
     /// Sets the interpreter up in a memory where nothing ran yet.
@@ -349,7 +365,7 @@ fn write_interface(layout: &Layout, wit: &mut u32) -> Vec<u8> {
 /// The functions between the interpreter's interface and ours.
 fn glue(layout: &Layout) -> String {
     let own = layout.own_functions;
-    let _: [(); OWN_FUNCTIONS as usize] = [(); 3];
+    let _: [(); OWN_FUNCTIONS as usize] = [(); 4];
     format!(
         r#"(module
   (import "env" "memory" (memory 1))
@@ -376,12 +392,14 @@ fn glue(layout: &Layout) -> String {
     (call $push_string (local.get $cx) (local.get $at) (local.get $length)))
   ;; An exported function has no result that anybody waits for.
   (func $task_return (param $cx i32))
+{rejected}
   ;; The host calls the interpreter.
   (func (export "send") (param $which i32) (param $at i32) (param $length i32) (result i32) (local $cx i32)
     (local.set $cx (call $start (local.get $which)))
     (call $push_string (local.get $cx) (local.get $at) (local.get $length))
     (call $call_export (local.get $cx) (local.get $which)))
-  (elem (i32.const {own}) func $host $task_return $realloc))"#,
+  (elem (i32.const {own}) func $host $task_return $realloc $rejection))"#,
         elements = own + OWN_FUNCTIONS,
+        rejected = rejected::functions(),
     )
 }

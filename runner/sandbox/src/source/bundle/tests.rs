@@ -91,7 +91,7 @@ fn what_this_program_cannot_take_up_is_said_in_a_line() {
     let other = small().with_interface(7);
     assert_eq!(
         RuntimeBundle::unpack(&other.pack(), &other.tag()).unwrap_err(),
-        "it needs version 7 of the host interface, but this version of Heddle has 1 to 3"
+        "it needs version 7 of the host interface, but this version of Heddle has 1 to 4"
     );
     let mut form = bytes.clone();
     form[8] = 9;

@@ -277,6 +277,28 @@ const propertyOf = (value, name) => {
 
 const isObject = (value) => (typeof value === "object" && value !== null) || typeof value === "function";
 
+/// An error in a line.
+const short = (error) => {
+  if (!isObject(error)) return wellFormed(inspect(error));
+  return `${textOf(propertyOf(error, "name") ?? "Error")}: ${textOf(propertyOf(error, "message") ?? "")}`;
+};
+
+/// What stands behind an error, as a part of its trace.
+const behind = (label, error) =>
+  `\n${label}: ${short(error)}${isObject(error) ? `\n${textOf(propertyOf(error, "stack") ?? "")}` : ""}`;
+
+/// The first errors of an `AggregateError`, which seldom has a message.
+const errorsOf = (thrown) => {
+  const found = list([]);
+  try {
+    const { errors } = thrown;
+    if (isArray(errors)) for (let at = 0; at < 5 && at < errors.length; at++) found[at] = errors[at];
+  } catch {
+    // What cannot be read is left out.
+  }
+  return found;
+};
+
 /// `{message, trace}` of what was thrown.
 const told = (thrown) => {
   if (!isObject(thrown)) return plain({ message: typeof thrown === "string" ? wellFormed(thrown) : `threw ${wellFormed(inspect(thrown))}`, trace: null });
@@ -284,16 +306,19 @@ const told = (thrown) => {
   const stack = propertyOf(thrown, "stack");
   if (message === undefined && typeof stack !== "string") return plain({ message: `threw ${wellFormed(inspect(thrown))}`, trace: null });
   const name = textOf(propertyOf(thrown, "name") ?? "Error");
-  const text = textOf(message ?? "");
+  const errors = errorsOf(thrown);
+  let text = textOf(message ?? "");
+  if (text === "" && errors.length > 0) text = `the first error is ${short(errors[0])}`;
   const own = isFatal(thrown) || isRetry(thrown) || isSkip(thrown) || name === "Error";
-  const short = own && text !== "" ? text : text === "" ? name : `${name}: ${text}`;
+  const whole = own && text !== "" ? text : text === "" ? name : `${name}: ${text}`;
   let trace = `${text === "" ? name : `${name}: ${text}`}\n${typeof stack === "string" ? wellFormed(stack) : ""}`;
   let cause = propertyOf(thrown, "cause");
   for (let depth = 0; depth < 5 && isObject(cause); depth++) {
-    trace += `\nCaused by: ${textOf(propertyOf(cause, "name") ?? "Error")}: ${textOf(propertyOf(cause, "message") ?? "")}\n${textOf(propertyOf(cause, "stack") ?? "")}`;
+    trace += behind("Caused by", cause);
     cause = propertyOf(cause, "cause");
   }
-  return plain({ message: short, trace });
+  for (let at = 0; at < errors.length; at++) trace += behind(`Error ${at + 1}`, errors[at]);
+  return plain({ message: whole, trace });
 };
 
 /// `{kind, message, trace, after}` of what was thrown.
@@ -318,6 +343,26 @@ const end = (outcome) => {
   host(RESULT, text);
 };
 
+let isData = false;
+const unready = {
+  toJSON() {
+    if (isData) throw new TypeErr("a promise is not JSON: `await` it first");
+    return { ...this };
+  },
+};
+defineProperty(NativePromise.prototype, "toJSON", { value: unready.toJSON, writable: true, configurable: true, enumerable: false });
+
+/// A value that Heddle takes as data, as JSON. To it, a promise is a forgotten `await`; elsewhere it stays `{}`.
+const dataOf = (value) => {
+  const before = isData;
+  isData = true;
+  try {
+    return stringify(value);
+  } finally {
+    isData = before;
+  }
+};
+
 /// The output as JSON. What JSON has no word for fails, but for `undefined` (null) and what JSON writes as null.
 const outputOf = (value) => {
   if (value === undefined) return plain({ output: "null" });
@@ -331,7 +376,7 @@ const outputOf = (value) => {
   }
   let output;
   try {
-    output = stringify(value);
+    output = dataOf(value);
   } catch (wrong) {
     return invalid(`the output cannot be written as JSON: ${told(wrong).message}`);
   }
@@ -342,7 +387,7 @@ const outputOf = (value) => {
 // ---- Running -----------------------------------------------------------------------------------------------------------
 
 /// What an exported function gives back to the engine, which asks for a promise.
-const done = plain({ then() {} });
+export const done = plain({ then() {} });
 
 let script = plain({});
 
@@ -435,8 +480,8 @@ const handled = (said, batch) => {
   return plain({ outcomes });
 };
 
-const jsonOf = (value, what) => {
-  const text = stringify(value === undefined ? null : value);
+const jsonOf = (value, what, write = dataOf) => {
+  const text = write(value === undefined ? null : value);
   if (typeof text !== "string") throw new TypeErr(`${what} is not JSON`);
   return text;
 };
@@ -508,7 +553,7 @@ const contextOf = (context) => {
       void sync("log", {
         level: `${level}`,
         message: wellFormed(inspect(message)),
-        fields: fields === undefined || fields === null ? null : jsonOf(fields, "`fields`"),
+        fields: fields === undefined || fields === null ? null : jsonOf(fields, "`fields`", stringify),
       }),
     progress: (fraction, note) => void sync("progress", { fraction: +fraction, note: note === undefined ? "" : `${note}` }),
   };
@@ -557,7 +602,7 @@ const MAX_DEPTH = 4;
 const MAX_ITEMS = 100;
 
 /// A value as people read it.
-const inspect = (value, depth = 0, seen = []) => {
+export const inspect = (value, depth = 0, seen = []) => {
   switch (typeof value) {
     case "string": return depth === 0 ? value : stringify(value);
     case "bigint": return `${value}n`;
@@ -650,38 +695,12 @@ const shortTrace = (trace) => {
   return text;
 };
 
-const format = (values) => {
-  let text = "";
-  for (let at = 0; at < values.length; at++) text += (at === 0 ? "" : " ") + inspect(values[at]);
-  return text;
-};
-
-const write = (level, values) => void host(LOG, wellFormed(level + format(values)));
-const LEVELS = plain({ trace: "0", debug: "1", log: "2", info: "2", warn: "3", error: "4" });
-const logger = {};
-for (const name of KEYS(LEVELS)) logger[name] = { [name](...values) { write(LEVELS[name], values); } }[name];
-logger.dir = (value) => write("2", [value]);
-logger.assert = (fine, ...values) => void (fine || write("4", ["assertion failed", ...values]));
-const started = new NativeMap();
-logger.time = (label = "default") => void mapSet(started, `${label}`, nativeNow());
-logger.timeEnd = (label = "default") => {
-  const since = mapGet(started, `${label}`);
-  if (since !== undefined) write("2", [`${label}: ${floor((nativeNow() - since) * 1000) / 1000} ms`]);
-};
-const counted = new NativeMap();
-logger.count = (label = "default") => {
-  const count = (mapGet(counted, `${label}`) ?? 0) + 1;
-  mapSet(counted, `${label}`, count);
-  write("2", [`${label}: ${count}`]);
-};
-logger.group = (...values) => void (values.length > 0 && write("2", values));
-logger.groupEnd = () => {};
-logger.table = logger.dir;
+/// Writes a line. The level is its digit in `calls.rs`.
+export const line = (level, text) => void host(LOG, wellFormed(level + text));
 
 export const define = (name, value) =>
   defineProperty(globalThis, name, { value, writable: true, configurable: true, enumerable: false });
 
-define("console", logger);
 define("Fatal", Fatal);
 define("Retry", Retry);
 define("Skip", Skip);

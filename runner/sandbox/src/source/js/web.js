@@ -3,6 +3,7 @@
 // Not here, because nothing of it would be true: streams, workers, storage, `Intl`.
 
 import { because, cancel, define, list, onlyInRun, start, sync } from "heddle:runtime";
+import "heddle:console";
 
 const { stringify, parse } = JSON;
 const { defineProperty, keys } = Object;

@@ -132,7 +132,16 @@ class Response:
 
     @property
     def text(self):
-        return self.content.decode("utf-8", "replace")
+        """By the charset that the answer names. Without one that Python has, it is UTF-8."""
+        charset = "utf-8"
+        for part in self.headers.get("content-type", "").split(";")[1:]:
+            name, _, value = part.partition("=")
+            if name.strip().lower() == "charset":
+                charset = value.strip().strip("\"'")
+        try:
+            return self.content.decode(charset, "replace")
+        except (LookupError, ValueError):
+            return self.content.decode("utf-8", "replace")
 
     def json(self):
         return _parse(self.content)
@@ -328,7 +337,8 @@ def _default(value):
         return str(value)
     if isinstance(value, (set, frozenset)):
         return list(value)
-    raise TypeError(f"{type(value).__name__} is not JSON")
+    hint = ": `await` it first" if hasattr(value, "__await__") else ""
+    raise TypeError(f"{type(value).__name__} is not JSON{hint}")
 
 
 def _dumps(value):
