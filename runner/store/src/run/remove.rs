@@ -16,7 +16,7 @@ use heddle_domain::id::RunId;
 use heddle_domain::state::RunState;
 use uuid::Uuid;
 
-use crate::change::{By, Noun};
+use crate::change::By;
 use crate::database::{PgSession, Pool};
 use crate::transaction::transaction;
 use crate::{Store, StoreError};
