@@ -280,9 +280,14 @@ pub fn check_audience(audience: &str) -> Result<(), String> {
 /// Refuses an audience that is a user who can never poll. Only what is new is checked for this: stored offers may have such
 /// audiences.
 pub fn check_user(audience: &str) -> Result<(), String> {
-    match audience.starts_with("uid_") {
-        true => bare_uid(audience).map(drop),
-        false => Ok(()),
+    match audience.strip_prefix("uid_") {
+        Some(id) => match id.strip_prefix("uid_") {
+            Some(user) => Err(format!(
+                "the id of a user must not begin with `uid_`: `{id}` polls as the user `{user}`"
+            )),
+            None => bare_uid(id).map(drop),
+        },
+        None => Ok(()),
     }
 }
 

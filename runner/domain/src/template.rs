@@ -290,6 +290,18 @@ pub fn is_template(text: &str) -> bool {
     text.contains("{{") || text.contains("{%") || text.contains("{#")
 }
 
+/// A value, so written that rendering gives it back as it is: strings that look like templates become templates that
+/// consist of one string. For what another program sends as data.
+pub fn verbatim(value: Value) -> Value {
+    match value {
+        // A string in JSON is one in a template too: minijinja reads the same escapes.
+        Value::String(text) if is_template(&text) => Value::String(format!("{{{{ {} }}}}", Value::from(text))),
+        Value::Array(items) => Value::Array(items.into_iter().map(verbatim).collect()),
+        Value::Object(fields) => fields.into_iter().map(|(name, one)| (name, verbatim(one))).collect(),
+        other => other,
+    }
+}
+
 /// Whether any string in a value is a template.
 pub fn contains_template(value: &Value) -> bool {
     match value {

@@ -14,6 +14,7 @@ use std::collections::{BTreeMap, HashSet, VecDeque};
 use chrono_tz::Tz;
 use heddle_domain::fault::pointer_token;
 use heddle_domain::plan::TASKS_MAX;
+use heddle_domain::template::verbatim;
 use heddle_domain::{Name, Time};
 use heddle_store::timer_task::TimerTaskRow;
 use serde_json::value::RawValue;
@@ -212,8 +213,8 @@ pub(crate) fn group_spec(rows: &[TimerTaskRow], zone: Tz, now: Time) -> Result<M
         let mut task = json!({
             "queue": queue,
             "params": {
-                "apiServiceName": fields.get("apiServiceName").cloned().unwrap_or_default(),
-                "apiMethodName": fields.get("apiMethodName").cloned().unwrap_or_default(),
+                "apiServiceName": verbatim(fields.get("apiServiceName").cloned().unwrap_or_default()),
+                "apiMethodName": verbatim(fields.get("apiMethodName").cloned().unwrap_or_default()),
                 "taskId": row.task_id,
             },
         });

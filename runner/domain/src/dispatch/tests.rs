@@ -35,7 +35,12 @@ fn a_group_is_no_user() {
     for wrong in ["gid_x", "gid_", "uid_gid_x", "", "uid_", "a\nb"] {
         assert!(bare_uid(wrong).is_err(), "{wrong:?}");
     }
-    for (audience, polls) in [("uid_eve", true), ("gid_x", true), ("uid_gid_x", false)] {
+    for (audience, polls) in [
+        ("uid_eve", true),
+        ("gid_x", true),
+        ("uid_gid_x", false),
+        ("uid_uid_x", false),
+    ] {
         assert_eq!(check_user(audience).is_ok(), polls, "{audience}");
     }
 }

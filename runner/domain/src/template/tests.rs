@@ -531,3 +531,36 @@ fn names_of_params() {
         &["ok"],
     );
 }
+
+/// What another program sends as data stays what it is, whatever it looks like.
+#[test]
+fn what_is_verbatim_is_rendered_as_it_was() {
+    for text in [
+        "plain",
+        "{{ 1+1 }}",
+        "{# c #}x",
+        "{{ logical_time }}",
+        "a{{b",
+        "{{",
+        "}}",
+        "{% if %}",
+        "{%- raw %}{{ x }}{% endraw %}",
+        "\"{{\" }} '{{'",
+        "\\{{\\",
+        "{{\n\r\t\u{0}\u{8}\u{c}\u{7f}",
+        "{{ 日本 \u{1f600} \u{2028}",
+        "{{ \"\\u0041\" }}",
+        "{{ {{ }} }}",
+    ] {
+        let Value::String(written) = verbatim(json!(text)) else {
+            panic!("{text:?}");
+        };
+        if !is_template(text) {
+            assert_eq!(written, text);
+        }
+        check(&written, Ok(json!(text)));
+    }
+    let deep = json!({"{{ a }}": ["{{ 1 }}", {"b": "{{"}], "n": [1, null, true]});
+    let written = json!({"{{ a }}": [r#"{{ "{{ 1 }}" }}"#, {"b": r#"{{ "{{" }}"#}], "n": [1, null, true]});
+    assert_eq!(verbatim(deep), written);
+}

@@ -30,11 +30,11 @@ use heddle_store::run::RunFilter;
 
 use crate::node::catalog::Revision;
 use crate::node::group_commit::Met;
-use crate::runs::create::batch_run::check_again;
+use crate::runs::change::transition::progress_of;
 use crate::runs::control::BulkAction;
 use crate::runs::controlled::{Answers, ControlError, ControlledRun};
+use crate::runs::create::batch_run::check_again;
 use crate::runs::rerun::Rerun;
-use crate::runs::change::transition::progress_of;
 use crate::{Engine, EngineError, Runs, UseCase};
 
 /// How many runs one transaction controls.
@@ -233,7 +233,7 @@ impl Runs {
         let locked = self.lock_all(&mut completion, runs, action.control()).await?;
         let mut answers = Answers::with_capacity(runs.len());
         let planned = self.plan(&mut completion, locked, action, &mut answers).await?;
-        self.carry_out(completion, &action.act(actor), planned, &mut answers)
+        self.commit_controls(completion, &action.act(actor), planned, &mut answers)
             .await?;
         Ok(answers)
     }

@@ -1,5 +1,5 @@
 //! Controls of runs by operators. Each is one transaction over one run: [`Runs::lock`] begins it, the control plans what
-//! happens to the run, and [`Runs::carry_out`] decides, writes and commits (`controlled.rs`). A control of many runs
+//! happens to the run, and [`Runs::commit_controls`] decides, writes and commits (`controlled.rs`). A control of many runs
 //! (`bulk.rs`) plans in the same way, and controls of task runs (`task_control.rs`) are carried out in the same way.
 
 use std::collections::HashMap;
@@ -11,9 +11,9 @@ use heddle_domain::state::{RunState, TaskState};
 use heddle_store::StoreError;
 use heddle_store::live::{Completion, NewOverride};
 
-use crate::runs::create::batch_run::check_again;
 pub use crate::runs::controlled::ControlError;
 use crate::runs::controlled::{Act, Answers, ControlledRun, Planned, Step};
+use crate::runs::create::batch_run::check_again;
 use crate::runs::task_control::{Clear, not_cleared};
 use crate::{Engine, EngineError, Runs, UseCase};
 
@@ -139,7 +139,7 @@ impl Runs {
         let (mut completion, locked) = self.lock("control", run).await?;
         let mut answers = Answers::new();
         let planned = self.plan(&mut completion, vec![locked], action, &mut answers).await?;
-        self.carry_out(completion, &action.act(actor), planned, &mut answers)
+        self.commit_controls(completion, &action.act(actor), planned, &mut answers)
             .await?;
         answers.remove(&run).unwrap_or(Ok(()))
     }

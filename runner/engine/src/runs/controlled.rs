@@ -1,7 +1,7 @@
 //! Runs that a control has locked: what it does to them is decided, written and committed here, for one run as for many.
 //!
 //! A control locks runs ([`Runs::lock`] one, `bulk.rs` many), plans what is to happen to each ([`Planned`]), and hands all of
-//! them to [`Runs::carry_out`]. This decides about each run by itself: one that refuses gets its answer, and is left as it was.
+//! them to [`Runs::commit_controls`]. This decides about each run by itself: one that refuses gets its answer, and is left as it was.
 //! The others are written together, by the same statements for any number of runs.
 //!
 //! A run that has ended becomes live again only after the decision, so a refusal leaves nothing to take back. Its params
@@ -23,9 +23,9 @@ use serde_json::{Value, json};
 use crate::node::news::{CHANNEL, News, encode};
 use crate::node::signals::Signal;
 use crate::runs::change::apply::After;
+use crate::runs::change::transition::{NoTransition, Snapshot, Transition};
 use crate::runs::contexts::Contexts;
 use crate::runs::create::starts::complete;
-use crate::runs::change::transition::{NoTransition, Snapshot, Transition};
 use crate::{EngineError, RunContext, Runs};
 
 /// Why a control did nothing.
@@ -307,8 +307,8 @@ impl Runs {
         }))
     }
 
-    /// The same as [`Self::carry_out`] for one run; returns its answer.
-    pub(super) async fn carry_out_one(
+    /// The same as [`Self::commit_controls`] for one run; returns its answer.
+    pub(super) async fn commit_control(
         self: &Arc<Self>,
         completion: Completion,
         act: &Act<'_>,
@@ -316,13 +316,14 @@ impl Runs {
     ) -> Result<(), ControlError> {
         let run = planned.locked.run;
         let mut answers = Answers::new();
-        self.carry_out(completion, act, vec![planned], &mut answers).await?;
+        self.commit_controls(completion, act, vec![planned], &mut answers)
+            .await?;
         answers.remove(&run).unwrap_or(Ok(()))
     }
 
     /// Decides about locked runs, writes what follows and commits it, and adds each run's answer. If all refuse, nothing is
     /// committed.
-    pub(super) async fn carry_out(
+    pub(super) async fn commit_controls(
         self: &Arc<Self>,
         mut completion: Completion,
         act: &Act<'_>,

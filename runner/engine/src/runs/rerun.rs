@@ -12,8 +12,8 @@ use heddle_store::run::{RunFilter, RunRow, RunTerms};
 use serde_json::json;
 
 use crate::node::catalog::Revision;
-use crate::runs::create::batch_run::check_again;
 use crate::runs::controlled::{Answers, ControlError};
+use crate::runs::create::batch_run::check_again;
 use crate::runs::create::submit::{Layout, Request, finish, open_group};
 use crate::{Engine, EngineError, Runs, SubmitError};
 

@@ -9,9 +9,9 @@ use heddle_domain::state::{RunState, TaskState};
 use heddle_store::live::{Completion, NewOverride};
 use serde_json::{Value, json};
 
-use crate::runs::create::batch_run::{check_again, check_set_by_hand};
-use crate::runs::controlled::{Act, Answers, ControlError, ControlledRun, Planned, Step};
 use crate::runs::change::transition::progress_of;
+use crate::runs::controlled::{Act, Answers, ControlError, ControlledRun, Planned, Step};
+use crate::runs::create::batch_run::{check_again, check_set_by_hand};
 use crate::{Engine, EngineError, Runs, UseCase};
 
 /// A task run that is to run again within a run that has ended.
@@ -117,7 +117,7 @@ impl Runs {
             sets: sets.into_iter().collect(),
             ..Planned::of(locked, Step::Event(event))
         };
-        self.carry_out_one(completion, &act, planned).await
+        self.commit_control(completion, &act, planned).await
     }
 
     /// What a clear does to locked runs that have ended. Those without the task run get their answers.

@@ -21,6 +21,20 @@ fn rows(text: &str) -> Vec<TimerTaskRow> {
         .collect()
 }
 
+/// Their services may have any names: workers get them as they were sent.
+#[test]
+fn names_of_services_are_no_templates() {
+    let rows = rows(
+        r#"{"taskName": "{{", "appServiceName": "bill", "apiServiceName": "{{ 1+1 }}", "apiMethodName": "{% if"}"#,
+    );
+    let spec = meant(&rows).unwrap().spec;
+    assert_eq!(
+        spec["tasks"]["task-100"]["params"],
+        json!({"apiServiceName": "{{ \"{{ 1+1 }}\" }}", "apiMethodName": "{{ \"{% if\" }}", "taskId": 100})
+    );
+    assert_eq!(spec["tasks"]["task-100"]["description"], "{{");
+}
+
 #[test]
 fn a_tree_becomes_a_group() {
     let rows = rows(

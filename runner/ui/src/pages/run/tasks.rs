@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use heddle_api::{AttemptState, Moment, Run, TaskRun, TaskState};
+use heddle_api::{AttemptState, Moment, Run, RunState, TaskRun, TaskState};
 use heddle_domain::run::{Control, runs_again};
 use heddle_store::run::AttemptView;
 use maud::{Markup, html};
