@@ -12,7 +12,10 @@ use crate::chrome::{self, Chrome};
 const AXE: &str = include_str!("vendor/axe-core-4.10.3.min.js");
 
 /// A line for each thing that it finds, and the place.
-const RUN_AXE: &str = "axe.run(document, {resultTypes: ['violations']}).then((found) => found.violations.flatMap((one) => \
+///
+/// One rule is not on by default: the name of a control contains the text that the control shows. People who tell a browser
+/// aloud what to press say this text.
+const RUN_AXE: &str = "axe.run(document, {resultTypes: ['violations'], rules: {'label-content-name-mismatch': {enabled: true}}}).then((found) => found.violations.flatMap((one) => \
     one.nodes.slice(0, 4).map((node) => `${one.id} at ${node.target.join(' ')}: ${node.html.slice(0, 160)} ${node.failureSummary}`)))";
 
 /// What is wrong with the page that is open, a line each; keeps a picture of it.
@@ -92,6 +95,8 @@ async fn a_browser_has_nothing_to_complain_of() {
     api.start("by-hand", json!({})).await;
     let due = crate::later(heddle_tests::time(&ended["created_at"]));
     something_of_everything(api, due).await;
+    let long = names_as_long_as_may_be(api).await;
+    let of_day = "logical_from=2026-11-25T00:00:00.000Z&logical_to=2026-11-25T23:59:59.999Z";
     let pages = [
         ("overview", "/".to_owned()),
         ("groups", "/groups".to_owned()),
@@ -148,6 +153,18 @@ async fn a_browser_has_nothing_to_complain_of() {
         ("preferences", "/preferences".to_owned()),
         ("missing", "/groups/none".to_owned()),
         ("gone", "/groups/short-lived".to_owned()),
+        ("runs-of-a-day", format!("/runs?group=mixed&{of_day}")),
+        ("notifications-of", "/notifications?channel=hook".to_owned()),
+        ("docs", "/docs".to_owned()),
+        ("long", format!("/runs/{long}")),
+        ("long-log", format!("/runs/{long}/log")),
+        ("long-data", format!("/runs/{long}/data")),
+        ("long-attempts", format!("/runs/{long}/attempts")),
+        ("long-events", format!("/runs/{long}/events")),
+        ("long-group", "/groups/longnames".to_owned()),
+        ("long-start", "/groups/longnames/run".to_owned()),
+        ("long-script", "/scripts/wide".to_owned()),
+        ("long-console", "/scripts/wide/console".to_owned()),
     ];
     let base = api.base().to_owned();
     let mut chrome = Chrome::start(&program).await;
@@ -202,6 +219,31 @@ async fn something_of_everything(api: &heddle_tests::Api, due: chrono::NaiveDate
         .expect_status(200);
     let past = json!({"from": "2014-01-01T00:00:00Z", "to": "2014-03-01T00:00:00Z"});
     api.post("/v1/groups/seattle-weather/backfills", past).await;
+}
+
+/// Names, titles, descriptions and choices that have no place at which a line may end; answers a run with them.
+async fn names_as_long_as_may_be(api: &heddle_tests::Api) -> String {
+    let [first, second] = [1, 2].map(|n| format!("load_customer_orders_from_the_warehouse_into_the_staging_area_{n}"));
+    let (param, greek, word) = (format!("p_{}", "y".repeat(60)), "\u{3b6}".repeat(60), "L".repeat(200));
+    let tasks = json!({
+        &first: {"script": "hello"},
+        &second: {"script": "hello", "depends_on": [&first]},
+        &greek: {"script": "flaky", "params": {"fail_times": 9, "kind": "fatal"}, "depends_on": [&second]},
+    });
+    api.put_group("longnames", json!({"params": {&param: 1}, "tasks": tasks}))
+        .await;
+    let schema = json!({"type": "object", "properties": {
+        &param: {"type": "string", "description": &word},
+        "mode": {"enum": ["a", &word]},
+        "list": {"type": "array", "title": &word},
+    }});
+    let text = format!("export const params = {schema};\nexport default function run() {{ return 1; }}");
+    api.put_bytes("/v1/scripts/wide", "text/javascript", text)
+        .await
+        .expect_status(201);
+    let run = api.start("longnames", json!({})).await;
+    api.run_becomes(&run, "failed").await;
+    run
 }
 
 /// Somebody who clicks, types and drags, with scripts and without.

@@ -106,6 +106,12 @@ async fn every_page_is_shown_and_nothing_in_it_is_markup() {
         visitor.get(&format!("/search?q={run}")).await.status,
         StatusCode::SEE_OTHER
     );
+    // By the beginning that narrow tables of the command line show, and that it takes.
+    for beginning in [&run[..13], &run[..8], &run[..13].to_uppercase()] {
+        let found = visitor.get(&format!("/search?q={beginning}")).await;
+        assert_eq!(found.leads_to(), format!("/runs/{run}"), "{beginning}: {}", found.text);
+    }
+    assert_eq!(visitor.get("/search?q=00000000-0000").await.status, StatusCode::OK);
     assert_eq!(visitor.get("/search?q=shown").await.status, StatusCode::OK);
     // A group's only run is not compared with itself, and a group without a history has no form that fails.
     let only = visitor.get(&format!("/runs/compare?run={run}")).await.fine();

@@ -2,7 +2,7 @@
 //! on. What moves is told by the browser, as its layout shift.
 
 use chrono::Timelike;
-use heddle_tests::{Node, TOKEN, World};
+use heddle_tests::{Node, TOKEN, World, eventually};
 use serde_json::{Value, json};
 
 use crate::Visitor;
@@ -32,6 +32,16 @@ const GOES_ON: &str = "(() => { const took = document.querySelector('main .took[
     const now = took.textContent; if (Number.isNaN(parseFloat(now))) return false; \
     window.first ??= { text: now, at: performance.now() }; \
     return now !== window.first.text && performance.now() >= window.first.at + 1000; })()";
+
+/// What a script shows or says later has its room before: hints, and in its head how long a run has taken so far.
+const HAS_ROOM: &str = "(() => { const hints = [...document.querySelectorAll('[data-hint]')].every((hint) => { \
+        const height = (hidden) => { hint.hidden = hidden; return hint.parentElement.getBoundingClientRect().height; }; \
+        return height(true) === height(false); }); \
+    const took = document.querySelector('.heading .took[data-since]'); if (!took) return hints; \
+    const room = (text) => { took.textContent = text; return took.getBoundingClientRect().width; }; \
+    const before = room('\u{2026} '); \
+    return hints && ['9.9 s', '59 min 59 s', '23 h 59 min', '59 \u{5206} 59 \u{79d2}', '23 \u{5c0f}\u{65f6} 59 \u{5206}'] \
+        .every((text) => room(text) === before); })()";
 
 /// Nothing is wider than the page, and no cell of a table whose columns are fixed has more than it shows.
 const FITS: &str = "document.documentElement.scrollWidth <= document.documentElement.clientWidth \
@@ -89,6 +99,21 @@ async fn something_of_everything(world: &World, node: &Node) -> (String, String)
     (naps, failed)
 }
 
+/// A run that goes on, with a line in its log that has several rows, because the name of its task is long; answers its page.
+async fn long_lines(node: &Node) -> String {
+    let name = format!("a_task_{}", "n".repeat(56));
+    let nap = json!({"script": "sleep", "params": {"seconds": 600}});
+    node.put_group("long-lines", json!({"tasks": {&name: {"script": "hello"}, "nap": nap}}))
+        .await;
+    let run = node.start("long-lines", json!({})).await;
+    eventually("line in the log", async || {
+        let lines = node.get(&format!("/v1/runs/{run}/logs")).await.expect_status(200);
+        (!lines["items"][0].is_null()).then_some(())
+    })
+    .await;
+    format!("/runs/{run}")
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn nothing_moves_by_itself() {
     let Some(program) = chrome::program() else {
@@ -104,6 +129,7 @@ async fn nothing_moves_by_itself() {
     chrome.cookie(&base, name, value).await;
     let mut wrong = Vec::new();
     let (run, ended) = (format!("/runs/{naps}"), format!("/runs/{failed}"));
+    let log = format!("{}/log", long_lines(&node).await);
     let with_times = [
         "/",
         "/runs",
@@ -123,13 +149,20 @@ async fn nothing_moves_by_itself() {
         "/system/secrets",
         "/system/tokens",
     ];
-    let others = ["/groups/import/graph", "/topics", "/system/pools", "/system/audit"];
+    let others = [
+        "/groups/import/graph",
+        "/topics",
+        "/system/pools",
+        "/system/audit",
+        &run,
+        &log,
+    ];
     for lang in ["en", "zh"] {
         chrome.cookie(&base, "heddle_lang", lang).await;
         for width in [1_280, 1_100, 900, 390] {
             chrome.shape(width, false).await;
             let pages = with_times.iter().map(|path| (*path, true));
-            for (path, times) in pages.chain(others.iter().chain([&run.as_str()]).map(|path| (*path, false))) {
+            for (path, times) in pages.chain(others.iter().map(|path| (*path, false))) {
                 chrome.open(&format!("{base}{path}")).await;
                 chrome.until(SAID).await;
                 if times && chrome.value(HAS_TIMES).await != true {
@@ -142,6 +175,9 @@ async fn nothing_moves_by_itself() {
                 }
                 if chrome.value(FITS).await != true {
                     wrong.push(format!("{path} at {width} in {lang}: something does not fit"));
+                }
+                if chrome.value(HAS_ROOM).await != true {
+                    wrong.push(format!("{path} at {width} in {lang}: what comes later has no room yet"));
                 }
             }
         }

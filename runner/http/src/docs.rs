@@ -10,7 +10,8 @@ use crate::openapi;
 use crate::table::{Route, Table};
 
 const STYLE: &str = "\
-:root{color-scheme:light dark;--line:#8884;--dim:light-dark(#666,#9a9a9a)}\
+:root{color-scheme:light dark;--line:#8884;--dim:light-dark(#666,#9a9a9a);background:light-dark(#fff,#121212);color:light-dark(#111,#eee)}\
+a{color:light-dark(#1d4fc0,#8db4ff)}\
 body{font:15px/1.5 system-ui,sans-serif;margin:0 auto;max-width:60rem;padding:1rem}\
 nav{display:flex;flex-wrap:wrap;gap:.2rem .8rem}h2{border-bottom:1px solid var(--line);margin-top:2.5rem}\
 details{border:1px solid var(--line);border-radius:6px;margin:.4rem 0;padding:.4rem .7rem}\
@@ -27,7 +28,7 @@ pub fn page(table: &Table) -> String {
     html.push_str("<meta name=\"viewport\" content=\"width=device-width, initial-scale=1\">");
     html.push_str("<link rel=\"icon\" href=\"data:,\"><title>Heddle API</title><style>");
     html.push_str(STYLE);
-    html.push_str("</style></head><body><p><a href=\"/\">← Heddle</a></p><h1>Heddle API</h1><p>JSON under <code>/v1</code>. Every error is a problem body (RFC 9457). As OpenAPI 3.1: <a href=\"/v1/openapi.json\">/v1/openapi.json</a>.</p><nav>");
+    html.push_str("</style></head><body><header><p><a href=\"/\">← Heddle</a></p><h1>Heddle API</h1><p>JSON under <code>/v1</code>. Every error is a problem body (RFC 9457). As OpenAPI 3.1: <a href=\"/v1/openapi.json\">/v1/openapi.json</a>.</p></header><nav>");
     let mut tags: Vec<&str> = Vec::new();
     for route in table.routes() {
         if !tags.contains(&route.tag) {
@@ -153,6 +154,9 @@ mod tests {
         let page = super::page(&crate::routes::table());
         assert!(page.contains("/v1/groups/{name}"));
         assert!(page.contains("<a href=\"/\">"), "there is a way back to the pages");
+        // All text is within a landmark, and each theme has colours of its own, not those of the browser.
+        assert!(page.contains("<body><header>") && page.contains("</header><nav>") && page.contains("</nav><main>"));
+        assert!(page.contains("background:light-dark("));
         for outside in ["<script", "src=", "https://", "http://", "@import"] {
             assert!(
                 !page.split("<h2 id=\"schemas\"").next().unwrap().contains(outside),

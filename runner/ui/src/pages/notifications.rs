@@ -44,7 +44,7 @@ pub(super) async fn list(ctx: &Ctx) -> Result<Answer, Trouble> {
             div.grow { h1 { (title) } }
             (choice(ctx, &t!(ctx, "state"), "state", ctx.q("state").unwrap_or_default(), &states))
         }
-        @if let Some(channel) = ctx.q("channel") { p { span.tag { (t!(ctx, "channel")) (ctx.lang.colon()) bdi { (channel) } " " a href=(with_query(ctx, &[("channel", None), ("cursor", None)])) aria-label=(t!(ctx, "remove-filter")) { "×" } } } }
+        @if let Some(channel) = ctx.q("channel") { p { span.tag { (t!(ctx, "channel")) (ctx.lang.colon()) bdi { (channel) } " " a.remove href=(with_query(ctx, &[("channel", None), ("cursor", None)])) aria-label=(t!(ctx, "remove-filter")) { "×" } } } }
         (ctx.live("notifications", shown))
         (more(ctx, found.next_cursor.as_deref()))
         (ctx.live("channel-list", of_channels(ctx, &channels.items)))

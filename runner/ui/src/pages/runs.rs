@@ -127,12 +127,12 @@ pub(super) fn filters(ctx: &Ctx, of: Option<&str>) -> Markup {
                 input #param type="search" name="param" value=[ctx.q("param")] placeholder=(t!(ctx, "param-hint"));
                 (when(ctx, "from")) (when(ctx, "to"))
                 @if let Some(id) = ctx.q("backfill") {
-                    span.tag { (t!(ctx, "backfill")) (ctx.lang.colon()) code { (id.chars().take(13).collect::<String>()) "…" } " " a href=(with_query(ctx, &[("backfill", None)])) aria-label=(t!(ctx, "remove-filter")) { "×" } }
+                    span.tag { (t!(ctx, "backfill")) (ctx.lang.colon()) code { (id.chars().take(13).collect::<String>()) "…" } " " a.remove href=(with_query(ctx, &[("backfill", None)])) aria-label=(t!(ctx, "remove-filter")) { "×" } }
                     input type="hidden" name="backfill" value=(id);
                 }
                 // A day from a calendar, or a span that was marked in a picture.
                 @if let (Some(from), Some(to)) = (at(ctx, "logical_from"), at(ctx, "logical_to")) {
-                    span.tag { (t!(ctx, "logical-time")) (ctx.lang.colon()) (time(ctx, from)) " – " (time(ctx, to)) " " a href=(with_query(ctx, &[("logical_from", None), ("logical_to", None)])) aria-label=(t!(ctx, "remove-filter")) { "×" } }
+                    span.tag { (t!(ctx, "logical-time")) (ctx.lang.colon()) (time(ctx, from)) " – " (time(ctx, to)) " " a.remove href=(with_query(ctx, &[("logical_from", None), ("logical_to", None)])) aria-label=(t!(ctx, "remove-filter")) { "×" } }
                     input type="hidden" name="logical_from" value=[ctx.q("logical_from")];
                     input type="hidden" name="logical_to" value=[ctx.q("logical_to")];
                 }

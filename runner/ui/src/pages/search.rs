@@ -1,6 +1,6 @@
-//! Finds things by their names, runs by id or key, pages, and what one may do.
+//! Finds things by their names, runs by id, the beginning of an id, or key, pages, and what one may do.
 
-use heddle_api::{List, Queue};
+use heddle_api::{List, Queue, Run};
 use maud::{Markup, html};
 use uuid::Uuid;
 
@@ -171,15 +171,35 @@ async fn find(ctx: &Ctx, text: &str) -> Result<Vec<Found>, Trouble> {
     Ok(found)
 }
 
-/// The run of an id, or those of a key.
+/// The shortest beginning of an id by which the API finds runs.
+const ID_CHARS_MIN: usize = 8;
+
+/// Whether a text can be the beginning of an id, as narrow tables of the command line show it: `01a21a1f-7944`.
+fn begins_id(text: &str) -> bool {
+    let digits = text.bytes().filter(|byte| *byte != b'-').count();
+    (ID_CHARS_MIN..32).contains(&digits) && text.bytes().all(|byte| byte == b'-' || byte.is_ascii_hexdigit())
+}
+
+/// The run of an id, or those of a key and of the beginning of an id.
 async fn runs(ctx: &Ctx, text: &str, found: &mut Vec<Found>) -> Result<(), Trouble> {
     if let Ok(id) = text.parse::<Uuid>() {
         if ctx.store().run(heddle_domain::id::RunId(id)).await?.is_some() {
             found.push(run(ctx, id, id.to_string()));
         }
-    } else {
-        for id in ctx.store().page_run_of_key(text).await? {
-            found.push(run(ctx, id, format!("{text} · {id}")));
+        return Ok(());
+    }
+    for id in ctx.store().page_run_of_key(text).await? {
+        found.push(run(ctx, id, format!("{text} · {id}")));
+    }
+    if begins_id(text) {
+        let listed: List<Run> = ctx
+            .get(&format!("/v1/runs?id={text}&history=true&limit={SHOWN}"))
+            .await?;
+        for one in listed.items {
+            let named = run(ctx, one.id, format!("{} · {}", one.id, one.group));
+            if found.iter().all(|other| other.address != named.address) {
+                found.push(named);
+            }
         }
     }
     Ok(())
@@ -276,6 +296,38 @@ fn list(ctx: &Ctx, text: &str, found: &[Found]) -> Markup {
         @if found.is_empty() { p.empty { (t!(ctx, "nothing-found", text = text)) } }
         @for one in found {
             a href=(one.address) { (glyph(one.glyph)) bdi { (one.name) } small { (one.kind) } }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_beginning_of_an_id_is_known() {
+        for text in [
+            "01a21a1f",
+            "01A21A1F",
+            "01a21a1f-7944",
+            "01a21a1f-",
+            "01a21a1f79447000",
+            "20261124",
+        ] {
+            assert!(begins_id(text), "{text}");
+        }
+        let whole = "01a21a1f-7944-7000-8001-fd57145f59bd";
+        for text in [
+            "",
+            "weather",
+            "01a21a1",
+            "01a21a1-",
+            "01a21a1f%",
+            "01a21a1f 7944",
+            "é1a21a1f",
+            whole,
+        ] {
+            assert!(!begins_id(text), "{text}");
         }
     }
 }

@@ -305,7 +305,8 @@ fn month_grid(ctx: &Ctx, topic: &str, month: NaiveDate, today: NaiveDate, items:
                 @match items.iter().find(|one| one.day == day) {
                     Some(one) => {
                         @let date = day.to_string();
-                        a.day-cell.today[day == today] href={ "/topics/" (segment(topic)) "/" (date) } aria-label=(format!("{date}: {}", t!(ctx, "of", n = number(one.sent), all = number(one.total)))) {
+                        // Its name is what it shows: the date, the number, and the words of the bar.
+                        a.day-cell.today[day == today] href={ "/topics/" (segment(topic)) "/" (date) } title=(format!("{date}: {}", t!(ctx, "of", n = number(one.sent), all = number(one.total)))) {
                             span { (day.day()) }
                             b { (span::short(one.total)) }
                             (bar(ctx, one))
