@@ -314,6 +314,8 @@ impl Machine<'_> {
                 TaskState::Cancelled if self.was_stopped => {
                     self.reset(task, false);
                     self.touched.push(task);
+                    // What the rules had decided by its cancellation is decided again.
+                    self.reopen_dependants(task, true);
                 }
                 TaskState::Ready if self.progress.maps.get(&task).is_some_and(|map| map.failed == 0) => {
                     self.reset_items(task, false);

@@ -323,6 +323,29 @@ fn a_stop_is_lifted_when_no_failure_is_left() {
         .shows("a=failed b=running c=cancelled d=cancelled e=cancelled run=running");
 }
 
+/// A task that a clear had decided by a cancelled dependency is decided again when that dependency goes on.
+#[test]
+fn what_waits_for_what_a_stop_had_cancelled_goes_on_with_it() {
+    World::start(stopping(dag("a; f; g; d: a f")))
+        .play("claim f; claim g; fail f + fail g")
+        .shows("a=cancelled d=cancelled f=failed g=failed run=failed")
+        .play("clear f")
+        .shows("a=cancelled d=upstream_failed f=ready g=failed run=running")
+        .play("ok f; clear g")
+        .shows("a=ready d=pending f=succeeded g=ready run=running")
+        .play("ok g; ok a; ok d")
+        .shows("a=succeeded d=succeeded f=succeeded g=succeeded run=succeeded");
+    for (rule, end) in [
+        ("any_success", "d=ready f=succeeded run=running"),
+        ("none_failed", "d=ready f=succeeded run=running"),
+        ("all_skipped", "d=skipped f=succeeded run=succeeded"),
+    ] {
+        World::start(stopping(dag(&format!("a; d: a {rule}; f"))))
+            .play("claim f; fail f; clear d; retry f; ok f; ok a")
+            .shows(&format!("a=succeeded {end}"));
+    }
+}
+
 /// While the failure stands that caused the stop, an override of another task starts nothing and lets nothing be retried.
 #[test]
 fn a_stop_stays_in_force_after_an_override() {

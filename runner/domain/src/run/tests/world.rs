@@ -424,10 +424,27 @@ impl World {
                     context()
                 );
             }
+            // What the rules decided is what they decide now. Only a restart goes on with a cancelled run.
+            if self.is_derived(task) && self.state != RunState::Cancelled && !self.cancelled {
+                let word = self.word(TaskKey::whole(task));
+                assert_eq!(verdict, Some(state), "{word} was left behind: {}", context());
+            }
             self.check_map(task, goes, &context);
         }
         if self.state.is_final() {
             self.check_end(&context);
+        }
+    }
+
+    /// Whether the rules, and not an outcome or an operator, have settled a task.
+    fn is_derived(&self, task: TaskIndex) -> bool {
+        match self.progress.task(task) {
+            TaskState::UpstreamFailed => true,
+            TaskState::Skipped => {
+                let detail = self.progress.details.get(&task);
+                detail.is_none_or(|detail| detail.skip == SkipCause::Derived)
+            }
+            _ => false,
         }
     }
 
