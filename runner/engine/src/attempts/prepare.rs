@@ -23,7 +23,7 @@ use super::http_task::{HttpCall, HttpRequest};
 use super::outside::Outside;
 use super::query_task::Query;
 use crate::node::catalog::ScriptFacts;
-use crate::node::templates::templates_of;
+use crate::node::templates::{Rendered, templates_of};
 use crate::runs::contexts::{context_of, item_of};
 use crate::runs::ending::{End, Ending, Step, apart};
 use crate::runs::params::given_params;
@@ -91,7 +91,7 @@ impl Attempts {
         let index = at.key.task;
         let task = &context.revision.plan.tasks[index as usize];
         let schema = context.resolution.scripts[index as usize].as_ref();
-        let heavy = context.revision.heavy[index as usize]
+        let heavy = context.revision.is_heavy(at.key)
             || schema
                 .and_then(|script| script.schema.as_ref())
                 .is_some_and(Schema::is_heavy);
@@ -308,9 +308,17 @@ impl Attempts {
         let mut wanted = UpstreamNames::default();
         {
             let wanted = std::cell::RefCell::new(&mut wanted);
-            templates_of(plan, task, &mut |text| wanted.borrow_mut().add(text), &mut |value| {
-                wanted.borrow_mut().add_value(value)
-            });
+            let rendered = match at.key.item {
+                None => Rendered::Whole,
+                Some(_) => Rendered::Item,
+            };
+            templates_of(
+                plan,
+                task,
+                rendered,
+                &mut |text| wanted.borrow_mut().add(text),
+                &mut |value| wanted.borrow_mut().add_value(value),
+            );
         }
         let named: Vec<TaskIndex> = if wanted.all {
             (0..plan.tasks.len() as TaskIndex)

@@ -7,7 +7,7 @@ use chrono::TimeDelta;
 use heddle_domain::notify::rules::Subscriptions;
 use heddle_domain::plan::Plan;
 use heddle_domain::pool::PoolNeed;
-use heddle_domain::run::{AttemptKey, Event, FormatError, Progress, decide};
+use heddle_domain::run::{AttemptKey, Event, FormatError, Progress, TaskKey, decide};
 use heddle_domain::schedule::{Calendar, Schedule};
 use heddle_domain::spec::{GroupSpec, Overlap};
 use heddle_domain::state::{RunState, Trigger};
@@ -16,7 +16,7 @@ use heddle_store::group::RevisionRow;
 use heddle_store::schedule;
 use serde_json::{Map, Value};
 
-use super::templates::is_heavy;
+use super::templates::{Rendered, is_heavy};
 use crate::EngineError;
 
 /// How many attempts of one revision with a long preparation are prepared at once.
@@ -47,8 +47,9 @@ pub struct Revision {
     pub(crate) pooled: bool,
     /// Per task: whether its params contain templates.
     pub(crate) templated: Vec<bool>,
-    /// Per task: whether its templates may have to be rendered in a child process, with bounds.
-    pub(crate) heavy: Vec<bool>,
+    /// Per task, as a whole and for each of its items: whether its templates may have to be rendered in a child process, with
+    /// bounds.
+    heavy: Vec<[bool; 2]>,
     /// Permits for its attempts that are prepared in a child process: each holds in memory what it renders.
     pub(crate) preparations: tokio::sync::Semaphore,
     /// The notification rules for its runs: which events, and for whom.
@@ -98,7 +99,9 @@ impl Revision {
             pooled: pools.iter().any(Option::is_some),
             pools,
             templated,
-            heavy: plan.tasks.iter().map(|task| is_heavy(&plan, task)).collect(),
+            heavy: (plan.tasks.iter())
+                .map(|task| [Rendered::Whole, Rendered::Item].map(|rendered| is_heavy(&plan, task, rendered)))
+                .collect(),
             preparations: tokio::sync::Semaphore::new(PREPARATIONS_MAX),
             subscriptions: Subscriptions::of(&plan),
             plan,
@@ -106,6 +109,12 @@ impl Revision {
             calendar,
             past,
         })
+    }
+
+    /// Whether the preparation of an attempt may need a child process for its templates.
+    pub(crate) fn is_heavy(&self, key: TaskKey) -> bool {
+        let [whole, item] = self.heavy[key.task as usize];
+        if key.item.is_some() { item } else { whole }
     }
 
     /// The slots of pools that an attempt takes. (Finding out a mapped task's items takes none; the items do.)
