@@ -266,7 +266,8 @@ fn relative(file: &Path, directory: &Path) -> String {
     path.to_string_lossy().replace('\\', "/")
 }
 
-/// A member's manifest, as it stands for itself: what it inherits is written out, and our lints stay here.
+/// A member's manifest, as it stands for itself: what it inherits is written out, and our lints and what our tests need stay
+/// here.
 fn without_workspace(manifest: &Path, workspace: &Path) -> String {
     let read = |path: &Path| fs::read_to_string(path).unwrap_or_else(|error| panic!("{}: {error}", path.display()));
     let inherited = read(workspace);
@@ -275,7 +276,14 @@ fn without_workspace(manifest: &Path, workspace: &Path) -> String {
         .nth(1)
         .expect("the workspace has a package");
     let mut text = String::new();
+    let mut is_for_tests = false;
     for line in read(manifest).lines() {
+        if line.starts_with('[') {
+            is_for_tests = line == "[dev-dependencies]";
+        }
+        if is_for_tests {
+            continue;
+        }
         match line.strip_suffix(".workspace = true") {
             None if line == "[lints]" || line == "workspace = true" => {}
             None => writeln!(text, "{line}").expect("a String takes it"),
