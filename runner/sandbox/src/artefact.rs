@@ -30,8 +30,10 @@ const CHECKSUM_BYTES: usize = 32;
 /// The kind and the length of the note.
 const FACTS_BYTES: usize = 1 + size_of::<u32>();
 const TRAILER_BYTES: usize = FACTS_BYTES + CHECKSUM_BYTES + MAGIC.len();
-/// How much of a file is in memory while it is checked.
-const CHECKED_AT_ONCE: usize = 64 << 10;
+/// How much of a file is in memory while it is checked or copied.
+const READ_AT_ONCE: usize = 64 << 10;
+/// Code that comes in parts goes to a file when it has more bytes than this. Most scripts have less; CPython has 60 MiB.
+const HELD_BYTES: usize = 1 << 20;
 
 /// A compiled script, or the memory of one.
 pub(crate) struct Artefact {
@@ -44,7 +46,7 @@ pub(crate) struct Artefact {
 /// The code that Wasmtime has compiled: in memory, or in a file.
 pub(crate) enum Code {
     Held(Vec<u8>),
-    /// The first bytes of a file that was checked.
+    /// The first bytes of a file that was checked, or that nobody else can open.
     Filed {
         file: File,
         bytes: u64,
@@ -68,6 +70,49 @@ impl Code {
                 let mut code = vec![0; length];
                 file.read_exact_at(&mut code, 0)?;
                 Ok(Cow::Owned(code))
+            }
+        }
+    }
+
+    /// Its bytes in order, a part at a time.
+    fn each_part(&self, each: impl FnMut(&[u8]) -> io::Result<()>) -> io::Result<()> {
+        match self {
+            Self::Held(code) => {
+                let mut each = each;
+                each(code)
+            }
+            Self::Filed { file, bytes } => each_part_of(file, *bytes, each),
+        }
+    }
+
+    /// The code with a part added at its end. Large code goes to a file without a name in this directory; if that cannot
+    /// be written, for example because the disk is full, the code stays in memory.
+    pub fn extended(self, part: &[u8], directory: &Path) -> io::Result<Self> {
+        match self {
+            Self::Held(mut code) => {
+                // Code that is larger already could not be written.
+                let becomes_large = code.len() <= HELD_BYTES && code.len() + part.len() > HELD_BYTES;
+                let file = || {
+                    let mut file = tempfile::tempfile_in(directory)?;
+                    file.write_all(&code)?;
+                    file.write_all(part)?;
+                    Ok::<_, io::Error>(file)
+                };
+                if becomes_large && let Ok(file) = file() {
+                    let bytes = (code.len() + part.len()) as u64;
+                    return Ok(Self::Filed { file, bytes });
+                }
+                code.extend_from_slice(part);
+                Ok(Self::Held(code))
+            }
+            Self::Filed { file, bytes } => {
+                if file.write_all_at(part, bytes).is_ok() {
+                    let bytes = bytes + part.len() as u64;
+                    return Ok(Self::Filed { file, bytes });
+                }
+                let mut code = Self::Filed { file, bytes }.read()?.into_owned();
+                code.extend_from_slice(part);
+                Ok(Self::Held(code))
             }
         }
     }
@@ -142,6 +187,11 @@ impl ArtefactCache {
         })
     }
 
+    /// Where its files are.
+    pub fn directory(&self) -> &Path {
+        &self.directory
+    }
+
     /// The artefact of a script, if it is there and complete.
     pub fn read(&self, digest: &str) -> Option<Artefact> {
         let file = File::open(self.path(digest)?).ok()?;
@@ -193,7 +243,6 @@ impl ArtefactCache {
 
     pub fn write(&self, digest: &str, artefact: &Artefact) -> io::Result<()> {
         let path = self.path(digest).ok_or_else(|| io::Error::other("not a digest"))?;
-        let code = artefact.code.read()?;
         let kind = match artefact.kind {
             Kind::Module => 0,
             Kind::Component => 1,
@@ -202,9 +251,6 @@ impl ArtefactCache {
         let note_bytes = u32::try_from(artefact.note.len()).map_err(io::Error::other)?;
         let mut facts = vec![kind];
         facts.extend_from_slice(&note_bytes.to_le_bytes());
-        let parts = [&*code, &artefact.note, &facts];
-        let checksum = parts.iter().fold(Sha256::new(), |sum, part| sum.chain_update(part));
-        let checksum = checksum.finalize();
         let aside = self.directory.join(format!(
             ".{}-{}-{}",
             path.file_name().and_then(|name| name.to_str()).unwrap_or_default(),
@@ -218,9 +264,16 @@ impl ArtefactCache {
                 .truncate(true)
                 .mode(0o600)
                 .open(&aside)?;
-            for part in parts.into_iter().chain([&checksum[..], MAGIC]) {
-                file.write_all(part)?;
-            }
+            let mut sum = Sha256::new();
+            let mut put = |part: &[u8]| {
+                sum.update(part);
+                file.write_all(part)
+            };
+            artefact.code.each_part(&mut put)?;
+            put(&artefact.note)?;
+            put(&facts)?;
+            file.write_all(&sum.finalize())?;
+            file.write_all(MAGIC)?;
             std::fs::rename(&aside, &path)
         };
         write().inspect_err(|_| {
@@ -239,17 +292,26 @@ impl ArtefactCache {
     }
 }
 
-/// The SHA-256 of a file's first bytes.
-fn sum_of(file: &File, bytes: u64) -> io::Result<[u8; CHECKSUM_BYTES]> {
-    let mut sum = Sha256::new();
-    let mut part = vec![0; CHECKED_AT_ONCE];
+/// A file's first bytes in order, a part at a time.
+fn each_part_of(file: &File, bytes: u64, mut each: impl FnMut(&[u8]) -> io::Result<()>) -> io::Result<()> {
+    let mut part = vec![0; READ_AT_ONCE];
     let mut at = 0;
     while at < bytes {
         let wanted = usize::try_from(bytes - at).map_or(part.len(), |left| left.min(part.len()));
         file.read_exact_at(&mut part[..wanted], at)?;
-        sum.update(&part[..wanted]);
+        each(&part[..wanted])?;
         at += wanted as u64;
     }
+    Ok(())
+}
+
+/// The SHA-256 of a file's first bytes.
+fn sum_of(file: &File, bytes: u64) -> io::Result<[u8; CHECKSUM_BYTES]> {
+    let mut sum = Sha256::new();
+    each_part_of(file, bytes, |part| {
+        sum.update(part);
+        Ok(())
+    })?;
     Ok(sum.finalize().into())
 }
 
@@ -378,6 +440,59 @@ mod tests {
         std::fs::write(case.file(), &earlier[..length]).unwrap();
         assert!(case.cache.read(NAME).is_none(), "a file of version 1");
         assert!(case.keep().note == b"a note", "it is written again");
+    }
+
+    /// Code that comes in parts, as from a compiler, with these bytes in each.
+    fn in_parts(directory: &Path, sizes: &[usize]) -> (Code, Vec<u8>) {
+        let mut whole = Vec::new();
+        let mut code = Code::Held(Vec::new());
+        for (number, size) in sizes.iter().enumerate() {
+            let part = vec![number as u8 + 1; *size];
+            whole.extend_from_slice(&part);
+            code = code.extended(&part, directory).unwrap();
+        }
+        (code, whole)
+    }
+
+    #[test]
+    fn large_code_in_parts_goes_to_a_file() {
+        let case = Case::new();
+        let directory = &case.cache.directory;
+        for (sizes, is_filed) in [
+            (&[][..], false),
+            (&[HELD_BYTES - 1, 1], false),
+            (&[HELD_BYTES - 1, 1, 1, 7], true),
+            (&[HELD_BYTES + 1], true),
+            (&[HELD_BYTES, 3 * HELD_BYTES, READ_AT_ONCE + 1], true),
+        ] {
+            let (code, whole) = in_parts(directory, sizes);
+            assert_eq!(matches!(code, Code::Filed { .. }), is_filed, "{sizes:?}");
+            assert_eq!(code.bytes(), whole.len() as u64, "{sizes:?}");
+            assert!(*code.read().unwrap() == whole, "{sizes:?}");
+            // It has no name, and is kept under one as other code is.
+            assert_eq!(std::fs::read_dir(directory).unwrap().count(), 0, "{sizes:?}");
+            let artefact = Artefact {
+                kind: Kind::Component,
+                note: b"a note".to_vec(),
+                code,
+            };
+            let kept = case.cache.keep(NAME, artefact);
+            assert!(matches!(kept.code, Code::Filed { .. }), "{sizes:?}");
+            assert_eq!(kept.note, b"a note", "{sizes:?}");
+            assert_eq!(kept.code.digest().unwrap(), digest_of(&whole), "{sizes:?}");
+            std::fs::remove_file(case.file()).unwrap();
+        }
+    }
+
+    /// Without a directory, and on a full disk in the middle of the code.
+    #[test]
+    fn large_code_that_cannot_be_written_stays_in_memory() {
+        let (code, whole) = in_parts(Path::new("/nowhere"), &[HELD_BYTES, 1, HELD_BYTES]);
+        assert!(matches!(&code, Code::Held(held) if *held == whole));
+        let file = OpenOptions::new().read(true).write(true).open("/dev/full").unwrap();
+        let code = Code::Filed { file, bytes: 3 };
+        let code = code.extended(b"rest", Path::new("/nowhere")).unwrap();
+        assert!(matches!(&code, Code::Held(held) if held == b"\0\0\0rest"));
     }
 
     #[test]

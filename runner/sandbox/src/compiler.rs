@@ -20,19 +20,24 @@ use bytes::Bytes;
 use serde::{Deserialize, Serialize};
 use std::io::{Read, Write};
 use std::os::unix::process::ExitStatusExt;
+use std::path::{Path, PathBuf};
 use std::process::{ExitCode, Stdio};
 use std::sync::Arc;
 use std::time::Duration;
-use tokio::io::{AsyncReadExt, AsyncWriteExt};
-use tokio::process::{Child, Command};
+use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
+use tokio::process::{Child, ChildStdout, Command};
 use tokio::runtime::Handle;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, oneshot};
 use wasmtime::Engine;
 
 /// The largest artefact that is read, in bytes.
 const MAX_ARTEFACT_BYTES: u64 = 1 << 30;
+/// How much of it is read at once.
+const PART_BYTES: u64 = 1 << 20;
 /// The longest first line of an answer.
-const MAX_ANSWER_BYTES: usize = 64 << 10;
+const MAX_ANSWER_BYTES: u64 = 64 << 10;
+/// How much of a reason is in it; as JSON that may have six times as many.
+const MAX_WHY_BYTES: usize = 8 << 10;
 /// How much of a child's standard error is read.
 const MAX_STDERR_BYTES: u64 = 64 << 10;
 /// The niceness of a compiling child, and of one for whose work nobody waits yet.
@@ -155,6 +160,8 @@ pub(crate) struct Compiler {
     starter: Starter,
     /// Our own code, one at a time.
     own: Arc<Semaphore>,
+    /// Where large artefacts are written while they come.
+    directory: PathBuf,
 }
 
 /// A slot of either kind.
@@ -168,7 +175,8 @@ fn cores() -> usize {
 }
 
 impl Compiler {
-    pub fn new(config: &SandboxConfig) -> std::io::Result<Self> {
+    /// A compiler that writes large artefacts to files without a name in this directory.
+    pub fn new(config: &SandboxConfig, directory: PathBuf) -> std::io::Result<Self> {
         // One uploader gets half of them. There are at least two, however small the machine: otherwise an upload would
         // wait for any slow script that is being compiled.
         let children = cores().div_ceil(2).max(2);
@@ -184,6 +192,7 @@ impl Compiler {
             slots: FairSlots::new(children, children / 2),
             own: Arc::new(Semaphore::new(1)),
             starter: Starter::new()?,
+            directory,
         })
     }
 
@@ -253,36 +262,55 @@ impl Compiler {
                 }
                 drop(stdin);
             };
-            let (mut out, mut words) = (Vec::new(), Vec::new());
-            let (mut stdout, mut stderr) = (stdout.take(MAX_ARTEFACT_BYTES), stderr.take(MAX_STDERR_BYTES));
-            let ((), read, _) = tokio::join!(write, stdout.read_to_end(&mut out), stderr.read_to_end(&mut words));
-            read.map_err(|error| internal(&error))?;
+            let mut words = Vec::new();
+            let mut stderr = stderr.take(MAX_STDERR_BYTES);
+            let read = read_answer(stdout, &self.directory);
+            let ((), answer, _) = tokio::join!(write, read, stderr.read_to_end(&mut words));
+            let answer = answer.map_err(|error| internal(&error))?;
             let status = child.wait().await.map_err(|error| internal(&error))?;
-            Ok((out, words, status))
+            Ok((answer, words, status))
         };
-        let (mut out, words, status) = match tokio::time::timeout(timeout, work).await {
+        let ((line, code), words, status) = match tokio::time::timeout(timeout, work).await {
             Ok(done) => done?,
             Err(_) => return Err(NotCompiled::Timeout(timeout)),
         };
         if !status.success() {
             return Err(self.not_compiled(status, &words));
         }
-        let end = out
-            .iter()
-            .take(MAX_ANSWER_BYTES)
-            .position(|byte| *byte == b'\n')
-            .ok_or_else(|| internal(&"no answer"))?;
-        match serde_json::from_slice(&out[..end]).map_err(|error| internal(&error))? {
-            Answer::Compiled(kind) => {
-                out.drain(..=end);
-                Ok(Artefact {
-                    kind,
-                    note: Vec::new(),
-                    code: Code::Held(out),
-                })
-            }
+        if !line.ends_with(b"\n") {
+            return Err(internal(&"no answer"));
+        }
+        match serde_json::from_slice(&line).map_err(|error| internal(&error))? {
+            Answer::Compiled(kind) => Ok(Artefact {
+                kind,
+                note: Vec::new(),
+                code,
+            }),
             Answer::Refused(why) => Err(NotCompiled::Refused(why)),
         }
+    }
+}
+
+/// Reads the line of a child's answer, and the artefact after it.
+async fn read_answer(stdout: ChildStdout, directory: &Path) -> std::io::Result<(Vec<u8>, Code)> {
+    let mut stdout = BufReader::new(stdout);
+    let mut line = Vec::new();
+    (&mut stdout)
+        .take(MAX_ANSWER_BYTES)
+        .read_until(b'\n', &mut line)
+        .await?;
+    let mut stdout = stdout.take(MAX_ARTEFACT_BYTES);
+    let mut code = Code::Held(Vec::new());
+    loop {
+        let mut part = Vec::new();
+        (&mut stdout).take(PART_BYTES).read_to_end(&mut part).await?;
+        if part.is_empty() {
+            return Ok((line, code));
+        }
+        let directory = directory.to_owned();
+        // A disk may be slow.
+        let extended = tokio::task::spawn_blocking(move || code.extended(&part, &directory));
+        code = extended.await.map_err(std::io::Error::other)??;
     }
 }
 
@@ -308,7 +336,7 @@ fn serve_order() -> Result<(), String> {
         if byte[0] == b'\n' {
             break;
         }
-        if line.len() >= MAX_ANSWER_BYTES {
+        if line.len() as u64 >= MAX_ANSWER_BYTES {
             return Err("the order is too long".into());
         }
         line.push(byte[0]);
@@ -323,7 +351,7 @@ fn serve_order() -> Result<(), String> {
     let (answer, code) = match compile(&wasm, &order) {
         Ok((kind, code)) => (Answer::Compiled(kind), code),
         Err(why) => (
-            Answer::Refused(crate::journal::cut(&why, MAX_ANSWER_BYTES / 8).to_owned()),
+            Answer::Refused(crate::journal::cut(&why, MAX_WHY_BYTES).to_owned()),
             Vec::new(),
         ),
     };
@@ -392,7 +420,7 @@ mod tests {
             args: vec!["-c".into(), does.into()],
             env: Vec::new(),
         };
-        let compiler = Compiler::new(&SandboxConfig::new("unused".into(), command)).unwrap();
+        let compiler = Compiler::new(&SandboxConfig::new("unused".into(), command), "unused".into()).unwrap();
         let text = Bytes::from_static(b"(module)");
         let done = compiler.compile(text, For::Runs, Duration::from_secs(60)).await;
         done.map(|artefact| artefact.kind).unwrap_err()

@@ -230,7 +230,7 @@ impl Sandbox {
         Ok(Self {
             inner: Arc::new(Inner {
                 linker: Arc::new(Linker::new(&engine).map_err(wrong)?),
-                compiler: Compiler::new(&config)?,
+                compiler: Compiler::new(&config, cache.directory().to_owned())?,
                 cache,
                 interpreters,
                 javascript: tokio::sync::OnceCell::new(),
