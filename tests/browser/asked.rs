@@ -146,22 +146,7 @@ async fn versions_tell_in_words_what_their_params_are_now() {
 
 #[tokio::test]
 async fn retention_and_assignments_are_shown_as_they_are_asked_for() {
-    let world = World::new().await;
-    let sql = world.sql().await;
-    // Nobody removes the run that is made old: in a database that is some minutes old that is due at once.
-    sql.batch_execute("UPDATE heddle.upkeep SET due_at = 'infinity'")
-        .await
-        .unwrap();
-    let node = world.node().await;
-    node.put_group("old", json!({"tasks": {"a": {"script": "hello"}}}))
-        .await;
-    let run = node.run("old", json!({})).await["id"].as_str().unwrap().to_owned();
-    // It was made then as well: a run lies where its id says.
-    let aged = "UPDATE heddle.runs_done
-                   SET id = heddle.uuid_floor('2024-01-02T11:00:00Z'), created_at = '2024-01-02T11:00:00Z',
-                       started_at = '2024-01-02T11:00:00Z', finished_at = '2024-01-02T12:00:00Z'
-                 WHERE id = $1::text::uuid";
-    assert_eq!(sql.execute(aged, &[&run]).await.unwrap(), 1);
+    let (_world, node) = World::with_old_run("'2024-01-02T11:00:00Z'", "'2024-01-02T12:00:00Z'").await;
     let visitor = Visitor::signed_in(node.base(), TOKEN).await;
     let page = visitor.get("/system/retention").await;
     check_page("/system/retention", &page);

@@ -222,22 +222,8 @@ async fn what_people_change_comes_onto_open_pages() {
 /// for that.
 #[tokio::test]
 async fn changed_rules_come_onto_the_open_page_of_the_retention() {
-    let world = World::new().await;
-    let sql = world.sql().await;
-    // Nobody removes the run that is made old.
-    sql.batch_execute("UPDATE heddle.upkeep SET due_at = 'infinity'")
-        .await
-        .unwrap();
-    let node = world.node().await;
-    node.put_group("old", json!({"tasks": {"a": {"script": "hello"}}}))
-        .await;
-    let run = node.run("old", json!({})).await["id"].as_str().unwrap().to_owned();
-    // A run lies where its id says.
-    let aged = "UPDATE heddle.runs_done
-                   SET id = heddle.uuid_floor(now() - interval '3 days'), created_at = now() - interval '3 days',
-                       started_at = now() - interval '3 days', finished_at = now() - interval '3 days'
-                 WHERE id = $1::text::uuid";
-    assert_eq!(sql.execute(aged, &[&run]).await.unwrap(), 1);
+    let old = "now() - interval '3 days'";
+    let (_world, node) = World::with_old_run(old, old).await;
     let token = json!({"name": "sees", "role": "viewer"});
     let token = node.post("/v1/tokens", token).await.expect_status(201);
     let sees = Visitor::signed_in(node.base(), token["token"].as_str().unwrap()).await;

@@ -7,6 +7,7 @@ use anyhow::{Context, Result};
 use chrono::{DateTime, Utc};
 use heddle_postgres::{TestCluster, TestDatabase};
 use reqwest::Method;
+use serde_json::json;
 use sha2::{Digest, Sha256};
 use tempfile::TempDir;
 use tokio::sync::OnceCell;
@@ -65,6 +66,30 @@ impl World {
     pub async fn with_node() -> (Self, Node) {
         let world = Self::new().await;
         let node = world.node().await;
+        (world, node)
+    }
+
+    /// The same with one run, of the group `old`, that was made and has succeeded at these times (SQL expressions). Nobody
+    /// removes it: in a database that is some minutes old, that would be due at once.
+    pub async fn with_old_run(made: &str, ended: &str) -> (Self, Node) {
+        let world = Self::new().await;
+        let sql = world.sql().await;
+        sql.batch_execute("UPDATE heddle.upkeep SET due_at = 'infinity'")
+            .await
+            .expect("retention can be put off");
+        let node = world.node().await;
+        node.put_group("old", json!({"tasks": {"a": {"script": "hello"}}}))
+            .await;
+        let run = node.run("old", json!({})).await;
+        let run = run["id"].as_str().expect("a run has an id");
+        // A run lies where its id says.
+        let aged = format!(
+            "UPDATE heddle.runs_done
+                SET id = heddle.uuid_floor({made}), created_at = {made}, started_at = {made}, finished_at = {ended}
+              WHERE id = $1::text::uuid"
+        );
+        let count = sql.execute(&aged, &[&run]).await;
+        assert_eq!(count.expect("the run can be made old"), 1);
         (world, node)
     }
 

@@ -12,6 +12,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use chrono::TimeDelta;
+use futures::future::BoxFuture;
 use heddle_domain::{Chain, Clock, Time};
 use tokio_util::sync::CancellationToken;
 
@@ -83,11 +84,14 @@ pub(crate) trait Service: Send + 'static {
     }
 }
 
-/// Drives a service until its node stops. A tick that is running at that moment is completed.
-pub(crate) async fn drive(mut service: impl Service) {
-    let node = service.node().clone();
-    go_on(&mut service, &node.state, &node.stop, || node.now()).await;
-    service.finish().await;
+/// Drives a service until its node stops. A tick that is running at that moment is completed. The future is boxed, so that
+/// the code that spawns it is compiled once, and not once for each service.
+pub(crate) fn drive(mut service: impl Service) -> BoxFuture<'static, ()> {
+    Box::pin(async move {
+        let node = service.node().clone();
+        go_on(&mut service, &node.state, &node.stop, || node.now()).await;
+        service.finish().await;
+    })
 }
 
 async fn go_on<S: Service>(service: &mut S, state: &State, stop: &CancellationToken, now: impl Fn() -> Time) {

@@ -19,6 +19,31 @@ pub struct Claimed {
     pub position: i64,
 }
 
+/// The facts of a run from its row in this table. Each statement has a type of its own for its rows, so this is a macro.
+macro_rules! facts_of {
+    ($row:expr, $table:expr) => {
+        RunFacts {
+            id: RunId($row.id),
+            group_id: $row.group_id,
+            revision_id: $row.revision_id,
+            resolution_id: $row.resolution_id,
+            trigger: StoreError::known(Trigger::from_number, $row.trigger, ($table, "trigger"), $row.id)?,
+            priority: $row.priority,
+            logical_time: $row.logical_time,
+            interval: ($row.interval_start, $row.interval_end),
+            params: $row.params,
+            task_params: $row.task_params,
+            key: $row.key,
+            created_at: $row.created_at,
+            deadline_at: $row.deadline_at,
+            has_parent: $row.parent_run.is_some(),
+            source: $row.source,
+            callback: $row.callback,
+        }
+    };
+}
+pub(super) use facts_of;
+
 /// The facts of a run, which never change. A node keeps them for every run that it works on: only what attempts need of
 /// its terms, and whether it has a callback.
 #[derive(Clone, Debug)]
@@ -136,27 +161,6 @@ impl Store {
         )
         .fetch_all(&self.pool)
         .await?;
-        rows.into_iter()
-            .map(|row| {
-                Ok(RunFacts {
-                    id: RunId(row.id),
-                    group_id: row.group_id,
-                    revision_id: row.revision_id,
-                    resolution_id: row.resolution_id,
-                    trigger: StoreError::known(Trigger::from_number, row.trigger, ("runs_live", "trigger"), row.id)?,
-                    priority: row.priority,
-                    logical_time: row.logical_time,
-                    interval: (row.interval_start, row.interval_end),
-                    params: row.params,
-                    task_params: row.task_params,
-                    key: row.key,
-                    created_at: row.created_at,
-                    deadline_at: row.deadline_at,
-                    has_parent: row.parent_run.is_some(),
-                    source: row.source,
-                    callback: row.callback,
-                })
-            })
-            .collect()
+        rows.into_iter().map(|row| Ok(facts_of!(row, "runs_live"))).collect()
     }
 }

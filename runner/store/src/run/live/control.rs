@@ -9,6 +9,7 @@ use heddle_domain::state::{RunState, Skip, TaskState, Trigger};
 use uuid::Uuid;
 
 use super::RunFacts;
+use super::claim::facts_of;
 use super::complete::{Completion, LockedRun};
 use super::refuse::lock_number;
 use crate::database::column;
@@ -175,25 +176,7 @@ impl Completion {
                 error: row.error,
                 skipped: row.skipped.map(known_skip).transpose()?,
             };
-            let facts = RunFacts {
-                id: RunId(row.id),
-                group_id: row.group_id,
-                revision_id: row.revision_id,
-                resolution_id: row.resolution_id,
-                trigger: StoreError::known(Trigger::from_number, row.trigger, (TABLE, "trigger"), row.id)?,
-                priority: row.priority,
-                logical_time: row.logical_time,
-                interval: (row.interval_start, row.interval_end),
-                params: row.params,
-                task_params: row.task_params,
-                key: row.key,
-                created_at: row.created_at,
-                deadline_at: row.deadline_at,
-                has_parent: row.parent_run.is_some(),
-                source: row.source,
-                callback: row.callback,
-            };
-            locked.push((live, facts));
+            locked.push((live, facts_of!(row, TABLE)));
         }
         Ok(locked)
     }
