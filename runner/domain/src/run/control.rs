@@ -58,6 +58,10 @@ impl Machine<'_> {
             map.replace_output(bytes_before, bytes_after);
         }
         if before == state && !resized {
+            if self.state.is_final() && *self.state != RunState::Cancelled && self.is_settled() {
+                // If an operator has set the state of the run, it goes by its task runs again, as after any other override.
+                *self.state = self.reopened();
+            }
             self.actions.finished = Some(*self.state).filter(|state| state.is_final());
             return Ok(());
         }
@@ -183,7 +187,7 @@ impl Machine<'_> {
         let task = self.progress.task(key.task);
         if key.item.is_some() && task != TaskState::Cancelled && !self.progress.is_made_by_items(key.task) {
             // It was overridden: the items do not determine it any more.
-            return Err(Refused::TaskState(task));
+            return Err(Refused::AsWhole(task));
         }
         let cleared = self.plan.cleared(key.task, downstream);
         let was_cancelled = *self.state == RunState::Cancelled;

@@ -239,7 +239,7 @@ impl<'a> Machine<'a> {
         }
     }
 
-    fn is_settled(&self) -> bool {
+    pub(super) fn is_settled(&self) -> bool {
         let settled = |byte: &u8| TaskState::from_number(*byte as i16).is_some_and(TaskState::is_settled);
         self.progress.states.iter().all(settled)
     }

@@ -301,6 +301,9 @@ pub enum Refused {
     /// The task run is in a state that does not allow it.
     #[error("the task run is {0}")]
     TaskState(TaskState),
+    /// The state of the mapped task run does not follow from its items any more.
+    #[error("the mapped task run is {0} as a whole, not because of its items: clear the task run instead of an item")]
+    AsWhole(TaskState),
     /// An operator cannot set a run to this state.
     #[error("the state of a run cannot be set to {0}")]
     Target(RunState),

@@ -163,7 +163,10 @@ fn mapped_tasks() {
     // A mapped task that was overridden as a whole is not determined by its items.
     World::start(group())
         .play("expand m 3; ok m#0; ok m#1; fail m#2; set m succeeded; ok z")
-        .refused("clear m#2", "the task run is succeeded")
+        .refused(
+            "clear m#2",
+            "the mapped task run is succeeded as a whole, not because of its items: clear the task run instead of an item",
+        )
         .play("clear m")
         .shows("m=ready z=pending run=running");
 }

@@ -323,6 +323,19 @@ fn a_stop_is_lifted_when_no_failure_is_left() {
         .shows("a=failed b=running c=cancelled d=cancelled e=cancelled run=running");
 }
 
+/// The mark of that override goes with any override of a task run, so the state that it had set may not stay.
+#[test]
+fn a_state_set_by_hand_ends_with_an_override_that_changes_nothing() {
+    let mut world = World::start(dag("a"));
+    world.play("ok a").state = RunState::Failed;
+    world.play("set a succeeded").shows("a=succeeded run=succeeded");
+    let mut world = World::start(dag("a; b: a"));
+    world.play("fail a").state = RunState::Succeeded;
+    world
+        .play("set a failed")
+        .shows("a=failed b=upstream_failed run=failed");
+}
+
 /// A task that a clear had decided by a cancelled dependency is decided again when that dependency goes on.
 #[test]
 fn what_waits_for_what_a_stop_had_cancelled_goes_on_with_it() {
