@@ -1,6 +1,6 @@
 //! Tasks that ask users: an attempt is an offer, and the offer's end the attempt's.
 
-use heddle_tests::{Api, World, eventually, states, task};
+use heddle_tests::{Api, Node, World, eventually, states, task};
 use serde_json::{Value, json};
 
 use crate::dispatch::{complete, finish, members, offer, poll, users};
@@ -222,4 +222,85 @@ async fn what_has_failed_is_held_by_nobody() {
     finish(&node, &two, "completed", json!(2)).await.expect_status(200);
     let ended = node.task_becomes(&run, "ask", "succeeded").await;
     assert_eq!(task(&ended, "ask")["output"], json!([0, 1, 2]), "{ended:#}");
+}
+
+/// Ends the task run `ask` of a run in one of the ways that do not end its offer themselves.
+async fn ends(world: &World, node: &Node, run: &str, how: &str) {
+    let state = |state: &str| json!({"state": state, "reason": "enough"});
+    let reply = match how {
+        "cancel" => node.post(&format!("/v1/runs/{run}/cancel"), json!({})).await,
+        "cancel of many" => {
+            let body = json!({"filter": {"group": "ask"}, "action": "cancel"});
+            node.post("/v1/runs/bulk", body).await
+        }
+        "override of the task run" => {
+            let path = format!("/v1/runs/{run}/tasks/ask/state");
+            node.put(&path, state("succeeded")).await
+        }
+        "override of the run" => node.put(&format!("/v1/runs/{run}/state"), state("failed")).await,
+        "stop of the group" => node.post("/v1/groups/ask/disable", json!({"mode": "stop"})).await,
+        "deadline" => {
+            let sql = world.sql().await;
+            let due = format!("UPDATE heddle.timers SET due_at = now() WHERE run = '{run}' AND kind = 1");
+            assert_eq!(sql.execute(&due, &[]).await.expect("a timer"), 1);
+            node.ended(run).await;
+            return;
+        }
+        "timeout" => {
+            let sql = world.sql().await;
+            let late = format!("UPDATE heddle.offers SET overdue_at = now() WHERE run = '{run}'");
+            assert_eq!(sql.execute(&late, &[]).await.expect("an offer"), 1);
+            node.task_becomes(run, "ask", "failed").await;
+            return;
+        }
+        "deletion of the group" => node.delete("/v1/groups/ask?force=true").await,
+        _ => panic!("nobody knows how to do this: {how}"),
+    };
+    reply.expect_status(200);
+}
+
+/// From the end of a task run on, nobody is given what it offers, on any node: not even before its offer is withdrawn.
+#[tokio::test]
+async fn what_has_ended_is_given_to_nobody() {
+    let world = World::new().await;
+    let nodes = world.nodes(2).await;
+    let node = &nodes[0];
+    members(node, "gid_k", &users(4)).await;
+    let spec = json!({"deadline": "1h", "deadline_action": "cancel", "tasks": {
+        "ask": {"audience": {"audience": "gid_k", "dispatch_times": "each"}, "timeout": "1h"},
+        "goes_on": {"queue": "never"},
+    }});
+    for how in [
+        "cancel",
+        "cancel of many",
+        "override of the task run",
+        "override of the run",
+        "deadline",
+        "timeout",
+        "deletion of the group",
+        "stop of the group",
+    ] {
+        node.put_group("ask", spec.clone()).await;
+        let run = node.start("ask", json!({})).await;
+        // Both nodes know the offer, and have something to give.
+        let held = [next(node, "u0").await, next(&nodes[1], "u1").await];
+        // While these rows are locked, no node withdraws the offer.
+        let mut sql = world.sql().await;
+        let lock = sql.transaction().await.expect("a transaction");
+        let locked = lock.query("SELECT FROM heddle.holds FOR UPDATE", &[]).await;
+        assert_eq!(locked.expect("the holds").len(), held.len());
+        ends(&world, node, &run, how).await;
+        for (node, uid) in nodes.iter().zip(["u2", "u3"]) {
+            let reply = poll(node, uid).await;
+            assert_eq!(reply.status, 204, "{uid} after the {how}: {:#}", reply.body);
+        }
+        let peeked = node.get("/v1/dispatch/u2/peek").await.expect_status(200);
+        for one in peeked["offers"].as_array().expect("offers") {
+            assert_eq!(one["why"], "disabled", "after the {how}: {peeked:#}");
+        }
+        lock.rollback().await.expect("the holds are free");
+        for held in &held {
+            assignment_becomes(node, held, "revoked").await;
+        }
+    }
 }

@@ -21,7 +21,8 @@ struct ShownSchedule {
     /// The next instant at which it creates a run. null: there is none.
     #[serde(default)]
     next: Option<Moment>,
-    /// For `once`: when it fired. Since then it is disabled.
+    /// For `once`: when it fired. Since then it is disabled. It has not fired if its instant was missed and `misfire` is
+    /// `skip`.
     #[serde(skip_serializing_if = "Option::is_none")]
     fired_at: Option<Moment>,
 }

@@ -416,6 +416,19 @@ async fn cancelled_in_the_queue() {
     assert_eq!(cancel(json!({"receiver": 1})).await, 0);
     let again = claim(&node, "60s").await;
     assert_eq!((ids(&again), &again["run"]), (vec![id(3)], &first["run"]));
+    // The run's params still contain what was cancelled, but this worker was not given it.
+    let path = format!("/v1/claims/{}/complete", again["id"].as_str().unwrap());
+    for cancelled in [0, 1] {
+        let output = json!({"failed": [id(3), id(cancelled)]});
+        node.post(&path, json!({"token": again["token"], "output": output}))
+            .await
+            .expect_problem(422, &["/output/failed/1"]);
+    }
+    // The lost worker learns that it is lost, and not that it was given something else.
+    let path = format!("/v1/claims/{}/complete", first["id"].as_str().unwrap());
+    node.post(&path, json!({"token": first["token"], "output": {"failed": [id(0)]}}))
+        .await
+        .expect_problem(409, &[]);
     complete(&node, &again, json!({"failed": [id(3)]})).await;
     let last = claim(&node, "60s").await;
     assert_eq!(ids(&last), [id(3)]);

@@ -2,8 +2,8 @@
 //!
 //! The offer belongs to the task run, not to the attempt. When a user fails, the attempt fails and uses up a retry, but
 //! what others have completed or still hold stays. The next attempt opens the offer again, also for the users who did
-//! not complete it. The row in *running* has lease 0, as for sub-runs. When it is gone (a cancel, an override), the
-//! reaper withdraws the offer.
+//! not complete it. The row in *running* has lease 0, as for sub-runs. When it is gone (a cancel, an override), nobody is
+//! given the offer any more, and the reaper withdraws it.
 
 use std::sync::Arc;
 

@@ -168,7 +168,7 @@ impl Queues {
         let (mut waiting, mut settlings) = (Vec::with_capacity(ends.len()), Vec::with_capacity(ends.len()));
         for (claim, end) in ends {
             let context = contexts.get(&claim.run);
-            match ending_of(context.map(|context| &**context), &claim, end) {
+            match ending_of(&self.node, context.map(|context| &**context), &claim, end).await {
                 Ok(ending) => {
                     settlings.push(Settling {
                         queue: context.and_then(|context| queue_of(context, claim.at, &ending)),
@@ -296,7 +296,12 @@ fn reason(status: &ClaimStatus) -> String {
 
 /// A worker's report as an outcome; refused if it is too large or unreadable. Without a context, the run is not
 /// live, and neither is the claim.
-fn ending_of(context: Option<&RunContext>, claim: &ClaimKey, end: ClaimEnd) -> Result<Ending, ClaimRefused> {
+async fn ending_of(
+    node: &Node,
+    context: Option<&RunContext>,
+    claim: &ClaimKey,
+    end: ClaimEnd,
+) -> Result<Ending, ClaimRefused> {
     Ok(match end {
         ClaimEnd::Completed(output) => {
             if let Some(context) = context {
@@ -304,7 +309,9 @@ fn ending_of(context: Option<&RunContext>, claim: &ClaimKey, end: ClaimEnd) -> R
                 if output.len() > bytes_max {
                     return Err(ClaimRefused::TooLarge(bytes_max));
                 }
-                check_batch_output(context, &output).map_err(ClaimRefused::Invalid)?;
+                check_batch_output(node, context, claim, &output)
+                    .await?
+                    .map_err(ClaimRefused::Invalid)?;
             }
             Ending::Succeeded(output)
         }

@@ -11,7 +11,8 @@
 //!
 //! * `cron`, `every`, `daily`: the instants between the cursor and the present, as the misfire rule selects them; the
 //!   cursor moves to the present.
-//! * `once`: the same, and then the schedule has disabled itself (`fired_at`), whether it was in time or missed.
+//! * `once`: the same. If that creates a run, in time or late, the schedule has disabled itself (`fired_at`). If the
+//!   instant was missed and is skipped, the schedule has not fired, and is never due again.
 //! * `after`: a run for the instant at which it was due; the schedule then waits for that run's end. No calendar knows its
 //!   previous instant, so that is read with the schedule.
 //!
@@ -183,7 +184,7 @@ struct Firing {
     next: Option<Time>,
     /// It continues when the run of its instant has ended.
     awaits: bool,
-    /// It will never fire again.
+    /// It fires now for the only time.
     is_over: bool,
     missed: bool,
 }
@@ -204,12 +205,13 @@ fn firing(schedule: &Schedule, cursor: Time, due_at: Time, now: Time, limit: usi
     }
     let due = schedule.due(cursor, now, limit);
     let next = schedule.next_after(due.until);
+    let fires = !due.instants.is_empty();
     Firing {
         instants: due.instants,
         cursor: due.until,
         next,
         awaits: false,
-        is_over: schedule.kind() == Kind::Once && next.is_none(),
+        is_over: schedule.kind() == Kind::Once && fires && next.is_none(),
         missed: due.missed,
     }
 }
@@ -461,6 +463,24 @@ mod tests {
                 awaits: false,
                 is_over: true,
                 missed: false,
+            },
+        );
+    }
+
+    #[test]
+    fn once_that_was_missed_and_is_skipped_has_not_fired() {
+        let now = "2026-03-01T01:00:00Z";
+        check(
+            json!({"once": {"delay": "1m"}, "misfire": "skip", "grace": "1m"}),
+            "2026-03-01T00:01:00Z",
+            now,
+            Firing {
+                instants: vec![],
+                cursor: at(now),
+                next: None,
+                awaits: false,
+                is_over: false,
+                missed: true,
             },
         );
     }

@@ -31,6 +31,27 @@ async fn a_schedule_fires_at_exactly_the_instants_of_a_month() {
     }
 }
 
+/// A single instant that was missed makes a run late, or is skipped: then the schedule has not fired, and never does.
+#[tokio::test]
+async fn a_single_instant_that_is_skipped_has_not_fired() {
+    let world = World::at("2026-03-01T00:00:00Z").await;
+    let once = |misfire: &str| json!({"once": {"delay": "1m"}, "misfire": misfire, "grace": "1m"});
+    let schedules = json!({"late": once("once"), "skipped": once("skip")});
+    world.group("g", json!({"schedules": schedules})).await;
+    world.pass(TimeDelta::hours(1)).await;
+    let node = world.node(1).await;
+    let mut scheduler = Scheduler(node.schedules());
+    for _ in 0..2 {
+        node.tick(&mut scheduler).await;
+        let of = "SELECT name, fired_at IS NOT NULL, next_fire_at IS NOT NULL FROM heddle.schedules ORDER BY name";
+        let rows = world.sql.query(of, &[]).await.expect("schedules");
+        let found: Vec<(String, bool, bool)> = rows.iter().map(|row| (row.get(0), row.get(1), row.get(2))).collect();
+        let expected = [("late", true, false), ("skipped", false, false)];
+        assert_eq!(found, expected.map(|(name, fired, due)| (name.to_owned(), fired, due)));
+        assert_eq!(world.runs("running").await.len(), 1);
+    }
+}
+
 /// A group with an unreadable revision holds up only its followers, and these go on when it is repaired: the run that
 /// waits for it, and the one that a success of another group calls for.
 #[tokio::test]

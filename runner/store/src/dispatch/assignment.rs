@@ -21,6 +21,8 @@
 //! * A user has at most one hold; an assignment has a hold or a row in the history, never both.
 //! * `taken` counts the holds of an occurrence and those ends that did not give stock back; it never exceeds the stock.
 //! * The event of a dispatch or an end is written in the same transaction.
+//! * An offer of a task run is given only while its attempt has its row in *running*. So whoever ends the attempt ends the
+//!   giving, with the same commit, and locks nothing of dispatch.
 
 use heddle_domain::Time;
 use heddle_domain::dispatch::AssignmentState;

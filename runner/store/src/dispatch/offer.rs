@@ -418,7 +418,8 @@ impl Store {
         })
     }
 
-    /// The enabled offers of an audience from `reach` on that are not all exhausted.
+    /// The enabled offers of an audience from `reach` on that are not all exhausted. Offers of task runs whose attempt is
+    /// over are left out, as `give.sql` refuses them: otherwise polls would propose them until they are withdrawn.
     pub async fn offers_of_audience(&self, audience: &str, reach: Time) -> Result<AudienceOffers, StoreError> {
         let mut offers = sqlx::query_as!(
             OfferRow,
@@ -433,7 +434,10 @@ impl Store {
             "SELECT o.id, name, audience, version, starts_at, spec, run, created_at, updated_at
                FROM heddle.offers o
               WHERE audience = $1 AND enabled AND deleted_at IS NULL AND kind = 0
-                AND (starts_at >= $2 OR run IS NOT NULL)
+                AND CASE WHEN o.run IS NULL THEN starts_at >= $2
+                         ELSE EXISTS (SELECT FROM heddle.running r
+                                       WHERE r.run = ANY (ARRAY[o.run]) AND r.task = o.task AND r.item = o.item
+                                         AND r.attempt = o.attempt AND r.lease = 0) END
                 AND NOT EXISTS (SELECT FROM heddle.occurrences c
                                  WHERE c.offer_id = o.id AND c.occurrence = o.starts_at AND c.taken >= o.stock)
               ORDER BY starts_at LIMIT $3",
@@ -461,12 +465,16 @@ impl Store {
     }
 
     /// Offers to some audiences, enabled or not, for people: first those that repeat, then the newest of the others,
-    /// none that was due before `since`.
+    /// none that was due before `since`. An offer of a task run whose attempt is over counts as not enabled.
     pub async fn offers_to(&self, audiences: &[String], since: Time, limit: i64) -> Result<Vec<OfferTo>, StoreError> {
         Ok(sqlx::query_as!(
             OfferTo,
-            r#"SELECT id, name, audience, enabled, kind = 0 AS "once!", starts_at
-                 FROM heddle.offers
+            r#"SELECT id, name, audience, kind = 0 AS "once!", starts_at,
+                      enabled AND (o.run IS NULL OR EXISTS (
+                          SELECT FROM heddle.running r
+                           WHERE r.run = ANY (ARRAY[o.run]) AND r.task = o.task AND r.item = o.item
+                             AND r.attempt = o.attempt AND r.lease = 0)) AS "enabled!"
+                 FROM heddle.offers o
                 WHERE audience = ANY ($1) AND deleted_at IS NULL AND (kind <> 0 OR starts_at >= $2 OR run IS NOT NULL)
                 ORDER BY kind = 0, starts_at DESC, id LIMIT $3"#,
             audiences,

@@ -16,6 +16,7 @@ use super::batch::{Tried, by_ids, read_tried};
 use super::lock::{Plans, lock_topic};
 use super::waiting::QueuedBatch;
 use crate::database::PgSession;
+use crate::live::ClaimKey;
 use crate::transaction::transaction;
 use crate::{Store, StoreError};
 
@@ -99,6 +100,27 @@ impl Store {
             tx.commit().await?;
             Ok(Some(batch_row.ids))
         })
+    }
+
+    /// The messages of a batch that a worker holds by this claim: those that it was given. `None`: it does not hold the
+    /// batch (any more).
+    pub async fn held_of_queue_batch(
+        &self,
+        topic: i32,
+        batch: Uuid,
+        claim: &ClaimKey,
+    ) -> Result<Option<Vec<Uuid>>, StoreError> {
+        Ok(sqlx::query_scalar!(
+            "SELECT b.ids FROM heddle.message_batches b
+              WHERE b.id = $1 AND b.topic = $2
+                AND EXISTS (SELECT FROM heddle.running r WHERE r.run = $3 AND r.lease = $4)",
+            batch,
+            topic,
+            claim.run.0,
+            claim.lease
+        )
+        .fetch_optional(&self.pool)
+        .await?)
     }
 
     /// Batches of a topic whose runs have ended, or were deleted.

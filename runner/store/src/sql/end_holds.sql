@@ -6,8 +6,8 @@
 -- one is deleted.
 --
 -- A user cannot end an assignment whose offer was taken from its task run (the run was cancelled, the task run
--- overridden): the reaper revokes it (Store::withdraw_offers, which has the same rule). If the attempt has ended on
--- its own, the offer is closed, and its holds wait for the next attempt.
+-- overridden): the reaper revokes it (Store::withdraw_offers, which has the same rule, as give has). If the attempt has
+-- ended on its own, the offer is closed, and its holds wait for the next attempt.
 WITH asked AS (
     SELECT * FROM UNNEST($1::uuid[], $2::text[], $3::smallint[], $4::text[]) AS a (id, uid, state, result)
 ),

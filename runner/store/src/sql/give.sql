@@ -11,6 +11,10 @@
 -- compared by two inequalities. `+ 0` keeps the planner from the index by offer, which has an entry for each user who
 -- was given the occurrence.
 --
+-- An offer of a task run is given only while its attempt goes on: the transaction that ends the attempt (a cancel, an
+-- override, a deadline) deletes its row in *running* and does not know the offer, which the reaper withdraws afterwards.
+-- `Store::withdraw_offers`, `Store::offers_of_audience` and end_holds have the same rule.
+--
 -- The verdicts: 0 given, 1 the offer has changed, 2 the user is not a member, 3 not due, 4 the user's window has
 -- moved on, 5 the user has had it, 6 no stock.
 WITH new_holds AS MATERIALIZED (
@@ -21,6 +25,10 @@ WITH new_holds AS MATERIALIZED (
 judged AS MATERIALIZED (
     SELECT h.*, o.name, o.stock,
            CASE WHEN NOT o.enabled OR o.deleted_at IS NOT NULL OR o.version <> h.version OR o.audience <> h.audience THEN 1
+                WHEN o.run IS NOT NULL
+                     AND NOT EXISTS (SELECT FROM heddle.running r
+                                      WHERE r.run = ANY (ARRAY[o.run]) AND r.task = o.task AND r.item = o.item
+                                        AND r.attempt = o.attempt AND r.lease = 0) THEN 1
                 WHEN h.audience <> 'uid_' || h.uid AND m.member IS NULL THEN 2
                 WHEN h.occurrence > clock_timestamp() THEN 3
                 WHEN o.run IS NULL AND h.occurrence < clock_timestamp() - $2::bigint * interval '1 microsecond' THEN 3

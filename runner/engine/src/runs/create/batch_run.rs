@@ -12,6 +12,7 @@ use heddle_domain::id::RunId;
 use heddle_domain::run::runs_again;
 use heddle_domain::topic::{Topic, topic_of};
 use heddle_domain::{Fault, Faults};
+use heddle_store::live::ClaimKey;
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 use serde_json::{Value, json};
@@ -114,20 +115,26 @@ pub(crate) fn failed_of(output: &Value) -> Result<Vec<Uuid>, Faults> {
     faults.or(failed)
 }
 
-/// The errors of a worker's output for a batch with these params.
-fn check_output(output: &str, params: &str) -> Result<(), Faults> {
+/// The messages that a worker's output names as failed.
+fn named_in(output: &str) -> Result<Vec<Uuid>, Faults> {
     let output: Value = serde_json::from_str(output).map_err(|error| Fault::at("/output", error.to_string()))?;
-    let failed = failed_of(&output)?;
-    if failed.is_empty() {
-        return Ok(());
-    }
+    failed_of(&output)
+}
+
+/// The messages of a batch with these params.
+fn messages_in(params: &str) -> Result<Vec<Uuid>, Faults> {
     let batch: BatchParams<'_, MessageId> = serde_json::from_str(params).map_err(|error| {
         let why = format!("the messages of this batch are not known, because the run's params cannot be read: {error}");
         Fault::at("/output/failed", why)
     })?;
-    let ids: HashSet<Uuid> = batch.messages.iter().map(|message| message.id).collect();
+    Ok(batch.messages.into_iter().map(|message| message.id).collect())
+}
+
+/// Refuses messages that are not among those of the batch.
+fn check_named(failed: &[Uuid], messages: &[Uuid]) -> Result<(), Faults> {
+    let messages: HashSet<&Uuid> = messages.iter().collect();
     let mut faults = Faults::default();
-    for (index, _) in failed.iter().enumerate().filter(|(_, id)| !ids.contains(id)) {
+    for (index, _) in failed.iter().enumerate().filter(|(_, id)| !messages.contains(id)) {
         faults.add(
             format!("/output/failed/{index}"),
             "this batch has no message with this id",
@@ -159,14 +166,30 @@ pub(crate) async fn cut_batch(
     })
 }
 
-/// Refuses the output of a worker for a batch if it cannot be read. It may name failed messages: these would count as
-/// sent, and be lost.
-pub(crate) fn check_batch_output(context: &RunContext, output: &str) -> Result<(), Faults> {
-    let batch = context.facts.key.as_deref().map(Uuid::parse_str);
-    match (topic_of(&context.revision.group_name), batch) {
-        (Some(_), Some(Ok(_))) => check_output(output, &context.facts.params),
-        _ => Ok(()),
-    }
+/// Refuses the output of a worker for a batch if it cannot be read, or if it names messages that the worker does not have.
+/// It may name failed messages: these would count as sent, and be lost. The run's params also contain messages that were
+/// cancelled before the claim, so the batch itself says which messages the worker has.
+pub(crate) async fn check_batch_output(
+    node: &Node,
+    context: &RunContext,
+    claim: &ClaimKey,
+    output: &str,
+) -> Result<Result<(), Faults>, EngineError> {
+    let batch = context.facts.key.as_deref().and_then(|key| key.parse().ok());
+    let (Some(topic), Some(batch)) = (topic_of(&context.revision.group_name), batch) else {
+        return Ok(Ok(()));
+    };
+    let failed = match named_in(output) {
+        Ok(failed) if failed.is_empty() => return Ok(Ok(())),
+        Ok(failed) => failed,
+        Err(faults) => return Ok(Err(faults)),
+    };
+    let messages = match node.store.held_of_queue_batch(topic, batch, claim).await? {
+        Some(held) => Ok(held),
+        // The worker does not hold the batch any more, which is said when its claim is to end.
+        None => messages_in(&context.facts.params),
+    };
+    Ok(messages.and_then(|messages| check_named(&failed, &messages)))
 }
 
 #[cfg(test)]
@@ -177,8 +200,10 @@ mod tests {
     fn what_failed_is_read_or_refused() {
         let (one, other) = (Uuid::from_u128(1), Uuid::from_u128(2));
         let params = json!({"topic": "t", "messages": [{"id": one, "payload": 1}, {"id": other, "payload": 2}]});
+        let messages = messages_in(&params.to_string()).expect("messages");
         let check = |output: Value, pointers: &[&str]| {
-            let found = match check_output(&output.to_string(), &params.to_string()) {
+            let checked = named_in(&output.to_string()).and_then(|failed| check_named(&failed, &messages));
+            let found = match checked {
                 Ok(()) => Vec::new(),
                 Err(faults) => faults.0.into_iter().map(|fault| fault.pointer).collect(),
             };
@@ -202,8 +227,7 @@ mod tests {
         check(json!({"failed": [one, {"id": other}]}), &["/output/failed/1"]);
         check(json!({"failed": [1, "x"]}), &["/output/failed/0", "/output/failed/1"]);
         check(json!({"failed": [one, Uuid::from_u128(3)]}), &["/output/failed/1"]);
-        let output = json!({"failed": [one]}).to_string();
-        let faults = check_output(&output, "{}").unwrap_err();
+        let faults = messages_in("{}").unwrap_err();
         assert_eq!(faults.0[0].pointer, "/output/failed", "the params are unreadable");
     }
 
