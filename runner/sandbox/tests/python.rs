@@ -189,6 +189,27 @@ pub async fn endings(_: Bench) {
             "RuntimeError",
         ),
         ("ctx.secret('none')", ErrorKind::Fatal, "not granted"),
+        // A name that is no text would be the same text as any other.
+        (
+            "ctx.enqueue('g', {}, {'a': 1})",
+            ErrorKind::Failed,
+            "TypeError: `key` is text, not dict",
+        ),
+        (
+            "ctx.state.set(None, 1)",
+            ErrorKind::Failed,
+            "TypeError: a key of the state is text, not NoneType",
+        ),
+        (
+            "ctx.secret(True)",
+            ErrorKind::Failed,
+            "TypeError: the name of a secret is text, not bool",
+        ),
+        (
+            "ctx.enqueue('g', {}, 7); ctx.state.set('n', ctx.state.get(7, 1)); ctx.upstream([])",
+            ErrorKind::Failed,
+            "TypeError: the name of a task is text, not list",
+        ),
     ] {
         let result = run(&bench, PY, &format!("def run(params, ctx):\n    {line}\n")).await;
         let (found, said) = failure(&result);

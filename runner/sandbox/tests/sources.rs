@@ -285,6 +285,19 @@ pub async fn what_the_web_has(_: Bench) {
             "const r = []; for (const v of [undefined, 'x', NaN, {}, [], true, -1, 1.5]) { try { await ctx.state.compareAndSet('k', v, 1); r.push(v) } catch (e) { r.push(e.name) } } return r",
             json!(vec!["TypeError"; 8]),
         ),
+        // A name that is no text would be the same text as any other.
+        (
+            "const r = []; for (const v of [{ a: 1 }, [], true, undefined, Symbol('s'), () => 1]) for (const f of [() => ctx.state.get(v), () => ctx.state.entry(v), () => ctx.state.set(v, 1), () => ctx.state.delete(v), () => ctx.state.compareAndSet(v, null, 1), () => ctx.secret(v), () => ctx.upstream(v), () => ctx.enqueue(v), () => ctx.notify(v, 's'), async () => ctx.sql(v), () => ctx.sql('w').query(v), async () => ctx.log(v, 'x')]) await f().catch((e) => r.push(e.name)); return r",
+            json!(vec!["TypeError"; 72]),
+        ),
+        (
+            "const r = []; for (const v of [{ a: 1 }, [], true, Symbol('s')]) await ctx.enqueue('g', {}, v).catch((e) => r.push(e.message)); return r",
+            json!(["`key` is text, not { a: 1 }", "`key` is text, not []", "`key` is text, not true", "`key` is text, not Symbol(s)"]),
+        ),
+        (
+            "await ctx.enqueue('g', {}, 7); await ctx.enqueue('g', {}, 7n); await ctx.enqueue('g', {}, null); await ctx.enqueue('g'); await ctx.state.set(1, 'one'); await ctx.notify('ops', new Error('e'), 1); return await ctx.notify('ops', { a: 1 }).catch((e) => [e.name, e.message])",
+            json!(["TypeError", "`subject` is text, not { a: 1 }"]),
+        ),
         (
             "try { ctx.log('loud', 'x') } catch (e) { return e.message.slice(0, 9) }",
             json!("the level"),
