@@ -375,6 +375,8 @@ const outputOf = (value) => {
     }
   }
   let output;
+  // The engine's writer recurses without looking at its stack: the host hears what it is that nests too deep.
+  host(NESTING, "");
   try {
     output = dataOf(value);
   } catch (wrong) {

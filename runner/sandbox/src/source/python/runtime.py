@@ -603,6 +603,8 @@ def _invalid(message):
 def _output(value):
     if isinstance(value, types.GeneratorType) or inspect.isasyncgen(value):
         return _invalid("the output is a generator: `run` must not `yield`")
+    # The writer of JSON recurses without looking at its stack: the host hears what it is that nests too deep.
+    _call(_NESTING, "")
     try:
         text = _dumps(value)
         text.encode()
