@@ -292,7 +292,12 @@ pub async fn what_the_web_has(_: Bench) {
         ),
         (
             "const r = []; for (const v of [{ a: 1 }, [], true, Symbol('s')]) await ctx.enqueue('g', {}, v).catch((e) => r.push(e.message)); return r",
-            json!(["`key` is text, not { a: 1 }", "`key` is text, not []", "`key` is text, not true", "`key` is text, not Symbol(s)"]),
+            json!([
+                "`key` is text, not { a: 1 }",
+                "`key` is text, not []",
+                "`key` is text, not true",
+                "`key` is text, not Symbol(s)"
+            ]),
         ),
         (
             "await ctx.enqueue('g', {}, 7); await ctx.enqueue('g', {}, 7n); await ctx.enqueue('g', {}, null); await ctx.enqueue('g'); await ctx.state.set(1, 'one'); await ctx.notify('ops', new Error('e'), 1); return await ctx.notify('ops', { a: 1 }).catch((e) => [e.name, e.message])",
@@ -337,6 +342,22 @@ pub async fn what_the_web_has(_: Bench) {
         (
             "const c = new AbortController(); c.abort(); return await fetch('http://127.0.0.1:1/', { signal: c.signal }).catch((e) => e.name)",
             json!("AbortError"),
+        ),
+        (
+            "const s = AbortSignal.timeout(5); return await new Promise((r) => s.addEventListener('abort', () => r([s.aborted, s.reason.name])))",
+            json!([true, "TimeoutError"]),
+        ),
+        (
+            "AbortSignal.timeout(3_600_000); return 'not delayed'",
+            json!("not delayed"),
+        ),
+        (
+            "const r = []; for (const f of [() => new TextDecoder('sjis'), () => new TextDecoder('utf-8', { fatal: true }).decode(new Uint8Array([255])), () => new TextDecoder('utf-16le', { fatal: true }).decode(new Uint8Array([0, 216]))]) try { r.push(f()) } catch (e) { r.push([e.name, e instanceof Error, e.message.slice(0, 16)]) } return r",
+            json!([
+                ["RangeError", true, "unknown encoding"],
+                ["TypeError", true, "the bytes are no"],
+                ["TypeError", true, "the bytes are no"]
+            ]),
         ),
         (
             "return [typeof globalThis.heddleHost, Object.keys(globalThis)]",
