@@ -12,10 +12,13 @@ use std::sync::Arc;
 use std::time::Duration;
 use uuid::Uuid;
 
+/// The maximum bytes of a description (text, schema of the params and defaults together), as JSON. It is the same for a
+/// component and for a text.
+pub(crate) const MAX_BYTES: usize = 64 << 10;
 /// The limits of `describe`. Python needs most of the memory before its first line; the timeout is for a busy node.
 const LIMITS: Limits = Limits {
     memory_bytes: 128 << 20,
-    output_bytes: 64 << 10,
+    output_bytes: MAX_BYTES,
     log_bytes: 64 << 10,
     timeout: Some(Duration::from_secs(60)),
     cpu: Some(Duration::from_secs(5)),

@@ -320,7 +320,9 @@ async fn run_source(
         (batch, _) => batch,
     };
     let ended = source::attempt::run(store, script, context, params, batch.as_ref()).await;
-    let ended = ended.or_else(|error| source::attempt::ended_by(&error, script.language).ok_or(error))?;
+    let writes_output = store.data().source.writes_output;
+    let ended =
+        ended.or_else(|error| source::attempt::ended_by(&error, script.language, writes_output).ok_or(error))?;
     Ok(match ended {
         source::attempt::Ended::Output(output) => Answer::Output(output),
         source::attempt::Ended::Handled(outcomes) => handled(outcomes, given)?,

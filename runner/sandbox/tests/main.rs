@@ -101,6 +101,7 @@ const TESTS: &[Test] = tests![
     python::requests_of_texts,
     python::messages_of_texts,
     python::params_of_a_typed_dict,
+    python::params_of_odd_types,
     python::snapshots_of_python,
     rehearsals::python,
     told::formats_of_the_console,

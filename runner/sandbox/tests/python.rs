@@ -189,6 +189,27 @@ pub async fn endings(_: Bench) {
             "RuntimeError",
         ),
         ("ctx.secret('none')", ErrorKind::Fatal, "not granted"),
+        // A name that is no text would be the same text as any other.
+        (
+            "ctx.enqueue('g', {}, {'a': 1})",
+            ErrorKind::Failed,
+            "TypeError: `key` is text, not dict",
+        ),
+        (
+            "ctx.state.set(None, 1)",
+            ErrorKind::Failed,
+            "TypeError: a key of the state is text, not NoneType",
+        ),
+        (
+            "ctx.secret(True)",
+            ErrorKind::Failed,
+            "TypeError: the name of a secret is text, not bool",
+        ),
+        (
+            "ctx.enqueue('g', {}, 7); ctx.state.set('n', ctx.state.get(7, 1)); ctx.upstream([])",
+            ErrorKind::Failed,
+            "TypeError: the name of a task is text, not list",
+        ),
     ] {
         let result = run(&bench, PY, &format!("def run(params, ctx):\n    {line}\n")).await;
         let (found, said) = failure(&result);
@@ -527,6 +548,56 @@ def run(params: Day):
     let script = script(&bench, PY, text).await;
     bench.params = json!({"date": "2026-01-01"}).to_string();
     assert_eq!(succeeded(text, &bench.run(&script).await), json!(3));
+}
+
+/// Types without parts, and those of which JSON has one word for several.
+pub async fn params_of_odd_types(_: Bench) {
+    let mut bench = bench();
+    let text = "from dataclasses import dataclass
+from enum import Enum
+from typing import Annotated, Dict, List, Literal, Optional, Tuple
+
+class Nothing(Enum):
+    pass
+
+@dataclass
+class Params:
+    none: tuple[()]
+    any: Tuple
+    rest: tuple[int, *tuple[str, ...]]
+    both: list | tuple
+    three: list | tuple | None
+    noted: Annotated[Optional[int], 5] | str
+    items: List
+    named: Dict
+    never: Optional[Nothing] = None
+    no_word: Optional[Literal[()]] = None
+
+def run(params: Params):
+    return [list(params.none), list(params.any), list(params.rest), params.both, params.three, params.items, params.named]
+";
+    let compiled = compiled(&bench, PY, text).await.unwrap();
+    let schema = compiled.params_schema.unwrap();
+    let properties = &schema["properties"];
+    assert_eq!(properties["none"], json!({"type": "array", "maxItems": 0}));
+    for name in ["any", "rest", "both", "items"] {
+        assert_eq!(properties[name], json!({"type": "array"}), "{name}");
+    }
+    assert_eq!(properties["three"], json!({"type": ["array", "null"]}));
+    assert_eq!(
+        properties["noted"],
+        json!({"anyOf": [{"type": ["integer", "null"]}, {"type": "string"}]})
+    );
+    let script = script(&bench, PY, text).await;
+    bench.params = json!({
+        "none": [], "any": [1, "a"], "rest": [1, "a", "b"], "both": [1], "three": [], "noted": "n", "items": [1, "a"],
+        "named": {"a": 1},
+    })
+    .to_string();
+    assert_eq!(
+        succeeded(text, &bench.run(&script).await),
+        json!([[], [1, "a"], [1, "a", "b"], [1], [], [1, "a"], {"a": 1}])
+    );
 }
 
 pub async fn messages_of_texts(_: Bench) {

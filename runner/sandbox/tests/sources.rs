@@ -285,6 +285,24 @@ pub async fn what_the_web_has(_: Bench) {
             "const r = []; for (const v of [undefined, 'x', NaN, {}, [], true, -1, 1.5]) { try { await ctx.state.compareAndSet('k', v, 1); r.push(v) } catch (e) { r.push(e.name) } } return r",
             json!(vec!["TypeError"; 8]),
         ),
+        // A name that is no text would be the same text as any other.
+        (
+            "const r = []; for (const v of [{ a: 1 }, [], true, undefined, Symbol('s'), () => 1]) for (const f of [() => ctx.state.get(v), () => ctx.state.entry(v), () => ctx.state.set(v, 1), () => ctx.state.delete(v), () => ctx.state.compareAndSet(v, null, 1), () => ctx.secret(v), () => ctx.upstream(v), () => ctx.enqueue(v), () => ctx.notify(v, 's'), async () => ctx.sql(v), () => ctx.sql('w').query(v), async () => ctx.log(v, 'x')]) await f().catch((e) => r.push(e.name)); return r",
+            json!(vec!["TypeError"; 72]),
+        ),
+        (
+            "const r = []; for (const v of [{ a: 1 }, [], true, Symbol('s')]) await ctx.enqueue('g', {}, v).catch((e) => r.push(e.message)); return r",
+            json!([
+                "`key` is text, not { a: 1 }",
+                "`key` is text, not []",
+                "`key` is text, not true",
+                "`key` is text, not Symbol(s)"
+            ]),
+        ),
+        (
+            "await ctx.enqueue('g', {}, 7); await ctx.enqueue('g', {}, 7n); await ctx.enqueue('g', {}, null); await ctx.enqueue('g'); await ctx.state.set(1, 'one'); await ctx.notify('ops', new Error('e'), 1); return await ctx.notify('ops', { a: 1 }).catch((e) => [e.name, e.message])",
+            json!(["TypeError", "`subject` is text, not { a: 1 }"]),
+        ),
         (
             "try { ctx.log('loud', 'x') } catch (e) { return e.message.slice(0, 9) }",
             json!("the level"),
@@ -324,6 +342,22 @@ pub async fn what_the_web_has(_: Bench) {
         (
             "const c = new AbortController(); c.abort(); return await fetch('http://127.0.0.1:1/', { signal: c.signal }).catch((e) => e.name)",
             json!("AbortError"),
+        ),
+        (
+            "const s = AbortSignal.timeout(5); return await new Promise((r) => s.addEventListener('abort', () => r([s.aborted, s.reason.name])))",
+            json!([true, "TimeoutError"]),
+        ),
+        (
+            "AbortSignal.timeout(3_600_000); return 'not delayed'",
+            json!("not delayed"),
+        ),
+        (
+            "const r = []; for (const f of [() => new TextDecoder('sjis'), () => new TextDecoder('utf-8', { fatal: true }).decode(new Uint8Array([255])), () => new TextDecoder('utf-16le', { fatal: true }).decode(new Uint8Array([0, 216]))]) try { r.push(f()) } catch (e) { r.push([e.name, e instanceof Error, e.message.slice(0, 16)]) } return r",
+            json!([
+                ["RangeError", true, "unknown encoding"],
+                ["TypeError", true, "the bytes are no"],
+                ["TypeError", true, "the bytes are no"]
+            ]),
         ),
         (
             "return [typeof globalThis.heddleHost, Object.keys(globalThis)]",
@@ -490,19 +524,18 @@ pub async fn hostile_texts(_: Bench) {
     assert_eq!(output(&bench, &body).await, json!([2000, "RangeError", 9000]));
     // Other recursions of the interpreter on the sandbox's stack also fail with an error.
     let built = "let a = []; for (let i = 0; i < 100000; i++) a = [a];";
-    for (name, body) in [
-        (
-            "a run",
-            format!("export default () => {{ {built} return JSON.stringify(a) }}"),
-        ),
-        ("an output", format!("export default () => {{ {built} return a }}")),
+    for (wanted, ending) in [
+        (ErrorKind::Failed, "return JSON.stringify(a)"),
+        (ErrorKind::Failed, "await ctx.state.set('a', a)"),
+        (ErrorKind::Invalid, "return a"),
     ] {
-        let result = js(&bench, &body).await;
+        let result = js(
+            &bench,
+            &format!("export default async (params, ctx) => {{ {built} {ending} }}"),
+        )
+        .await;
         let (kind, message) = failure(&result);
-        assert!(
-            matches!(kind, ErrorKind::Failed | ErrorKind::Invalid) && !message.contains("trap"),
-            "{name}: {result:?}"
-        );
+        assert!(kind == wanted && !message.contains("trap"), "{ending}: {result:?}");
     }
     for (body, expect) in [
         (

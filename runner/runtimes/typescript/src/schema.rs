@@ -2,7 +2,8 @@
 //!
 //! It is what the type says of JSON: interfaces, aliases, unions, literals, optional properties, arrays, tuples and
 //! records of the same file, with their comments as descriptions. What it does not know (generics, conditional types,
-//! types of other files) admits anything: the types promise that much and no more.
+//! types of other files), and what a schema cannot say exactly (overloads, intersections with what is no object), admits
+//! anything: the types promise that much and no more.
 
 use oxc_ast::ast::*;
 use oxc_span::GetSpan;
@@ -11,6 +12,8 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 /// How deep types may nest; below that, anything is admitted.
 const MAX_DEPTH: u32 = 64;
+/// Of TypeScript's own types, those that are objects.
+const OF_OBJECTS: [&str; 6] = ["Omit", "Partial", "Pick", "Readonly", "Record", "Required"];
 
 /// The schema of the params, if the first parameter of `run` has a type.
 pub fn params(program: &Program<'_>) -> Option<Value> {
@@ -24,8 +27,12 @@ pub fn params(program: &Program<'_>) -> Option<Value> {
         depth: 0,
     };
     types.collect();
-    let kind = type_of_params(program)?;
-    let mut schema = types.schema(kind);
+    let parameter = type_of_params(program)?;
+    // In the function, a type parameter hides a type of the same name.
+    for generic in parameter.generics.iter().flat_map(|generics| &generics.params) {
+        types.named.remove(generic.name.name.as_str());
+    }
+    let mut schema = types.schema(parameter.kind);
     for name in types.recursive.clone() {
         if !types.defined.contains_key(&name) {
             types.open.push(name.clone());
@@ -41,22 +48,46 @@ pub fn params(program: &Program<'_>) -> Option<Value> {
     (!object.is_empty()).then_some(schema)
 }
 
-/// The type of the first parameter of `export default function`, or of what is exported as `run`.
-fn type_of_params<'p>(program: &'p Program<'_>) -> Option<&'p TSType<'p>> {
-    let first = |params: &'p FormalParameters<'p>| {
+/// The first parameter of a function.
+struct Parameter<'p> {
+    kind: &'p TSType<'p>,
+    /// The type parameters of the function.
+    generics: Option<&'p TSTypeParameterDeclaration<'p>>,
+}
+
+impl<'p> Parameter<'p> {
+    fn first(
+        params: &'p FormalParameters<'p>,
+        generics: Option<&'p TSTypeParameterDeclaration<'p>>,
+    ) -> Option<Self> {
         let annotation = params.items.first()?.type_annotation.as_ref()?;
-        Some(&annotation.type_annotation)
-    };
-    let mut wanted = "run".to_owned();
+        Some(Self { kind: &annotation.type_annotation, generics })
+    }
+
+    fn of_function(function: &'p Function<'p>) -> Option<Self> {
+        Self::first(&function.params, function.type_parameters.as_deref())
+    }
+
+    fn of_arrow(function: &'p ArrowFunctionExpression<'p>) -> Option<Self> {
+        Self::first(&function.params, function.type_parameters.as_deref())
+    }
+}
+
+/// The type of the first parameter of `export default function`, or of what is exported as `run`. A function with
+/// overloads has none: each of them admits other params.
+fn type_of_params<'p>(program: &'p Program<'p>) -> Option<Parameter<'p>> {
+    let mut wanted = "run";
     for statement in &program.body {
         let Statement::ExportDefaultDeclaration(export) = statement else {
             continue;
         };
         match &export.declaration {
-            ExportDefaultDeclarationKind::FunctionDeclaration(function) => return first(&function.params),
-            ExportDefaultDeclarationKind::ArrowFunctionExpression(function) => return first(&function.params),
-            ExportDefaultDeclarationKind::FunctionExpression(function) => return first(&function.params),
-            ExportDefaultDeclarationKind::Identifier(name) => wanted = name.name.to_string(),
+            // (An overload has no body, and stands before the one that has.)
+            ExportDefaultDeclarationKind::FunctionDeclaration(function) if function.body.is_none() => return None,
+            ExportDefaultDeclarationKind::FunctionDeclaration(function) => return Parameter::of_function(function),
+            ExportDefaultDeclarationKind::ArrowFunctionExpression(function) => return Parameter::of_arrow(function),
+            ExportDefaultDeclarationKind::FunctionExpression(function) => return Parameter::of_function(function),
+            ExportDefaultDeclarationKind::Identifier(name) => wanted = name.name.as_str(),
             _ => {}
         }
     }
@@ -72,10 +103,10 @@ fn type_of_params<'p>(program: &'p Program<'_>) -> Option<&'p TSType<'p>> {
             _ => continue,
         };
         if let Some(function) = function
-            && function.body.is_some()
             && function.id.as_ref().is_some_and(|id| id.name.as_str() == wanted)
         {
-            return first(&function.params);
+            function.body.as_ref()?;
+            return Parameter::of_function(function);
         }
         for variable in variables.iter().flat_map(|variables| &variables.declarations) {
             let BindingPattern::BindingIdentifier(id) = &variable.id else {
@@ -85,8 +116,8 @@ fn type_of_params<'p>(program: &'p Program<'_>) -> Option<&'p TSType<'p>> {
                 continue;
             }
             match &variable.init {
-                Some(Expression::ArrowFunctionExpression(function)) => return first(&function.params),
-                Some(Expression::FunctionExpression(function)) => return first(&function.params),
+                Some(Expression::ArrowFunctionExpression(function)) => return Parameter::of_arrow(function),
+                Some(Expression::FunctionExpression(function)) => return Parameter::of_function(function),
                 _ => {}
             }
         }
@@ -159,7 +190,8 @@ impl<'p> Types<'p> {
             TSType::TSUnionType(union) => self.union(union),
             TSType::TSIntersectionType(all) => {
                 let all: Vec<Value> = all.types.iter().map(|one| self.schema(one)).collect();
-                json!({"allOf": all})
+                // With another type (`string & { … }`, a brand) it says nothing of JSON, or it is `any`.
+                if all.iter().all(is_object) { json!({"allOf": all}) } else { json!({}) }
             }
             TSType::TSTypeLiteral(literal) => self.object(&literal.members),
             TSType::TSTypeReference(reference) => self.reference(reference),
@@ -168,37 +200,44 @@ impl<'p> Types<'p> {
     }
 
     fn tuple(&mut self, tuple: &'p TSTupleType<'p>) -> Value {
-        let (mut items, mut required, mut rest) = (Vec::new(), 0, json!(false));
+        let (mut items, mut required, mut rest) = (Vec::new(), 0, None);
         for element in &tuple.element_types {
-            match element {
-                TSTupleElement::TSOptionalType(one) => items.push(self.schema(&one.type_annotation)),
+            let (kind, optional) = match element {
                 TSTupleElement::TSRestType(one) => {
-                    let all = self.schema(&one.type_annotation);
-                    rest = all.get("items").cloned().unwrap_or(json!({}));
+                    // Of a second one nobody knows where it begins.
+                    rest = Some(match rest {
+                        None => self.rest(&one.type_annotation),
+                        Some(_) => json!({}),
+                    });
+                    continue;
                 }
-                TSTupleElement::TSNamedTupleMember(member) => {
-                    let schema = match member.element_type.as_ts_type() {
-                        Some(kind) => self.schema(kind),
-                        None => json!({}),
-                    };
-                    required += usize::from(!member.optional);
-                    items.push(schema);
-                }
-                other => {
-                    let schema = match other.as_ts_type() {
-                        Some(kind) => self.schema(kind),
-                        None => json!({}),
-                    };
-                    required += 1;
-                    items.push(schema);
-                }
+                TSTupleElement::TSOptionalType(one) => (Some(&one.type_annotation), true),
+                TSTupleElement::TSNamedTupleMember(member) => (member.element_type.as_ts_type(), member.optional),
+                other => (other.as_ts_type(), false),
+            };
+            required += usize::from(!optional);
+            if rest.is_some() {
+                // It counts from the end, for which a schema has no word.
+                rest = Some(json!({}));
+            } else {
+                items.push(kind.map_or_else(|| json!({}), |kind| self.schema(kind)));
             }
         }
-        let mut schema = json!({"type": "array", "minItems": required, "items": rest});
+        let mut schema = json!({"type": "array", "minItems": required, "items": rest.unwrap_or(json!(false))});
         if !items.is_empty() {
             schema["prefixItems"] = json!(items);
         }
         schema
+    }
+
+    /// What each item of a tuple's rest (`...string[]`) admits.
+    fn rest(&mut self, kind: &'p TSType<'p>) -> Value {
+        let all = self.schema(kind);
+        // The items of a tuple differ.
+        match (all.get("prefixItems"), all.get("items")) {
+            (None, Some(items)) if items.is_object() => items.clone(),
+            _ => json!({}),
+        }
     }
 
     fn union(&mut self, union: &'p TSUnionType<'p>) -> Value {
@@ -272,14 +311,16 @@ impl<'p> Types<'p> {
             ("Record", Some(key), Some(value)) => {
                 let value = self.schema(value);
                 let keys = self.schema(key);
-                match keys.get("enum").and_then(Value::as_array) {
-                    Some(keys) => {
-                        let names: Vec<&str> = keys.iter().filter_map(Value::as_str).collect();
+                match names_of(&keys) {
+                    Some(names) => {
                         let properties: Map<String, Value> =
-                            names.iter().map(|name| ((*name).to_owned(), value.clone())).collect();
+                            names.iter().map(|name| (name.clone(), value.clone())).collect();
                         json!({"type": "object", "properties": properties, "required": names})
                     }
-                    None => json!({"type": "object", "additionalProperties": value}),
+                    None if keys == json!({"type": "string"}) => {
+                        json!({"type": "object", "additionalProperties": value})
+                    }
+                    None => json!({"type": "object"}),
                 }
             }
             ("Readonly" | "NonNullable", Some(inner), None) => self.schema(inner),
@@ -297,6 +338,9 @@ impl<'p> Types<'p> {
         choose: impl FnOnce(Vec<Value>, Vec<Value>) -> Vec<Value>,
     ) -> Value {
         let mut schema = self.schema(inner);
+        if schema.get("allOf").is_some() {
+            return json!({});
+        }
         let Some(properties) = schema.get("properties").and_then(Value::as_object) else {
             return json!({});
         };
@@ -308,18 +352,22 @@ impl<'p> Types<'p> {
 
     fn with_keys(&mut self, inner: &'p TSType<'p>, keys: &'p TSType<'p>, keep: bool) -> Value {
         let mut schema = self.schema(inner);
-        let keys = self.schema(keys);
-        let keys: Vec<&str> = match (keys.get("enum"), keys.get("const")) {
-            (Some(Value::Array(all)), _) => all.iter().filter_map(Value::as_str).collect(),
-            (_, Some(Value::String(one))) => vec![one],
-            _ => return json!({"type": "object"}),
+        // Of a union or an intersection, the keys are not in one place.
+        if schema.get("type") != Some(&json!("object")) || schema.get("allOf").is_some() {
+            return json!({});
+        }
+        let Some(keys) = names_of(&self.schema(keys)) else {
+            return json!({"type": "object"});
         };
-        let wanted = |name: &str| keys.contains(&name) == keep;
+        let wanted = |name: &str| keys.iter().any(|key| key == name) == keep;
         if let Some(properties) = schema.get_mut("properties").and_then(Value::as_object_mut) {
             properties.retain(|name, _| wanted(name));
         }
         if let Some(required) = schema.get_mut("required").and_then(Value::as_array_mut) {
             required.retain(|name| name.as_str().is_some_and(wanted));
+        }
+        if keep && let Some(object) = schema.as_object_mut() {
+            object.remove("additionalProperties");
         }
         schema
     }
@@ -357,10 +405,17 @@ impl<'p> Types<'p> {
                         continue;
                     };
                     let base = base.name.to_string();
+                    // `Array` is a base too.
+                    if !self.named.contains_key(base.as_str()) && !OF_OBJECTS.contains(&base.as_str()) {
+                        return json!({});
+                    }
                     if !self.open.contains(&base) {
                         self.open.push(base.clone());
                         let inherited = self.definition(&base);
                         self.open.pop();
+                        if inherited != json!({}) && !is_object(&inherited) {
+                            return json!({});
+                        }
                         merge(&mut schema, inherited);
                     }
                 }
@@ -465,6 +520,26 @@ fn number_of(value: f64) -> Value {
     }
 }
 
+/// Whether a schema admits objects alone.
+fn is_object(schema: &Value) -> bool {
+    let all = |name: &str| schema.get(name).and_then(Value::as_array).is_some_and(|all| all.iter().all(is_object));
+    schema.get("type") == Some(&json!("object")) || all("allOf") || all("anyOf")
+}
+
+/// The names that a type of keys has: literals alone.
+fn names_of(keys: &Value) -> Option<Vec<String>> {
+    let name = |key: &Value| match key {
+        Value::String(name) => Some(name.clone()),
+        Value::Number(number) => Some(number.to_string()),
+        _ => None,
+    };
+    match (keys.get("enum"), keys.get("const")) {
+        (Some(Value::Array(all)), _) => all.iter().map(name).collect(),
+        (_, Some(one)) => Some(vec![name(one)?]),
+        _ => None,
+    }
+}
+
 /// What an interface adds to those that it extends, or to another declaration of the same name.
 fn merge(into: &mut Value, from: Value) {
     let (Some(into), Value::Object(from)) = (into.as_object_mut(), from) else {
@@ -486,64 +561,4 @@ fn merge(into: &mut Value, from: Value) {
 }
 
 #[cfg(test)]
-mod tests {
-    use crate::check::check;
-    use serde_json::{Value, json};
-
-    fn schema(source: &str) -> Option<Value> {
-        check(source.as_bytes(), "typescript").unwrap_or_else(|fault| panic!("{source}: {fault:?}")).params
-    }
-
-    fn of(kind: &str) -> Value {
-        let source = format!("export default function run(params: {kind}) {{}}");
-        schema(&source).unwrap_or(json!({}))
-    }
-
-    #[test]
-    fn what_types_say() {
-        for (kind, expect) in [
-            ("{ a: string; b?: number; c: boolean | undefined }",
-             json!({"type": "object", "properties": {"a": {"type": "string"}, "b": {"type": "number"}, "c": {"type": "boolean"}}, "required": ["a"]})),
-            ("{ a: 'x' | 'y' | 3 | -1 | null }", json!({"type": "object", "properties": {"a": {"enum": ["x", "y", 3, -1, null]}}, "required": ["a"]})),
-            ("{ a: string | null }", json!({"type": "object", "properties": {"a": {"type": ["string", "null"]}}, "required": ["a"]})),
-            ("{ a: string[]; b: Array<number>; c: readonly [string, number?] }",
-             json!({"type": "object", "properties": {"a": {"type": "array", "items": {"type": "string"}}, "b": {"type": "array", "items": {"type": "number"}},
-                    "c": {"type": "array", "minItems": 1, "items": false, "prefixItems": [{"type": "string"}, {"type": "number"}]}}, "required": ["a", "b", "c"]})),
-            ("Record<string, number>", json!({"type": "object", "additionalProperties": {"type": "number"}})),
-            ("{ [k: string]: string }", json!({"type": "object", "additionalProperties": {"type": "string"}})),
-            ("Partial<{ a: string }>", json!({"type": "object", "properties": {"a": {"type": "string"}}, "required": []})),
-            ("any", json!({})),
-            ("{ a: string | number }", json!({"type": "object", "properties": {"a": {"anyOf": [{"type": "string"}, {"type": "number"}]}}, "required": ["a"]})),
-        ] {
-            assert_eq!(of(kind), expect, "{kind}");
-        }
-    }
-
-    #[test]
-    fn names_and_comments() {
-        let source = "
-            type Mode = 'fast' | 'slow';
-            interface Base { id: number }
-            /** What to clean. */
-            export interface Params extends Base {
-                /** Which table. */
-                table: string;
-                mode?: Mode;
-            }
-            const run = async ({ table }: Params) => table;
-            export default run;";
-        assert_eq!(
-            schema(source).unwrap(),
-            json!({"type": "object", "description": "What to clean.", "required": ["id", "table"], "properties": {
-                "id": {"type": "number"}, "table": {"type": "string", "description": "Which table."}, "mode": {"enum": ["fast", "slow"]}}})
-        );
-        let tree = "interface Tree { name: string; children?: Tree[] } export default function run(p: { tree: Tree }) {}";
-        assert_eq!(
-            schema(tree).unwrap(),
-            json!({"type": "object", "required": ["tree"], "properties": {"tree": {"$ref": "#/$defs/Tree"}}, "$defs": {"Tree":
-                {"type": "object", "required": ["name"], "properties": {"name": {"type": "string"}, "children": {"type": "array", "items": {"$ref": "#/$defs/Tree"}}}}}})
-        );
-        assert_eq!(schema("export default function run() {}"), None);
-        assert_eq!(schema("export function run(p: { a: string }) {}").unwrap()["required"], json!(["a"]));
-    }
-}
+mod tests;

@@ -15,6 +15,9 @@ use std::sync::Arc;
 use std::time::Duration;
 use wasmtime::{Module, Store, Trap};
 
+/// The error for an output whose nesting exhausts the interpreter's stack while it is written.
+const OUTPUT_TOO_DEEP: &str = "the output cannot be written as JSON: it nests too deep";
+
 /// A text script, ready to run.
 pub(crate) struct SourceScript {
     pub snapshot: Ready,
@@ -122,11 +125,15 @@ pub(crate) fn too_deep(language: Language) -> String {
 }
 
 /// How a script that trapped ended, if that was its own fault.
-pub(crate) fn ended_by(error: &wasmtime::Error, language: Language) -> Option<Ended> {
+pub(crate) fn ended_by(error: &wasmtime::Error, language: Language, writes_output: bool) -> Option<Ended> {
     let is_too_deep = matches!(error.downcast_ref::<Trap>(), Some(Trap::StackOverflow));
-    is_too_deep.then(|| Ended::Thrown {
-        kind: ErrorKind::Failed,
-        message: too_deep(language),
+    let (kind, message) = match writes_output {
+        true => (ErrorKind::Invalid, OUTPUT_TOO_DEEP.to_owned()),
+        false => (ErrorKind::Failed, too_deep(language)),
+    };
+    is_too_deep.then_some(Ended::Thrown {
+        kind,
+        message,
         trace: None,
         retry_after: None,
     })

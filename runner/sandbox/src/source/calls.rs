@@ -187,11 +187,18 @@ pub(super) fn call(guest: &mut Guest, operation: u32, text: String) -> Result<St
             };
             guest.host.journal.write(level, text.get(1..).unwrap_or_default(), None);
         }
-        RESULT => drop(guest.source.ended.get_or_insert(text)),
+        RESULT => {
+            guest.source.writes_output = false;
+            guest.source.ended.get_or_insert(text);
+        }
         DESCRIPTION => drop(guest.source.description.get_or_insert(text)),
         SYNC => return Ok(Answer::of(answer(guest, &text))),
         START => return Ok(pending::start(guest, &text).err().unwrap_or_default()),
-        NESTING => return Ok(nesting(&text).to_string()),
+        NESTING => {
+            // An empty text announces what has no text yet: the output.
+            guest.source.writes_output |= text.is_empty() && guest.source.loading.is_none();
+            return Ok(nesting(&text).to_string());
+        }
         CANCEL => guest.source.pending.cancel(text.parse().unwrap_or_default()),
         other => return Err(wasmtime::Error::msg(format!("there is no operation {other}"))),
     }

@@ -113,6 +113,10 @@ impl Sandbox {
             None => self.build_source(&key, &digest, language, interpreter, text).await?,
         };
         let description = match &script.inner.entry {
+            // Only an upload is refused: a text that was accepted without this bound still loads.
+            Entry::Source(script) if script.description.len() > describe::MAX_BYTES => {
+                return Err(CompileError::Source(too_long(script.description.len())));
+            }
             Entry::Source(script) => or_trouble(|| Description::parse(&script.description))?,
             _ => Err("is not text".into()),
         };
@@ -372,6 +376,14 @@ impl Sandbox {
             Err(_) => Err(CompileError::Internal("the node dropped the evaluation".into())),
         }
     }
+}
+
+/// The fault of a text that says too much about itself.
+fn too_long(bytes: usize) -> SourceFault {
+    let max = describe::MAX_BYTES;
+    SourceFault::new(format!(
+        "`params`, `defaults` and `description` have {bytes} bytes together as JSON, the maximum is {max}"
+    ))
 }
 
 /// The text without the byte order mark of some editors, which the checker does not count.

@@ -27,6 +27,7 @@ const MAX_TIMER: Duration = Duration::from_secs(30 * 24 * 3_600);
 #[derive(Deserialize)]
 struct Begun {
     id: u64,
+    /// Older runtimes send it with timers of `AbortSignal.timeout`.
     #[serde(default)]
     idle: bool,
     #[serde(flatten)]

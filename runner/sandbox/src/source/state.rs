@@ -42,6 +42,8 @@ pub(crate) struct SourceState {
     pub loading: Option<(Arc<str>, &'static str)>,
     /// How the script ended: JSON.
     pub ended: Option<String>,
+    /// The interpreter writes the output now, as JSON. It recurses for this without looking at its stack.
+    pub writes_output: bool,
     /// What the script says about itself (`Described`), as JSON.
     pub description: Option<String>,
     pub pending: Pending,

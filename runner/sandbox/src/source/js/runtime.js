@@ -139,12 +139,12 @@ export const because = (error, message) => {
   return error;
 };
 
-/// A call that takes time, as a promise.
-export const later = (op, fields, convert) =>
+/// A call that takes time, as a promise. `fieldsOf` makes what is sent: what it throws, the promise fails with.
+export const later = (op, fieldsOf, convert) =>
   new NativePromise((resolve, reject) => {
     onlyInRun(op);
     const here = new Err();
-    start(op, fields, (error, ok) => {
+    start(op, fieldsOf(), (error, ok) => {
       if (error !== null) return reject(because(here, error));
       try {
         resolve(convert === undefined ? ok : convert(ok));
@@ -375,6 +375,8 @@ const outputOf = (value) => {
     }
   }
   let output;
+  // The engine's writer recurses without looking at its stack: the host hears what it is that nests too deep.
+  host(NESTING, "");
   try {
     output = dataOf(value);
   } catch (wrong) {
@@ -486,6 +488,20 @@ const jsonOf = (value, what, write = dataOf) => {
   return text;
 };
 
+/// A name or a key that a script gives, as text: numbers are keys, too. An object would be the same text as any other.
+const nameOf = (value, what) => {
+  if (typeof value === "string") return value;
+  if (typeof value === "number" || typeof value === "bigint") return `${value}`;
+  throw new TypeErr(`${what} is text, not ${inspect(value)}`);
+};
+
+/// A text that people read, of anything that has a text of its own.
+const proseOf = (value, what) => {
+  const text = `${value}`;
+  if (isObject(value) && text === objectToString(value)) throw new TypeErr(`${what} is text, not ${inspect(value)}`);
+  return text;
+};
+
 /// A version of a key of the state, or null for a key that must not exist. Nothing else means that.
 const versionOf = (expected) => {
   if (expected === null) return null;
@@ -498,6 +514,8 @@ const promised = (work) =>
   new NativePromise((resolve) => {
     resolve(work());
   });
+
+const stateKey = (key) => ({ key: nameOf(key, "a key of the state") });
 
 const contextOf = (context) => {
   const { item } = context;
@@ -514,48 +532,55 @@ const contextOf = (context) => {
     index: item === null || item === undefined ? undefined : item.index,
     count: item === null || item === undefined ? undefined : item.count,
     idempotencyKey: context.idempotency_key,
-    upstream: (task) => later("upstream", { task: `${task}` }, parse),
-    secret: (name) => later("secret", { name: `${name}` }),
+    upstream: (task) => later("upstream", () => ({ task: nameOf(task, "the name of a task") }), parse),
+    secret: (name) => later("secret", () => ({ name: nameOf(name, "the name of a secret") })),
     state: freeze({
-      get: (key) => later("state.get", { key: `${key}` }, (entry) => (entry === null ? null : parse(entry.value))),
+      get: (key) => later("state.get", () => stateKey(key), (entry) => (entry === null ? null : parse(entry.value))),
       entry: (key) =>
-        later("state.get", { key: `${key}` }, (entry) =>
+        later("state.get", () => stateKey(key), (entry) =>
           entry === null ? null : { value: parse(entry.value), version: entry.version }),
-      set: (key, value) => promised(() => void sync("state.set", { key: `${key}`, value: jsonOf(value, "a state value") })),
-      delete: (key) => promised(() => void sync("state.delete", { key: `${key}` })),
+      set: (key, value) =>
+        promised(() => void sync("state.set", { ...stateKey(key), value: jsonOf(value, "a state value") })),
+      delete: (key) => promised(() => void sync("state.delete", stateKey(key))),
       compareAndSet: (key, expected, value) =>
-        later("state.compareAndSet", {
-          key: `${key}`,
+        later("state.compareAndSet", () => ({
+          ...stateKey(key),
           expected: versionOf(expected),
           value: jsonOf(value, "a state value"),
-        }, () => undefined),
+        }), () => undefined),
     }),
-    sql: (connection) => {
+    sql: (given) => {
+      const connection = nameOf(given, "the name of a connection");
       const send = (op) => (statement, ...params) =>
-        later(op, {
-          connection: `${connection}`,
-          statement: `${statement}`,
+        later(op, () => ({
+          connection,
+          statement: nameOf(statement, "a statement"),
           params: jsonOf(params.length === 1 && isArray(params[0]) ? params[0] : params, "a statement's parameters"),
-        }, op === "sql.query" ? parse : undefined);
+        }), op === "sql.query" ? parse : undefined);
       return freeze({ query: send("sql.query"), execute: send("sql.execute") });
     },
     enqueue: (group, params, key) =>
       promised(() =>
         void sync("enqueue", {
-          group: `${group}`,
+          group: nameOf(group, "the name of a group"),
           params: jsonOf(params ?? {}, "`params`"),
-          key: key === undefined || key === null ? null : `${key}`,
+          key: key === undefined || key === null ? null : nameOf(key, "`key`"),
         })),
     notify: (channel, subject, body) =>
       promised(() =>
-        void sync("notify", { channel: `${channel}`, subject: `${subject}`, body: body === undefined ? "" : `${body}` })),
+        void sync("notify", {
+          channel: nameOf(channel, "the name of a channel"),
+          subject: proseOf(subject, "`subject`"),
+          body: body === undefined ? "" : proseOf(body, "`body`"),
+        })),
     log: (level, message, fields) =>
       void sync("log", {
-        level: `${level}`,
+        level: nameOf(level, "the level"),
         message: wellFormed(inspect(message)),
         fields: fields === undefined || fields === null ? null : jsonOf(fields, "`fields`", stringify),
       }),
-    progress: (fraction, note) => void sync("progress", { fraction: +fraction, note: note === undefined ? "" : `${note}` }),
+    progress: (fraction, note) =>
+      void sync("progress", { fraction: +fraction, note: note === undefined ? "" : proseOf(note, "`note`") }),
   };
   return freeze(ctx);
 };

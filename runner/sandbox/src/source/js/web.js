@@ -78,13 +78,22 @@ define("TextEncoder", class TextEncoder {
   }
 });
 
+/// What the host refuses, as an error of the kind that the Encoding Standard names.
+const refusedAs = (Kind, work) => {
+  try {
+    return work();
+  } catch (refused) {
+    throw new Kind(refused.message);
+  }
+};
+
 define("TextDecoder", class TextDecoder {
   #label;
   #fatal;
   #keepBom;
   #rest = new NativeUint8Array(0);
   constructor(label = "utf-8", options = {}) {
-    this.#label = sync("text.label", { label: `${label}` });
+    this.#label = refusedAs(RangeError, () => sync("text.label", { label: `${label}` }));
     this.#fatal = !!options.fatal;
     this.#keepBom = !!options.ignoreBOM;
   }
@@ -115,7 +124,8 @@ define("TextDecoder", class TextDecoder {
       bytes = bytes.subarray(0, cut);
     }
     if (bytes.length === 0) return "";
-    return sync("text.decode", { label: this.#label, fatal: this.#fatal, bom: this.#keepBom, base64: toBase64(bytes) });
+    const fields = { label: this.#label, fatal: this.#fatal, bom: this.#keepBom, base64: toBase64(bytes) };
+    return refusedAs(TypeError, () => sync("text.decode", fields));
   }
 });
 
@@ -318,8 +328,8 @@ class AbortSignal {
   static timeout(ms) {
     onlyInRun("AbortSignal.timeout");
     const signal = new AbortSignal();
-    // Nobody waits for it: a script ends without it.
-    start("timer", { ms: delayOf(ms), idle: true }, () =>
+    // (When `run` has its result, the script ends without it.)
+    start("timer", { ms: delayOf(ms) }, () =>
       signal[aborting](new DOMException("The operation timed out", "TimeoutError")));
     return signal;
   }

@@ -341,6 +341,13 @@ def _default(value):
     raise TypeError(f"{type(value).__name__} is not JSON{hint}")
 
 
+def _name(value, what):
+    """A name or a key that a script gives, as text: numbers are keys, too."""
+    if isinstance(value, (str, int)) and not isinstance(value, bool):
+        return str(value)
+    raise TypeError(f"{what} is text, not {type(value).__name__}")
+
+
 def _dumps(value):
     return _dump(value, cls=_Encoder, default=_default, allow_nan=False, ensure_ascii=False)
 
@@ -351,37 +358,45 @@ class Interval:
     end: str
 
 
+def _state_key(key):
+    return {"key": _name(key, "a key of the state")}
+
+
 class State:
     """The group's key/value state: read as of now, written when this attempt succeeds and only then."""
 
     def get(self, key, default=None):
-        found = _ask("state.get", {"key": str(key)})
+        found = _ask("state.get", _state_key(key))
         return default if found is None else _parse(found["value"])
 
     def entry(self, key):
         """`(value, version)`, or None."""
-        found = _ask("state.get", {"key": str(key)})
+        found = _ask("state.get", _state_key(key))
         return None if found is None else (_parse(found["value"]), found["version"])
 
     def set(self, key, value):
-        _ask("state.set", {"key": str(key), "value": _dumps(value)})
+        _ask("state.set", {**_state_key(key), "value": _dumps(value)})
 
     def delete(self, key):
-        _ask("state.delete", {"key": str(key)})
+        _ask("state.delete", _state_key(key))
 
     def compare_and_set(self, key, expected, value):
         """`expected` is a version, or None: the key does not exist."""
-        _ask("state.compareAndSet", {"key": str(key), "expected": expected, "value": _dumps(value)})
+        _ask("state.compareAndSet", {**_state_key(key), "expected": expected, "value": _dumps(value)})
 
 
 class Sql:
     """A database that the task was granted."""
 
     def __init__(self, connection):
-        self._connection = str(connection)
+        self._connection = _name(connection, "the name of a connection")
 
     def _send(self, op, statement, params):
-        fields = {"connection": self._connection, "statement": str(statement), "params": _dumps(list(params))}
+        fields = {
+            "connection": self._connection,
+            "statement": _name(statement, "a statement"),
+            "params": _dumps(list(params)),
+        }
         return _ask(op, fields)
 
     def query(self, statement, *params):
@@ -412,11 +427,11 @@ class Context:
 
     def upstream(self, task):
         """The output of a task that this one depends on."""
-        return _parse(_ask("upstream", {"task": str(task)}))
+        return _parse(_ask("upstream", {"task": _name(task, "the name of a task")}))
 
     def secret(self, name):
         """A secret that the task was granted."""
-        return _ask("secret", {"name": str(name)})
+        return _ask("secret", {"name": _name(name, "the name of a secret")})
 
     def sql(self, connection):
         """A database that the task was granted."""
@@ -424,16 +439,18 @@ class Context:
 
     def enqueue(self, group, params=None, key=None):
         """Makes a run of another group when this attempt succeeds."""
-        _ask("enqueue", {"group": str(group), "params": _dumps(params or {}), "key": None if key is None else str(key)})
+        key = None if key is None else _name(key, "`key`")
+        _ask("enqueue", {"group": _name(group, "the name of a group"), "params": _dumps(params or {}), "key": key})
 
     def notify(self, channel, subject, body=""):
         """Sends a notification when this attempt succeeds."""
-        _ask("notify", {"channel": str(channel), "subject": str(subject), "body": str(body)})
+        _ask("notify", {"channel": _name(channel, "the name of a channel"), "subject": str(subject), "body": str(body)})
 
     def log(self, level, message, fields=None):
         """A line of the log; `fields` are what is to be found or counted by itself."""
         fields = None if fields is None else _dumps(fields)
-        _ask("log", {"level": str(level), "message": _clean(str(message)[:_MAX_LOOKED_AT]), "fields": fields})
+        level = _name(level, "the level")
+        _ask("log", {"level": level, "message": _clean(str(message)[:_MAX_LOOKED_AT]), "fields": fields})
 
     def progress(self, fraction, note=""):
         """From 0 to 1."""
@@ -586,6 +603,8 @@ def _invalid(message):
 def _output(value):
     if isinstance(value, types.GeneratorType) or inspect.isasyncgen(value):
         return _invalid("the output is a generator: `run` must not `yield`")
+    # The writer of JSON recurses without looking at its stack: the host hears what it is that nests too deep.
+    _call(_NESTING, "")
     try:
         text = _dumps(value)
         text.encode()
@@ -632,8 +651,10 @@ def _schema(hint, seen=()):
         parts = [_schema(one, seen) for one in arguments]
         if any(part == {} for part in parts):
             return {}
-        if all(set(part) == {"type"} for part in parts):
-            return {"type": [part["type"] for part in parts]}
+        if all(set(part) == {"type"} and isinstance(part["type"], str) for part in parts):
+            # (`list | tuple` is the same in JSON.)
+            names = list(dict.fromkeys(part["type"] for part in parts))
+            return {"type": names if len(names) > 1 else names[0]}
         return {"anyOf": parts}
     if origin in (typing.Required, typing.NotRequired, typing.Final, typing.ClassVar):
         return _schema(arguments[0], seen)
@@ -649,6 +670,10 @@ def _schema(hint, seen=()):
     if origin is tuple:
         if len(arguments) == 2 and arguments[1] is Ellipsis:
             return {"type": "array", "items": _schema(arguments[0], seen)}
+        if hint is typing.Tuple or any(_is_rest(one) for one in arguments):
+            return {"type": "array"}
+        if not arguments:
+            return {"type": "array", "maxItems": 0}
         return {"type": "array", "prefixItems": [_schema(one, seen) for one in arguments], "minItems": len(arguments), "maxItems": len(arguments)}
     if origin is dict:
         schema = {"type": "object"}
@@ -664,6 +689,11 @@ def _schema(hint, seen=()):
     if typing.is_typeddict(hint):
         return _fields(hint, None, seen)
     return {}
+
+
+def _is_rest(hint):
+    """Whether it stands for any number of types, as `*tuple[int, ...]` does."""
+    return typing.get_origin(hint) is typing.Unpack or getattr(hint, "__unpacked__", False) or isinstance(hint, typing.TypeVarTuple)
 
 
 def _fields(cls, fields, seen):
@@ -730,10 +760,12 @@ def _shape(hint, value):
     if hint in (str, int, bool) and not isinstance(value, hint):
         raise TypeError(f"not {hint.__name__}")
     if origin in (list, set, frozenset, tuple) and isinstance(value, list):
+        if not arguments or origin is tuple and any(_is_rest(one) for one in arguments):
+            return origin(value)
         if origin is tuple and len(arguments) == len(value) and Ellipsis not in arguments:
             return tuple(_shape(one, item) for one, item in zip(arguments, value))
         return origin(_shape(arguments[0], item) for item in value)
-    if origin is dict and isinstance(value, dict):
+    if origin is dict and len(arguments) == 2 and isinstance(value, dict):
         return {key: _shape(arguments[1], item) for key, item in value.items()}
     return value
 
