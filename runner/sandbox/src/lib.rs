@@ -73,7 +73,7 @@ pub use lanes::AttemptHandle;
 pub use outbound::{HostPattern, OutboundPolicy, Refused};
 pub use query::{QueryClass, QueryFailure, QueryRequest};
 pub use rehearsal::{Exchanges, Rehearsal, SqlAnswer, SqlStatement, WebAnswer, WebRequest};
-pub use sandbox::{CompileError, Compiled, Load, LoadError, Sandbox, SandboxError};
+pub use sandbox::{CompileError, Compiled, Load, LoadError, Sandbox, SandboxError, Uploaded};
 pub use script::{Script, World};
 pub use services::{BoxFuture, ConnectionTarget, HostServices, LogLine};
 pub use source::{

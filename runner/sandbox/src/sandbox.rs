@@ -17,8 +17,8 @@ use crate::source::python::Python;
 use crate::source::runtime::Runtime;
 use crate::source::{RuntimeId, SourceFault, code_key, split_key};
 use bytes::Bytes;
-use heddle_domain::Clock;
 use heddle_domain::bounded::or_trouble;
+use heddle_domain::{Clock, Time};
 use parking_lot::Mutex;
 use serde_json::{Map, Value};
 use std::collections::HashMap;
@@ -105,6 +105,15 @@ pub enum SandboxError {
     /// `private_hosts` has an unreadable entry.
     #[error("{0}")]
     Config(String),
+}
+
+/// The bytes of a script, as they were uploaded to Heddle.
+#[derive(Clone, Debug)]
+pub struct Uploaded {
+    pub bytes: Bytes,
+    /// When these bytes were uploaded for the first time, under any name and in any language. The clock of a text's top
+    /// level shows it, so that each node that evaluates the text gets the same values.
+    pub at: Time,
 }
 
 /// The facts of an accepted script.
@@ -325,22 +334,25 @@ impl Sandbox {
 
     /// Loads an accepted script on this node: from memory, or from disk, or by compiling the bytes from `fetch`. If it
     /// is called concurrently for one script, one call does the work. `digest` is its key, as [`crate::code_key`] makes
-    /// it; a text's runtime is this program's own, or one that was loaded before.
+    /// it; a text's runtime is this program's own, or one that was loaded before. If its top level has to be evaluated,
+    /// the clock of that shows the present time.
     pub async fn load<E>(
         &self,
         digest: &str,
         fetch: impl Future<Output = Result<Bytes, E>> + Send,
     ) -> Result<Script, LoadError<E>> {
+        let at = self.inner.clock.now();
+        let fetch = async move { fetch.await.map(|bytes| Uploaded { bytes, at }) };
         self.load_kept(digest, async { Ok(None) }, fetch).await
     }
 
-    /// The same for a text that may have been checked with another program's runtime: `kept` returns its bundle, if
-    /// there is one.
+    /// The same for what was uploaded to Heddle. A text may have been checked with another program's runtime: `kept`
+    /// returns its bundle, if there is one. The clock of its top level shows the time of its upload.
     pub async fn load_kept<E>(
         &self,
         digest: &str,
         kept: impl Future<Output = Result<Option<Vec<u8>>, E>> + Send,
-        fetch: impl Future<Output = Result<Bytes, E>> + Send,
+        fetch: impl Future<Output = Result<Uploaded, E>> + Send,
     ) -> Result<Script, LoadError<E>> {
         if let Some(script) = self.inner.loaded.lock().get(digest) {
             return Ok(script);
@@ -352,7 +364,7 @@ impl Sandbox {
         if let Some(script) = self.ready(digest).await {
             return Ok(script);
         }
-        let bytes = self.fetched(digest, fetch).await?;
+        let Uploaded { bytes, .. } = self.fetched(digest, fetch).await?;
         let script = self.build(digest, bytes, For::Runs).await?;
         self.keep(&script);
         Ok(script)
@@ -362,13 +374,13 @@ impl Sandbox {
     pub(crate) async fn fetched<E>(
         &self,
         digest: &str,
-        fetch: impl Future<Output = Result<Bytes, E>> + Send,
-    ) -> Result<Bytes, LoadError<E>> {
-        let bytes = fetch.await.map_err(LoadError::Fetch)?;
+        fetch: impl Future<Output = Result<Uploaded, E>> + Send,
+    ) -> Result<Uploaded, LoadError<E>> {
+        let uploaded = fetch.await.map_err(LoadError::Fetch)?;
         let wanted = digest.to_owned();
-        let (same, bytes) = blocking(move || (digest_of(&bytes) == wanted, bytes)).await?;
+        let (same, uploaded) = blocking(move || (digest_of(&uploaded.bytes) == wanted, uploaded)).await?;
         match same {
-            true => Ok(bytes),
+            true => Ok(uploaded),
             false => Err(CompileError::Internal(format!("the bytes of {digest} have another digest")).into()),
         }
     }

@@ -19,6 +19,7 @@ mod runtimes;
 mod sources;
 mod texts;
 mod told;
+mod top_levels;
 mod uncaught;
 
 use guests::Bench;
@@ -104,6 +105,8 @@ const TESTS: &[Test] = tests![
     python::params_of_odd_types,
     python::snapshots_of_python,
     rehearsals::python,
+    top_levels::the_same_on_all_nodes,
+    top_levels::evaluated_again_at_another_time,
     told::formats_of_the_console,
     told::errors_of_an_error,
     told::halves_of_characters,

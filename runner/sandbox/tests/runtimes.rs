@@ -5,7 +5,9 @@ use crate::texts::{bench, compiled, load, shared};
 use bytes::Bytes;
 use chrono::TimeDelta;
 use heddle_domain::{Clock, Time};
-use heddle_sandbox::{CompileError, Compiled, Language, LoadError, Outcome, RuntimeBundle, Sandbox, Script, code_key};
+use heddle_sandbox::{
+    CompileError, Compiled, Language, LoadError, Outcome, RuntimeBundle, Sandbox, Script, Uploaded, code_key,
+};
 use std::convert::Infallible;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, AtomicU32, Ordering::SeqCst};
@@ -35,6 +37,13 @@ fn key_on(compiled: &Compiled, tag: &str) -> String {
     code_key(&compiled.digest, compiled.world.as_str(), Some(tag))
 }
 
+fn uploaded(text: &'static str) -> Uploaded {
+    Uploaded {
+        bytes: Bytes::from_static(text.as_bytes()),
+        at: RealClock.now(),
+    }
+}
+
 async fn says(bench: &Bench, script: &Script) -> String {
     match bench.run(script).await.outcome {
         Outcome::Succeeded(said) => said,
@@ -45,7 +54,7 @@ async fn says(bench: &Bench, script: &Script) -> String {
 /// Loads a text on a kept runtime, whose bytes may be requested.
 async fn load_kept(sandbox: &Sandbox, key: &str, packed: &[u8], text: &'static str) -> Script {
     let kept = async { Ok::<_, Infallible>(Some(packed.to_vec())) };
-    let text = async { Ok(Bytes::from_static(text.as_bytes())) };
+    let text = async { Ok(uploaded(text)) };
     sandbox.load_kept(key, kept, text).await.unwrap()
 }
 
@@ -79,7 +88,7 @@ pub async fn both_at_once(_: Bench) {
         };
         let other_key = key_on(&self::compiled(&bench, language, other).await.unwrap(), &tag);
         let kept = async { unreachable!() as Result<Option<Vec<u8>>, Infallible> };
-        let text = async { Ok(Bytes::from_static(other.as_bytes())) };
+        let text = async { Ok(uploaded(other)) };
         assert_eq!(
             sandbox.load_kept(&other_key, kept, text).await.unwrap().runtime(),
             Some(tag.as_str())
@@ -116,7 +125,7 @@ pub async fn tried_again_after_a_while(_: Bench) {
             asked.fetch_add(1, SeqCst);
             Ok::<_, Infallible>(packed.map(<[u8]>::to_vec))
         };
-        let text = async { Ok(Bytes::from_static(text.as_bytes())) };
+        let text = async { Ok(uploaded(text)) };
         let script = sandbox.load_kept(&key, kept, text).await.unwrap();
         script.runtime().unwrap().to_owned()
     };
@@ -163,10 +172,7 @@ pub async fn nonsense(_: Bench) {
     let digest = heddle_sandbox::digest_of(text.as_bytes());
     let key = code_key(&digest, "source/javascript", Some("0123456789abcdef"));
     let kept = async { Ok::<_, Infallible>(None) };
-    let refused = bench
-        .sandbox
-        .load_kept(&key, kept, async { Ok(Bytes::from_static(text.as_bytes())) })
-        .await;
+    let refused = bench.sandbox.load_kept(&key, kept, async { Ok(uploaded(text)) }).await;
     assert!(
         matches!(&refused, Err(LoadError::Compile(CompileError::Source(fault))) if fault.message.contains("too new")),
         "{refused:?}"

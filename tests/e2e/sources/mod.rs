@@ -2,7 +2,7 @@
 
 mod author;
 
-use heddle_tests::{TOKEN, World, eventually, heddle_succeeds, run_program, task};
+use heddle_tests::{TOKEN, World, eventually, heddle_succeeds, run_program, task, time};
 use serde_json::{Value, json};
 
 const JS: &str = "text/javascript";
@@ -95,6 +95,39 @@ async fn a_text_is_a_script() {
     assert_eq!(node.delete("/v1/scripts/greet").await.status, 409);
     node.delete("/v1/groups/g").await.expect_status(200);
     node.delete("/v1/scripts/greet").await.expect_status(204);
+}
+
+/// A top level sees the time of the first upload of its text: on each node, whatever the name and the language, and also
+/// if a node has to evaluate it again.
+#[tokio::test]
+async fn a_top_level_has_one_time() {
+    let world = World::new().await;
+    let data = world.directory().join("second");
+    let options = world.options().data_dir(&data);
+    let (first, mut second) = (world.node().await, options.start().await);
+    let js = "const at = Date.now();\nexport default () => at;\n";
+    let python = "import time\nat = time.time_ns() // 1_000_000\ndef run():\n    return at\n";
+    let mut expected = Vec::new();
+    for (name, media_type, text) in [("js", JS, js), ("python", "text/x-python", python)] {
+        let path = format!("/v1/scripts/{name}");
+        let version = first.put_bytes(&path, media_type, text).await.expect_status(201);
+        expected.push((name, json!(time(&version["created_at"]).timestamp_millis())));
+    }
+    // Later, the same bytes at another node.
+    second.put_bytes("/v1/scripts/again", TS, js).await.expect_status(201);
+    expected.push(("again", expected[0].1.clone()));
+    for round in ["uploaded", "evaluated again"] {
+        for (name, at) in &expected {
+            for node in [&first, &second] {
+                let done = node.invoke(name, json!({})).await;
+                assert_eq!(&done["output"], at, "{name}, {round}: {done:#}");
+            }
+        }
+        second.terminate();
+        assert!(second.end().await.success());
+        std::fs::remove_dir_all(data.join("artefacts")).unwrap();
+        second = options.start().await;
+    }
 }
 
 /// What is wrong with a text is told with line, column and the line itself. Of a language without a runtime, it is said what

@@ -13,6 +13,7 @@ use futures::FutureExt;
 use heddle_domain::Time;
 use heddle_sandbox::{LoadError, Sandbox, Script};
 use heddle_store::StoreError;
+use heddle_store::blob::Blob;
 use heddle_store::change::{Change, Noun};
 use heddle_store::secret::SecretKeys;
 
@@ -27,7 +28,7 @@ use crate::{Engine, EngineError, UseCase};
 // run.
 pub use heddle_sandbox::{
     AttemptHandle, AttemptRequest, BoxFuture, CompileError, Context, Grants, HostPattern, HostServices, Interval,
-    Language, Limits, LogLine, MAX_SOURCE_BYTES, Outcome, SourceFault, World, digest_of,
+    Language, Limits, LogLine, MAX_SOURCE_BYTES, Outcome, SourceFault, Uploaded, World, digest_of,
 };
 
 /// The pause after scripts could not be loaded.
@@ -135,6 +136,14 @@ impl Service for Preparer {
     }
 }
 
+/// Stored bytes, as the sandbox takes them.
+pub(crate) fn uploaded(blob: Blob) -> Uploaded {
+    Uploaded {
+        bytes: bytes::Bytes::from(blob.bytes),
+        at: blob.created_at,
+    }
+}
+
 impl Scripts {
     pub(crate) fn new(node: Arc<Node>, sandbox: Sandbox, keys: Arc<SecretKeys>) -> Self {
         Self { node, sandbox, keys }
@@ -152,7 +161,7 @@ impl Scripts {
         let digest = script.digest.trim_start_matches("sha256:").to_owned();
         let fetch = async move {
             match store.blob(&digest).await {
-                Ok(Some(bytes)) => Ok(bytes::Bytes::from(bytes)),
+                Ok(Some(blob)) => Ok(uploaded(blob)),
                 Ok(None) => Err(LoadTrouble::Gone),
                 Err(error) => Err(LoadTrouble::Store(error)),
             }

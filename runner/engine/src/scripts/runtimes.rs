@@ -15,7 +15,7 @@ use heddle_sandbox::{CompileError, Compiled, Language, RuntimeBundle, RuntimeId}
 use heddle_store::change::By;
 use heddle_store::runtime::{Retired, RuntimeRow, RuntimeWrite, VersionInUse};
 
-use super::Scripts;
+use super::{Scripts, uploaded};
 use crate::node::Node;
 use crate::node::service::{NEVER, Needs, Service};
 use crate::{Engine, EngineError, UseCase};
@@ -195,7 +195,7 @@ impl Scripts {
                 let Some((language, text)) = Language::of_world(&version.world).zip(text) else {
                     continue;
                 };
-                match self.sandbox.check_source(language, text.into()).await {
+                match self.sandbox.check_source(language, uploaded(text)).await {
                     Ok(compiled) => {
                         let noted = self.node.store.note_exports(behind.0, behind.1, &compiled.exports);
                         noted.await?;
@@ -230,7 +230,7 @@ impl Scripts {
                 version.name, version.version
             ))
         })?;
-        match self.sandbox.check_source(language, text.into()).await {
+        match self.sandbox.check_source(language, uploaded(text)).await {
             Ok(compiled) => Ok(recheck(changes(version, &compiled), None)),
             Err(CompileError::NotNow(stopped)) => Err(stopped.into()),
             // An error of this machine is not the script's.

@@ -7,10 +7,10 @@ use bytes::Bytes;
 use heddle_api::{Failure, Invocation, InvocationLog};
 use heddle_domain::bounded::or_trouble;
 use heddle_domain::state::{AttemptState, ErrorKind, LogLevel};
-use heddle_domain::{Clock, Fault};
+use heddle_domain::{Clock, Fault, Time};
 use heddle_engine::scripts::{
     AttemptHandle, AttemptRequest, BoxFuture, CompileError, Context, Grants, HostServices, Interval, Language, Limits,
-    LogLine, MAX_SOURCE_BYTES, Outcome, digest_of,
+    LogLine, MAX_SOURCE_BYTES, Outcome, Uploaded, digest_of,
 };
 use heddle_engine::{Engine, EngineError, ScriptFacts, outbound};
 use parking_lot::Mutex;
@@ -60,14 +60,21 @@ fn invalid(pointer: &str, detail: impl Into<String>) -> Refusal {
     Refusal::Invalid(Fault::at(pointer, detail).into())
 }
 
+/// `at`: when these bytes were uploaded for the first time, which may be now.
 pub(crate) async fn compile(
     engine: &Engine,
     bytes: Bytes,
+    at: Time,
     language: Option<Language>,
     actor: String,
 ) -> Result<CompiledScript, Refusal> {
     let compiled = match language {
-        Some(language) => engine.sandbox().compile_source(language, bytes).await,
+        Some(language) => {
+            engine
+                .sandbox()
+                .compile_uploaded(language, Uploaded { bytes, at })
+                .await
+        }
         None => engine.sandbox().compile_for(Some(&actor), bytes).await,
     };
     if let (Ok(_), Some(language)) = (&compiled, language) {

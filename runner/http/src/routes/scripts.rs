@@ -11,8 +11,8 @@ use heddle_api::{
 use heddle_domain::bounded::or_trouble;
 use heddle_domain::schema::Schema;
 use heddle_domain::spec::validate::task::no_active_version;
-use heddle_domain::{Faults, Name};
-use heddle_engine::scripts::{Language, MAX_SOURCE_BYTES};
+use heddle_domain::{Faults, Name, Time};
+use heddle_engine::scripts::{Language, MAX_SOURCE_BYTES, digest_of};
 use heddle_store::script::{Activate, ScriptDelete, ScriptRow, ScriptVersionRow, ScriptWrite};
 use serde_json::Value;
 
@@ -223,8 +223,12 @@ async fn store(request: &Request, name: &Name, bytes: Bytes, language: Option<La
         return Err(Problem::invalid_at("", "the body is empty; a script was expected"));
     }
     let actor = request.caller.actor.clone();
+    let at = match language {
+        Some(_) => first_upload(request, &bytes).await?,
+        None => request.now,
+    };
     let begun = request.app.clock.now();
-    let compiled = adapter::scripts::compile(&request.app.engine, bytes.clone(), language, actor).await?;
+    let compiled = adapter::scripts::compile(&request.app.engine, bytes.clone(), at, language, actor).await?;
     let took = request.app.clock.now() - begun;
     let put = request
         .app
@@ -254,6 +258,18 @@ async fn store(request: &Request, name: &Name, bytes: Bytes, language: Option<La
         ..version_of(version, script.active_version)
     };
     crate::request::put(put.created, &version)
+}
+
+/// When the bytes of a text were uploaded for the first time. If that is this upload, it is the `created_at` that their
+/// version gets.
+async fn first_upload(request: &Request, bytes: &[u8]) -> Result<Time, Problem> {
+    let digest = digest_of(bytes);
+    let known = request
+        .app
+        .store
+        .blob_created_at(digest.trim_start_matches("sha256:"))
+        .await?;
+    Ok(known.unwrap_or(request.now))
 }
 
 async fn find(request: &Request) -> Result<ScriptRow, Problem> {
@@ -376,7 +392,7 @@ async fn download(request: &Request, row: &ScriptVersionRow, media_type: &'stati
     if request.has_already(&etag) {
         return Ok((StatusCode::NOT_MODIFIED, [(header::ETAG, etag)]).into_response());
     }
-    let bytes = request.app.store.blob(&row.digest).await?.ok_or_else(missing)?;
+    let bytes = request.app.store.blob(&row.digest).await?.ok_or_else(missing)?.bytes;
     Ok((
         [(header::CONTENT_TYPE, media_type.to_owned()), (header::ETAG, etag)],
         bytes,

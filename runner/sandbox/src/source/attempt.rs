@@ -7,6 +7,7 @@ use super::runtime::{Exported, Runtime};
 use crate::batch::{Batch, MessageOutcome};
 use crate::bindings::task::heddle::task::types::Failure;
 use crate::guest::Guest;
+use heddle_domain::Time;
 use heddle_domain::state::ErrorKind;
 use serde::Deserialize;
 use serde_json::json;
@@ -26,6 +27,15 @@ pub(crate) struct SourceScript {
     pub description: String,
     pub handles: bool,
     pub runs: bool,
+    /// What the clock of its top level showed, in microseconds since 1970.
+    pub evaluated_at: i64,
+}
+
+impl SourceScript {
+    /// Whether it is the result of an evaluation at this instant.
+    pub fn is_of(&self, at: Time) -> bool {
+        self.evaluated_at == at.timestamp_micros()
+    }
 }
 
 /// The memory after a script's top level was evaluated, and what runs in it.

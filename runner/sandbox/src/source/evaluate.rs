@@ -1,4 +1,9 @@
 //! Evaluates a script's top level, once, and keeps the resulting memory.
+//!
+//! Each node that runs a text evaluates it, and does so again if its artefacts are deleted. The clock of a top level
+//! therefore shows the instant that belongs to the text, the time of the first upload of its bytes
+//! ([`crate::Uploaded`]), and stands still: a value that the text takes from it is the same on all nodes. Only a wait
+//! (`time.sleep`) advances it, and takes no time. A text that Heddle does not store is evaluated at the present time.
 
 use super::fault::SourceFault;
 use super::image::{Layout, PAGE_BYTES};
@@ -8,12 +13,16 @@ use super::rejected;
 use super::runtime::{Exported, Running, Runtime};
 use super::snapshot::{Described, Snapshot};
 use super::state::MAIN;
-use crate::attempt::AttemptRequest;
+use crate::attempt::{AttemptRequest, Limits};
+use crate::describe;
 use crate::guest::{Guest, MemoryMeter};
 use crate::journal::Journal;
 use crate::lanes::Signals;
+use crate::rehearsal::Rehearsal;
 use crate::run::Runner;
 use crate::sandbox::CompileError;
+use crate::services::HostServices;
+use heddle_domain::Time;
 use heddle_domain::bounded::Stopped;
 use std::pin::pin;
 use std::sync::Arc;
@@ -38,6 +47,31 @@ pub(crate) enum Code {
     Own,
     /// JavaScript instead of our main module; it names the script itself.
     Main(String),
+}
+
+/// The host of a top level, which may reach nothing; its clock begins at this instant.
+struct Beginning(Time);
+
+impl HostServices for Beginning {
+    fn refusal(&self, _: &str) -> String {
+        "not available at the top level".to_owned()
+    }
+
+    fn rehearsal(&self) -> Option<Rehearsal> {
+        Some(Rehearsal {
+            now: Some(self.0),
+            ..Rehearsal::default()
+        })
+    }
+}
+
+/// The attempt that evaluates a top level at an instant.
+pub(super) fn request(at: Time, limits: Limits) -> AttemptRequest {
+    AttemptRequest {
+        limits,
+        host: Arc::new(Beginning(at)),
+        ..describe::request(at)
+    }
 }
 
 /// Evaluates a checked text, within the bounds of an attempt, on a guest thread.

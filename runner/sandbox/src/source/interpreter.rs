@@ -204,7 +204,8 @@ impl Sandbox {
             return Ok(artefact);
         }
         let interpreter = Interpreter::Python(Arc::clone(python));
-        let memory = self.evaluated(interpreter, Code::Own, BOOT_LIMITS).await?.memory;
+        let now = self.inner.clock.now();
+        let memory = self.evaluated(interpreter, Code::Own, BOOT_LIMITS, now).await?.memory;
         let (cache, engine) = (Arc::clone(&self.inner.interpreters), self.inner.runner.engine.clone());
         let artefact = blocking(move || {
             let code = engine.precompile_module(&python::image(&memory));

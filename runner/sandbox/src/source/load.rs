@@ -1,4 +1,9 @@
 //! From a text to a script that can be started.
+//!
+//! A top level is evaluated at the time that belongs to the text (see `evaluate`). At the very first upload this is the
+//! time of the upload, before the text is stored. If several first uploads of the same bytes run at once, each is
+//! evaluated at its own time, and the one that is stored first gives its time to the text. A node with another one keeps
+//! its artefact until that is made again: another upload of the text does this, or the deletion of the artefacts.
 
 use super::attempt::{Ready, SourceScript};
 use super::evaluate::{self, Code};
@@ -14,9 +19,10 @@ use crate::bounds::Kind;
 use crate::describe::{self, Description};
 use crate::lanes::{Signals, SlotKind};
 use crate::run::Export;
-use crate::sandbox::{CompileError, Compiled, LoadError, Sandbox, blocking};
+use crate::sandbox::{CompileError, Compiled, LoadError, Sandbox, Uploaded, blocking};
 use crate::script::{Entry, Linked, Script, World};
 use bytes::Bytes;
+use heddle_domain::Time;
 use heddle_domain::bounded::or_trouble;
 use heddle_domain::state::ErrorKind;
 use serde::Deserialize;
@@ -76,6 +82,8 @@ struct Header {
     description: String,
     runs: bool,
     handles: bool,
+    /// What the clock of its top level showed, in microseconds since 1970.
+    evaluated_at: i64,
     /// The memory that the image changes, if it is a change.
     #[serde(default)]
     base: Option<String>,
@@ -83,30 +91,51 @@ struct Header {
 
 impl Sandbox {
     /// Checks a text script with this program's own runtime, evaluates its top level, describes it, and keeps the
-    /// snapshot.
+    /// snapshot. The clock of the top level shows the present time; a snapshot that was made before is used as it is.
     pub async fn compile_source(&self, language: Language, text: Bytes) -> Result<Compiled, CompileError> {
-        let (compiled, script) = self.checked(language, text).await?;
+        let (compiled, script) = self.checked(language, text, None).await?;
+        self.keep(&script);
+        Ok(compiled)
+    }
+
+    /// The same for a text that is uploaded: the clock of its top level shows the time that comes with it. A snapshot
+    /// that was made at another time is made again.
+    pub async fn compile_uploaded(&self, language: Language, text: Uploaded) -> Result<Compiled, CompileError> {
+        let (compiled, script) = self.checked(language, text.bytes, Some(text.at)).await?;
         self.keep(&script);
         Ok(compiled)
     }
 
     /// The same for a script that will not run here soon: the snapshot stays on the disk.
-    pub async fn check_source(&self, language: Language, text: Bytes) -> Result<Compiled, CompileError> {
-        Ok(self.checked(language, text).await?.0)
+    pub async fn check_source(&self, language: Language, text: Uploaded) -> Result<Compiled, CompileError> {
+        Ok(self.checked(language, text.bytes, Some(text.at)).await?.0)
     }
 
-    async fn checked(&self, language: Language, text: Bytes) -> Result<(Compiled, Script), CompileError> {
+    async fn checked(
+        &self,
+        language: Language,
+        text: Bytes,
+        at: Option<Time>,
+    ) -> Result<(Compiled, Script), CompileError> {
         let size = text.len();
         if size > MAX_SOURCE_BYTES {
             return Err(CompileError::TooLarge(MAX_SOURCE_BYTES));
         }
         let digest = digest_of(&text);
+        let text = Uploaded {
+            bytes: text,
+            at: at.unwrap_or_else(|| self.inner.clock.now()),
+        };
+        let fits = |script: &Script| at.is_none_or(|at| is_of(script, at));
         let interpreter = self.interpreter(language).await?;
         let key = code_key(&digest, language.world(), Some(interpreter.tag()));
         let _alone = self.alone(&key).await;
-        let found = match self.loaded(&key) {
+        let found = match self.loaded(&key).filter(fits) {
             Some(script) => Some(script),
-            None => self.snapshot(&key, &digest, language, interpreter.clone()).await?,
+            None => {
+                let kept = self.snapshot(&key, &digest, language, interpreter.clone()).await?;
+                kept.filter(fits)
+            }
         };
         let script = match found {
             Some(script) => script,
@@ -141,7 +170,7 @@ impl Sandbox {
         key: &str,
         language: Language,
         kept: impl Future<Output = Result<Option<Vec<u8>>, E>> + Send,
-        fetch: impl Future<Output = Result<Bytes, E>> + Send,
+        fetch: impl Future<Output = Result<Uploaded, E>> + Send,
     ) -> Result<Script, LoadError<E>> {
         let _alone = self.alone(key).await;
         if let Some(script) = self.loaded(key) {
@@ -182,7 +211,7 @@ impl Sandbox {
         digest: &str,
         language: Language,
         interpreter: Interpreter,
-        fetch: impl Future<Output = Result<Bytes, E>> + Send,
+        fetch: impl Future<Output = Result<Uploaded, E>> + Send,
     ) -> Result<Script, LoadError<E>> {
         let script = match self.snapshot(key, digest, language, interpreter.clone()).await? {
             Some(script) => script,
@@ -202,11 +231,13 @@ impl Sandbox {
         let language = Language::JavaScript;
         let interpreter = self.interpreter(language).await?;
         let code = Code::Main(main.to_owned());
-        let Snapshot { memory, described } = self.evaluated(interpreter.clone(), code, LOAD_LIMITS).await?;
+        let at = self.inner.clock.now();
+        let Snapshot { memory, described } = self.evaluated(interpreter.clone(), code, LOAD_LIMITS, at).await?;
         let header = Header {
             description: described.description(None),
             runs: described.run,
             handles: described.handle,
+            evaluated_at: at.timestamp_micros(),
             base: base_of(&interpreter),
         };
         let engine = self.inner.runner.engine.clone();
@@ -255,9 +286,10 @@ impl Sandbox {
         digest: &str,
         language: Language,
         interpreter: Interpreter,
-        text: Bytes,
+        text: Uploaded,
     ) -> Result<Script, CompileError> {
-        let text = match String::from_utf8(text.into()) {
+        let Uploaded { bytes, at } = text;
+        let text = match String::from_utf8(bytes.into()) {
             Ok(text) => text,
             Err(error) => {
                 let valid = String::from_utf8_lossy(&error.as_bytes()[..error.utf8_error().valid_up_to()]);
@@ -267,7 +299,7 @@ impl Sandbox {
         };
         let (code, params) = self.check(&interpreter, language, &text).await?;
         let Snapshot { memory, described } = self
-            .evaluated(interpreter.clone(), Code::Text(code, language), LOAD_LIMITS)
+            .evaluated(interpreter.clone(), Code::Text(code, language), LOAD_LIMITS, at)
             .await
             .map_err(|error| match error {
                 // A fault shows the author's own text, with its types.
@@ -284,6 +316,7 @@ impl Sandbox {
             description: described.description(params),
             runs: run,
             handles: handle,
+            evaluated_at: at.timestamp_micros(),
             base: base_of(&interpreter),
         };
         let (cache, engine, key) = (
@@ -356,9 +389,9 @@ impl Sandbox {
         interpreter: Interpreter,
         code: Code,
         limits: Limits,
+        at: Time,
     ) -> Result<Snapshot, CompileError> {
-        let mut request = describe::request(self.inner.clock.now());
-        request.limits = limits;
+        let request = evaluate::request(at, limits);
         let (send, receive) = tokio::sync::oneshot::channel();
         let signals = Arc::new(Signals::default());
         let job = Box::pin(evaluate::job(
@@ -389,6 +422,14 @@ fn too_long(bytes: usize) -> SourceFault {
 /// The text without the byte order mark of some editors, which the checker does not count.
 fn own(text: &str) -> &str {
     text.strip_prefix('\u{feff}').unwrap_or(text)
+}
+
+/// Whether a text was evaluated at this instant.
+fn is_of(script: &Script, at: Time) -> bool {
+    match &script.inner.entry {
+        Entry::Source(script) => script.is_of(at),
+        _ => false,
+    }
 }
 
 /// The name of a snapshot on disk; another runtime has another snapshot.
@@ -459,6 +500,7 @@ fn link(
                 description: header.description,
                 handles: header.handles,
                 runs: header.runs,
+                evaluated_at: header.evaluated_at,
             }),
         }),
     })
