@@ -3,8 +3,9 @@
 use std::time::Duration;
 
 use heddle_postgres::{EmbeddedPostgres, Options};
-use heddle_tests::{Answer, NodeOptions, Receiver, World, eventually, task};
+use heddle_tests::{Answer, NodeOptions, Receiver, Wire, World, eventually, task};
 use serde_json::{Value, json};
+use tokio::time::Instant;
 
 use crate::{calls, one, sleeps, with};
 
@@ -132,6 +133,71 @@ async fn full_disk() {
         .await
         .unwrap();
     assert!(left.get::<_, bool>(0), "the table of the test is gone");
+}
+
+/// While Postgres is away, a node still gives its own metrics to those whose token it has accepted before, however long
+/// that lasts, and without a long wait. No other route does, and no other token counts.
+#[tokio::test]
+async fn metrics() {
+    let world = World::new().await;
+    let wire = Wire::new(world.url()).await;
+    let node = NodeOptions::new(wire.url()).start().await;
+    let other = async |name: &str| {
+        let made = node
+            .post("/v1/tokens", json!({"name": name, "role": "viewer"}))
+            .await
+            .expect_status(201);
+        (
+            made["id"].as_str().unwrap().to_owned(),
+            node.with_token(made["token"].as_str()),
+        )
+    };
+    let (id, revoked) = other("revoked").await;
+    let (_, unused) = other("unused").await;
+    revoked.get("/metrics").await.expect_status(200);
+    let reply = node.delete(&format!("/v1/tokens/{id}")).await;
+    assert_eq!(reply.status, 204, "{:#}", reply.body);
+    revoked.get("/metrics").await.expect_status(401);
+    eventually("the log of changes followed", async || {
+        let nodes = node.all("/v1/nodes").await;
+        (nodes[0]["position"] == nodes[0]["position_newest"]).then_some(())
+    })
+    .await;
+    let before = node.get("/metrics").await.expect_status(200);
+    assert!(before.as_str().unwrap().contains("heddle_task_runs_ready"), "{before}");
+
+    wire.refuse();
+    // A check of the token counts for 5 s; a lease is lost after 6 s.
+    eventually("metrics of a node without its lease", async || {
+        let began = Instant::now();
+        let metrics = node.get("/metrics").await.expect_status(200);
+        let (metrics, took) = (metrics.as_str().unwrap(), began.elapsed());
+        assert!(took < Duration::from_secs(4), "{took:?}");
+        let held = metrics.lines().find_map(|line| line.strip_prefix("heddle_lease_held"));
+        let held: f64 = held.unwrap().trim().parse().unwrap();
+        (held == 0.0).then_some(())
+    })
+    .await;
+    let during = node.get("/metrics").await.expect_status(200);
+    let during = during.as_str().unwrap();
+    assert!(!during.contains("heddle_task_runs_ready"), "{during}");
+    for (other, path) in [
+        (&revoked, "/metrics"),
+        (&unused, "/metrics"),
+        (node.api(), "/v1/groups"),
+    ] {
+        let reply = other.get(path).await;
+        assert!([401, 503].contains(&reply.status), "{path}: {:#}", reply.body);
+    }
+
+    wire.accept();
+    eventually("all metrics", async || {
+        let metrics = node.get("/metrics").await.expect_status(200);
+        let metrics = metrics.as_str().unwrap();
+        metrics.contains("heddle_task_runs_ready").then_some(())
+    })
+    .await;
+    unused.get("/metrics").await.expect_status(200);
 }
 
 /// The server is stopped for longer than leases last, with work in hand, and started again.
