@@ -103,6 +103,13 @@ async fn full_disk() {
     let reply = node.post("/v1/groups/g/runs", json!({})).await;
     assert_eq!(reply.status, 503, "{:#}", reply.body);
     assert!(reply.headers.contains_key("retry-after"));
+    // The log has a line about it, not one for each request.
+    let began = Instant::now();
+    for _ in 0..20 {
+        node.post("/v1/groups/g/runs", json!({})).await.expect_status(503);
+    }
+    let lines = node.log().matches("a request failed").count() as u64;
+    assert!(lines <= 2 + began.elapsed().as_secs() / 10, "{}", node.log());
     eventually("a node that says why it is not ready", async || {
         let ready = node.get("/readyz").await;
         let detail = ready.body["detail"].as_str().unwrap_or_default();
