@@ -101,8 +101,20 @@ async fn full_disk() {
     sql.batch_execute(DISK_IS_FULL).await.unwrap();
     node.get("/readyz").await.expect_status(200);
     let reply = node.post("/v1/groups/g/runs", json!({})).await;
-    assert_eq!(reply.status, 503, "{:#}", reply.body);
     assert!(reply.headers.contains_key("retry-after"));
+    let reply = reply.expect_said(503, "the disk of the database is full");
+    assert_eq!(reply["errors"], json!([]), "{reply:#}");
+    // Of a batch, each run has its own answer.
+    let batch = node
+        .post("/v1/groups/g/runs/batch", json!({"runs": [{}, {}]}))
+        .await
+        .expect_status(202);
+    assert_eq!(batch["accepted"], 0, "{batch:#}");
+    for item in batch["items"].as_array().unwrap() {
+        assert_eq!(item["status"], 503, "{batch:#}");
+        let detail = item["problem"]["detail"].as_str().unwrap();
+        assert!(detail.starts_with("the disk of the database is full"), "{batch:#}");
+    }
     // The log has a line about it, not one for each request.
     let began = Instant::now();
     for _ in 0..20 {

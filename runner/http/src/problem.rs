@@ -225,6 +225,13 @@ fn log_passing(what: &'static str, error: &StoreError) {
 impl From<StoreError> for Problem {
     fn from(error: StoreError) -> Self {
         match &error {
+            StoreError::Unavailable(_) if error.is_full_disk() => {
+                log_passing("a request failed because the disk of the database is full", &error);
+                Self::unavailable(
+                    "the disk of the database is full, so the database refuses writes at the moment; try again",
+                    READ_ONLY_RETRY_SECONDS,
+                )
+            }
             StoreError::Unavailable(_) => {
                 log_passing("a request failed because the database is not available", &error);
                 Self::unavailable("the database is not available; try again", STORE_RETRY_SECONDS)

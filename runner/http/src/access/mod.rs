@@ -14,7 +14,7 @@
 //! The token is checked when a request begins, and while it lasts (`token_watch`): a stream does not outlive its token.
 //!
 //! While the database does not answer, no token of the table can be checked. Only for routes that are needed most then
-//! (`/metrics`), the last check of the token counts, if it is not long ago: [`authenticate_in_outage`].
+//! (`/metrics`), the last check of the token counts, if it is not long ago (`authenticate_in_outage`).
 //!
 //! Wrong tokens cost the database almost nothing: the number of unknown ones that are looked up is bounded per address
 //! and per node (`rate`); a token that was valid a moment ago never waits in that queue.
