@@ -179,7 +179,8 @@ async fn metrics() {
     revoked.get("/metrics").await.expect_status(401);
     eventually("the log of changes followed", async || {
         let nodes = node.all("/v1/nodes").await;
-        (nodes[0]["position"] == nodes[0]["position_newest"]).then_some(())
+        let mut up = nodes.iter().filter(|node| node["state"] == "active");
+        up.all(|node| node["position"] == node["position_newest"]).then_some(())
     })
     .await;
     let before = node.get("/metrics").await.expect_status(200);
