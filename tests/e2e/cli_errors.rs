@@ -122,6 +122,31 @@ async fn errors() {
     );
 }
 
+/// A program that is older than the schema of its database says so, and what to do.
+#[tokio::test]
+async fn a_schema_that_is_too_new() {
+    let world = World::new().await;
+    let newer =
+        "INSERT INTO public._sqlx_migrations (version, description, installed_on, success, checksum, execution_time)
+                 VALUES (9999, 'of a newer version', now(), true, '\\x00', 1)";
+    world.sql().await.execute(newer, &[]).await.unwrap();
+    let says_why = |said: &str| {
+        for part in [
+            "the schema of the database is newer than this version of Heddle",
+            "migration 9999",
+            "Run the newer version",
+        ] {
+            assert!(said.contains(part), "{part}: {said}");
+        }
+    };
+    let migrated = run_program(&["migrate", "--database-url", world.url()], &[]);
+    assert!(!migrated.status.success());
+    says_why(&String::from_utf8_lossy(&migrated.stderr));
+    let mut served = world.options().spawn();
+    assert!(!served.end().await.success());
+    says_why(&served.log());
+}
+
 /// What is said on stderr is lost if it cannot be written. Nothing else changes.
 #[tokio::test]
 async fn stderr_that_cannot_be_written() {

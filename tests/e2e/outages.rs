@@ -3,8 +3,9 @@
 use std::time::Duration;
 
 use heddle_postgres::{EmbeddedPostgres, Options};
-use heddle_tests::{Answer, NodeOptions, Receiver, World, eventually, task};
+use heddle_tests::{Answer, NodeOptions, Receiver, Wire, World, eventually, task};
 use serde_json::{Value, json};
+use tokio::time::Instant;
 
 use crate::{calls, one, sleeps, with};
 
@@ -100,8 +101,27 @@ async fn full_disk() {
     sql.batch_execute(DISK_IS_FULL).await.unwrap();
     node.get("/readyz").await.expect_status(200);
     let reply = node.post("/v1/groups/g/runs", json!({})).await;
-    assert_eq!(reply.status, 503, "{:#}", reply.body);
     assert!(reply.headers.contains_key("retry-after"));
+    let reply = reply.expect_said(503, "the disk of the database is full");
+    assert_eq!(reply["errors"], json!([]), "{reply:#}");
+    // Of a batch, each run has its own answer.
+    let batch = node
+        .post("/v1/groups/g/runs/batch", json!({"runs": [{}, {}]}))
+        .await
+        .expect_status(202);
+    assert_eq!(batch["accepted"], 0, "{batch:#}");
+    for item in batch["items"].as_array().unwrap() {
+        assert_eq!(item["status"], 503, "{batch:#}");
+        let detail = item["problem"]["detail"].as_str().unwrap();
+        assert!(detail.starts_with("the disk of the database is full"), "{batch:#}");
+    }
+    // The log has a line about it, not one for each request.
+    let began = Instant::now();
+    for _ in 0..20 {
+        node.post("/v1/groups/g/runs", json!({})).await.expect_status(503);
+    }
+    let lines = node.log().matches("a request failed").count() as u64;
+    assert!(lines <= 2 + began.elapsed().as_secs() / 10, "{}", node.log());
     eventually("a node that says why it is not ready", async || {
         let ready = node.get("/readyz").await;
         let detail = ready.body["detail"].as_str().unwrap_or_default();
@@ -132,6 +152,72 @@ async fn full_disk() {
         .await
         .unwrap();
     assert!(left.get::<_, bool>(0), "the table of the test is gone");
+}
+
+/// While Postgres is away, a node still gives its own metrics to those whose token it has accepted before, however long
+/// that lasts, and without a long wait. No other route does, and no other token counts.
+#[tokio::test]
+async fn metrics() {
+    let world = World::new().await;
+    let wire = Wire::new(world.url()).await;
+    let node = NodeOptions::new(wire.url()).start().await;
+    let other = async |name: &str| {
+        let made = node
+            .post("/v1/tokens", json!({"name": name, "role": "viewer"}))
+            .await
+            .expect_status(201);
+        (
+            made["id"].as_str().unwrap().to_owned(),
+            node.with_token(made["token"].as_str()),
+        )
+    };
+    let (id, revoked) = other("revoked").await;
+    let (_, unused) = other("unused").await;
+    revoked.get("/metrics").await.expect_status(200);
+    let reply = node.delete(&format!("/v1/tokens/{id}")).await;
+    assert_eq!(reply.status, 204, "{:#}", reply.body);
+    revoked.get("/metrics").await.expect_status(401);
+    eventually("the log of changes followed", async || {
+        let nodes = node.all("/v1/nodes").await;
+        let mut up = nodes.iter().filter(|node| node["state"] == "active");
+        up.all(|node| node["position"] == node["position_newest"]).then_some(())
+    })
+    .await;
+    let before = node.get("/metrics").await.expect_status(200);
+    assert!(before.as_str().unwrap().contains("heddle_task_runs_ready"), "{before}");
+
+    wire.refuse();
+    // A check of the token counts for 5 s; a lease is lost after 6 s.
+    eventually("metrics of a node without its lease", async || {
+        let began = Instant::now();
+        let metrics = node.get("/metrics").await.expect_status(200);
+        let (metrics, took) = (metrics.as_str().unwrap(), began.elapsed());
+        assert!(took < Duration::from_secs(4), "{took:?}");
+        let held = metrics.lines().find_map(|line| line.strip_prefix("heddle_lease_held"));
+        let held: f64 = held.unwrap().trim().parse().unwrap();
+        (held == 0.0).then_some(())
+    })
+    .await;
+    let during = node.get("/metrics").await.expect_status(200);
+    let during = during.as_str().unwrap();
+    assert!(!during.contains("heddle_task_runs_ready"), "{during}");
+    for (other, path) in [
+        (&revoked, "/metrics"),
+        (&unused, "/metrics"),
+        (node.api(), "/v1/groups"),
+    ] {
+        let reply = other.get(path).await;
+        assert!([401, 503].contains(&reply.status), "{path}: {:#}", reply.body);
+    }
+
+    wire.accept();
+    eventually("all metrics", async || {
+        let metrics = node.get("/metrics").await.expect_status(200);
+        let metrics = metrics.as_str().unwrap();
+        metrics.contains("heddle_task_runs_ready").then_some(())
+    })
+    .await;
+    unused.get("/metrics").await.expect_status(200);
 }
 
 /// The server is stopped for longer than leases last, with work in hand, and started again.

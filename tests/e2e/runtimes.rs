@@ -410,6 +410,10 @@ async fn what_cannot_be_loaded_is_said_and_does_without() {
     drop(node);
     // Of a later build, which asks for more than this program's host does.
     let later = keep(&sql, &own_tag, &bundle.clone().with_interface(1_000)).await;
+    // A node notes missing exports after it has looked at all kept runtimes.
+    sql.execute("UPDATE heddle.script_versions SET exports = NULL", &[])
+        .await
+        .unwrap();
     let node = world.node().await;
     for _ in 0..3 {
         assert_eq!(says(&node, "js", None).await, "own");
@@ -420,18 +424,33 @@ async fn what_cannot_be_loaded_is_said_and_does_without() {
         (&run["state"], &task(&run, "t")["output"]),
         (&json!("succeeded"), &json!("own"))
     );
-    let log = logged(&node, "an older runtime cannot be used").await;
+    let log = logged(&node, "a kept runtime cannot be used on this node").await;
     assert!(
-        log.contains("version 1000 of the host interface, but this version of Heddle has 1"),
+        log.contains("version 1000 of the host interface, but this version of Heddle has 1")
+            && log.contains("A newer version of Heddle stored it: replace this node"),
         "{log}"
     );
-    logged(&node, "would change").await;
+    eventually("the end of the look at kept runtimes", async || {
+        let noted = "SELECT bool_and(exports IS NOT NULL) FROM heddle.script_versions";
+        let noted: bool = sql.query_one(noted, &[]).await.unwrap().get(0);
+        noted.then_some(())
+    })
+    .await;
+    for wrong in ["run on an older runtime", "would change", "heddle runtime retire"] {
+        assert!(!node.log().contains(wrong), "{wrong}: {}", node.log());
+    }
     assert_eq!(node.log().matches("cannot be used").count(), 1, "{}", node.log());
     let (_, said) = heddle(&node, &["-o", "json", "script", "check"]).await;
     let printed: Value = serde_json::from_str(&said).unwrap();
     assert_eq!(printed["items"][0]["keeps"], false, "{printed:#}");
-    // Retiring it is as good a way out as ever.
-    node.post(&format!("/v1/runtimes/{later}/retire"), json!({}))
+    // Retired here, it would move the scripts of the newer version back, on all nodes.
+    let retire = format!("/v1/runtimes/{later}/retire");
+    node.post(&retire, json!({}))
+        .await
+        .expect_said(409, "replace this node by that version");
+    assert_eq!(runtime(&node, &later).await["state"], "kept");
+    // Whoever returns to this version for good says so.
+    node.post(&format!("{retire}?force=true"), json!({}))
         .await
         .expect_status(200);
 
@@ -451,7 +470,7 @@ async fn what_cannot_be_loaded_is_said_and_does_without() {
         (&run["state"], &task(&run, "t")["output"]),
         (&json!("succeeded"), &json!("own"))
     );
-    let log = logged(&node, "an older runtime cannot be used").await;
+    let log = logged(&node, "a kept runtime cannot be used on this node").await;
     assert!(log.contains("its data is damaged") && log.contains(&older), "{log}");
     assert!(log.contains("Trying again in 10 minutes"), "{log}");
 }

@@ -8,7 +8,7 @@ use heddle_api::ProblemFault;
 use heddle_domain::Chain;
 use heddle_domain::bounded::Stopped;
 use heddle_domain::{Fault, Faults};
-use heddle_engine::EngineError;
+use heddle_engine::{EngineError, line_due};
 use heddle_store::StoreError;
 
 use crate::adapter::Refusal;
@@ -211,15 +211,33 @@ const STORE_RETRY_SECONDS: u64 = 1;
 /// The same if the server accepts no writes, until it is promoted or has free disk space again.
 const READ_ONLY_RETRY_SECONDS: u64 = 5;
 
+/// A request that failed because of the database. Thousands of them fail in the same way; their callers have the answer.
+/// If it was one of a group commit, that has logged it, too; a statement of a route is logged nowhere else.
+fn log_passing(what: &'static str, error: &StoreError) {
+    let error = Chain(error);
+    match line_due(what) {
+        Some(0) => tracing::warn!(%error, "{what}"),
+        Some(omitted) => tracing::warn!(%error, omitted, "{what}"),
+        None => tracing::debug!(%error, "{what}"),
+    }
+}
+
 impl From<StoreError> for Problem {
     fn from(error: StoreError) -> Self {
         match &error {
+            StoreError::Unavailable(_) if error.is_full_disk() => {
+                log_passing("a request failed because the disk of the database is full", &error);
+                Self::unavailable(
+                    "the disk of the database is full, so the database refuses writes at the moment; try again",
+                    READ_ONLY_RETRY_SECONDS,
+                )
+            }
             StoreError::Unavailable(_) => {
-                tracing::warn!(error = %Chain(&error), "a request failed because the database is not available");
+                log_passing("a request failed because the database is not available", &error);
                 Self::unavailable("the database is not available; try again", STORE_RETRY_SECONDS)
             }
             StoreError::ReadOnly(_) => {
-                tracing::warn!(error = %Chain(&error), "a request failed because the database is read-only");
+                log_passing("a request failed because the database is read-only", &error);
                 Self::unavailable(
                     "the database is read-only at the moment; try again",
                     READ_ONLY_RETRY_SECONDS,

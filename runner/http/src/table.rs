@@ -20,7 +20,7 @@ use heddle_engine::FairSlot;
 use parking_lot::Mutex;
 use serde_json::{Value, json};
 
-use crate::access::{Access, TokenWatch, authenticate, refused};
+use crate::access::{Access, TokenWatch, authenticate, authenticate_in_outage, refused};
 use crate::app::{App, UPLOADS_WAITING_MAX};
 use crate::describe::Shape;
 use crate::guard;
@@ -120,6 +120,8 @@ pub struct Route {
     /// Whether it changes something: all methods except GET, and a GET that says so. Then a cookie is checked more
     /// strictly.
     pub acts: bool,
+    /// Whether it answers while the database does not: then a token counts that was valid not long ago.
+    in_outage: bool,
     /// Writes problems that arise before the handler, such as a missing token.
     tell: Tell,
     handler: Handler,
@@ -146,6 +148,7 @@ impl Route {
             problems: Vec::new(),
             pace: Pace::Quick,
             acts: method != Method::Get,
+            in_outage: false,
             tell: Problem::into_response,
             handler: Arc::new(move |request| Box::pin(handler(request))),
         }
@@ -277,6 +280,12 @@ impl Route {
     /// It changes things, by GET.
     pub fn acts(mut self) -> Self {
         self.acts = true;
+        self
+    }
+
+    /// It answers while the database does not. Then a token or session counts that was valid not long ago.
+    pub(crate) fn in_outage(mut self) -> Self {
+        self.in_outage = true;
         self
     }
 
@@ -462,7 +471,10 @@ async fn handle(app: App, route: Arc<Route>, path: Option<RawPathParams>, reques
         }
         access => {
             let age = app.tokens.age();
-            let admitted = authenticate(&app, &parts, route.acts, now).await?;
+            let admitted = match route.in_outage {
+                true => authenticate_in_outage(&app, &parts, route.acts, now).await?,
+                false => authenticate(&app, &parts, route.acts, now).await?,
+            };
             let role = admitted.caller.role;
             if !access.allows(role) {
                 return Err(Problem::forbidden(format!(

@@ -78,7 +78,7 @@ pub use script::{Script, World};
 pub use services::{BoxFuture, ConnectionTarget, HostServices, LogLine};
 pub use source::{
     Key, Language, MAX_SOURCE_BYTES, RuntimeBundle, RuntimeId, SourceFault, code_key, has_interface, log_of_file,
-    own_runtime, split_key, trace_of_file,
+    needs_newer_program, own_runtime, split_key, trace_of_file,
 };
 
 /// The engine's configuration alone, for measurements (`examples/bare_loop.rs`).

@@ -32,6 +32,14 @@ pub enum StoreError {
     /// The schema could not be updated to that of this version.
     #[error("migration failed")]
     Migration(#[source] Arc<MigrateError>),
+    /// A newer version of Heddle has updated the schema: this one does not know its migration, and may not understand
+    /// the data.
+    #[error(
+        "the schema of the database is newer than this version of Heddle (it has migration {found}; this version knows \
+         those up to {known}). Run the newer version here, too; to return to this version, restore a backup from before \
+         the upgrade (docs/operations.md, Upgrades)"
+    )]
+    NewerSchema { found: i64, known: i64 },
     /// A row contains a value that this version cannot read: an error of Heddle, or a newer node has written it.
     #[error("cannot read row {row} in {table}: {column} is {found}")]
     Unreadable {
@@ -109,6 +117,22 @@ impl StoreError {
     ) -> Result<T, Self> {
         text.parse()
             .map_err(|error| Self::unreadable(table, column, row, format_args!("not JSON: {error}")))
+    }
+
+    /// The schema could not be updated; `known`: the last migration of this program.
+    pub(crate) fn migration(error: MigrateError, known: i64) -> Self {
+        match error {
+            MigrateError::VersionMissing(found) if found > known => Self::NewerSchema { found, known },
+            error => Self::Migration(Arc::new(error)),
+        }
+    }
+
+    /// Whether the server refused it because its disk is full.
+    pub fn is_full_disk(&self) -> bool {
+        let Self::Unavailable(failed) = self else { return false };
+        failed
+            .database()
+            .is_some_and(|error| error.code().as_deref() == Some("53100"))
     }
 
     /// Whether the same call may succeed later without any change: the cause is the database or another transaction,
@@ -233,6 +257,21 @@ mod tests {
     use serde_json::json;
 
     use super::*;
+
+    #[test]
+    fn a_newer_schema_is_told_from_other_errors() {
+        let newer = StoreError::migration(MigrateError::VersionMissing(9_999), 123).to_string();
+        assert!(newer.contains("newer than this version of Heddle"), "{newer}");
+        assert!(
+            newer.contains("migration 9999") && newer.contains("up to 123"),
+            "{newer}"
+        );
+        // A migration that somebody has taken out of the middle, and one that was changed.
+        for error in [MigrateError::VersionMissing(7), MigrateError::VersionMismatch(9_999)] {
+            let other = StoreError::migration(error, 123);
+            assert!(matches!(other, StoreError::Migration(_)), "{other}");
+        }
+    }
 
     #[test]
     fn what_is_no_json_is_not_kept_as_something_else() {

@@ -113,7 +113,10 @@ impl Store {
             migrated.map_err(|error| sqlx::Error::Migrate(Box::new(error)))
         });
         match migrated.await {
-            Err(sqlx::Error::Migrate(error)) => Err(StoreError::Migration(Arc::from(error))),
+            Err(sqlx::Error::Migrate(error)) => {
+                let known = MIGRATIONS.iter().map(|migration| migration.version).max();
+                Err(StoreError::migration(*error, known.unwrap_or_default()))
+            }
             other => Ok(other?),
         }
     }

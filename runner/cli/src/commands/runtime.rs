@@ -20,12 +20,13 @@ pub enum RuntimeCommand {
     /// Retire a runtime: its scripts then run on the current runtime of the server
     ///
     /// First, the scripts in use are checked with the current runtime. If one of them would change or would no longer
-    /// be accepted, nothing changes, and the answer names it.
+    /// be accepted, nothing changes, and the answer names it. A runtime of a newer version of Heddle than that of the
+    /// node that answers stays, too.
     Retire {
         /// The tag of the runtime; `heddle runtime list` shows it
         #[arg(value_name = "TAG")]
         name: String,
-        /// Retire it even if scripts would change or would no longer be accepted
+        /// Retire it even if scripts would change or would no longer be accepted, or if it is of a newer version
         #[arg(long)]
         force: bool,
     },

@@ -25,7 +25,7 @@ use heddle_store::StoreError;
 use tokio::sync::{Mutex, mpsc, oneshot};
 
 use crate::EngineError;
-use crate::node::Node;
+use crate::node::{Node, seldom};
 
 /// How a queue's batches are committed.
 #[derive(Clone, Copy, Debug)]
@@ -394,7 +394,12 @@ fn log_failure(what: &'static str, error: &EngineError, requests: usize) {
         // A conflict with another transaction is no error of a request.
         Met::Others => tracing::debug!(error = %error_chain, what, requests, "a batch conflicts with another \
             transaction"),
-        _ => tracing::warn!(error = %error_chain, what, requests, "a batch was not committed"),
+        Met::Itself => tracing::warn!(error = %error_chain, what, requests, "a batch was not committed"),
+        Met::NoDatabase => match seldom::line_due(what) {
+            Some(0) => tracing::warn!(error = %error_chain, what, requests, "a batch was not committed"),
+            Some(omitted) => tracing::warn!(error = %error_chain, what, requests, omitted, "a batch was not committed"),
+            None => tracing::debug!(error = %error_chain, what, requests, "a batch was not committed"),
+        },
     }
 }
 

@@ -40,6 +40,7 @@
 //! | [`changes`] | the log of changes, and its listeners |
 //! | [`service`] | what a service is, and the loop that drives it |
 //! | [`part`] | what a node tells its services |
+//! | [`seldom`] | lines of the log about what passes by itself |
 //! | [`group_commit`] | requests that come during one transaction go into the next |
 //! | [`catalog`], [`revision`], [`templates`] | cached groups, revisions, scripts; what is computed from a revision; the templates of a task |
 //! | [`clock`] | time and chance |
@@ -66,6 +67,7 @@ pub(crate) mod lease;
 pub(crate) mod news;
 pub(crate) mod part;
 pub(crate) mod revision;
+pub(crate) mod seldom;
 pub(crate) mod service;
 pub(crate) mod short_ways;
 pub(crate) mod signals;

@@ -18,6 +18,8 @@ use tokio_util::sync::CancellationToken;
 
 use super::Node;
 use super::clock::NodeClock;
+use super::group_commit::is_passing;
+use super::seldom;
 use super::signals::Signal;
 use super::state::{NodeState, State};
 use crate::EngineError;
@@ -112,9 +114,23 @@ async fn go_on<S: Service>(service: &mut S, state: &State, stop: &CancellationTo
         let ticked = service.tick(now()).await;
         failed = ticked.is_err();
         wait = ticked.unwrap_or_else(|error| {
-            tracing::warn!(error = %Chain(&error), "{}", S::FAILED);
+            log_failure(S::FAILED, &error);
             S::AGAIN_AFTER
         });
+    }
+}
+
+fn log_failure(failed: &'static str, error: &EngineError) {
+    let error_chain = Chain(error);
+    // What passes by itself fails until then at each tick.
+    let due = match is_passing(error) {
+        true => seldom::line_due(failed),
+        false => Some(0),
+    };
+    match due {
+        Some(0) => tracing::warn!(error = %error_chain, "{failed}"),
+        Some(omitted) => tracing::warn!(error = %error_chain, omitted, "{failed}"),
+        None => tracing::debug!(error = %error_chain, "{failed}"),
     }
 }
 

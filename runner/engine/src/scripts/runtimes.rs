@@ -11,7 +11,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use heddle_domain::{Chain, Time};
-use heddle_sandbox::{CompileError, Compiled, Language, RuntimeBundle, RuntimeId};
+use heddle_sandbox::{CompileError, Compiled, Language, RuntimeBundle, RuntimeId, needs_newer_program};
 use heddle_store::change::By;
 use heddle_store::runtime::{Retired, RuntimeRow, RuntimeWrite, VersionInUse};
 
@@ -76,6 +76,9 @@ pub enum Retirement {
     Missing,
     /// It is this program's own runtime.
     Current,
+    /// It is of a newer program, and cannot be used here, for this reason. Without force, it stays: its scripts and new
+    /// uploads would get an older interpreter on all nodes.
+    Newer(String),
     /// These would change, or be refused.
     Refused(Vec<Recheck>),
     /// Versions are uploaded or activated with it faster than they can be checked.
@@ -96,6 +99,11 @@ fn language_of(row: &RuntimeRow) -> Language {
         .into_iter()
         .find(|language| language.as_str() == row.language);
     named.unwrap_or(Language::JavaScript)
+}
+
+/// Why a runtime needs a newer program than this one; `None`: it does not.
+fn newer(row: &RuntimeRow) -> Option<String> {
+    u32::try_from(row.interface).ok().and_then(needs_newer_program)
 }
 
 /// What is different in a version.
@@ -269,6 +277,9 @@ impl Scripts {
         if self.own_runtime(language).await?.tag == tag {
             return Ok(Retirement::Current);
         }
+        if !force && let Some(why) = newer(&row) {
+            return Ok(Retirement::Newer(why));
+        }
         let own = self.keep_runtime(language).await?;
         let (mut looked_at, mut scripts) = (HashSet::new(), Vec::new());
         for _ in 0..ROUNDS_MAX {
@@ -367,9 +378,14 @@ impl Rechecker {
         // It is compiled now, so that no run has to wait for that.
         let kept = self.0.node.store.runtime_bytes(&row.tag);
         let sandbox = &self.0.sandbox;
-        if let Err(error) = sandbox.prepare_kept(&row.tag, language_of(row), kept).await {
-            tracing::warn!(runtime = row.tag, error = %Chain(&error), "cannot prepare an older runtime; its scripts \
-                compile when a run needs them");
+        match sandbox.prepare_kept(&row.tag, language_of(row), kept).await {
+            Ok(true) => {}
+            // Its scripts do not run on it here. This and the reason are in the log already.
+            Ok(false) => return Ok(()),
+            Err(error) => {
+                tracing::warn!(runtime = row.tag, error = %Chain(&error), "cannot prepare a kept runtime; its \
+                scripts compile when a run needs them")
+            }
         }
         let own = self.0.own_runtime(language_of(row)).await?;
         let mut scripts = Vec::new();

@@ -13,6 +13,9 @@
 //!
 //! The token is checked when a request begins, and while it lasts (`token_watch`): a stream does not outlive its token.
 //!
+//! While the database does not answer, no token of the table can be checked. Only for routes that are needed most then
+//! (`/metrics`), the last check of the token counts, if it is not long ago (`authenticate_in_outage`).
+//!
 //! Wrong tokens cost the database almost nothing: the number of unknown ones that are looked up is bounded per address
 //! and per node (`rate`); a token that was valid a moment ago never waits in that queue.
 
@@ -28,9 +31,10 @@ mod token_watch;
 mod tokens;
 
 use std::sync::Arc;
+use std::time::Duration;
 
-use axum::http::header;
 use axum::http::request::Parts;
+use axum::http::{StatusCode, header};
 use heddle_domain::Time;
 use heddle_store::token::TokenRow;
 
@@ -234,6 +238,60 @@ pub(crate) async fn authenticate(app: &App, request: &Parts, acts: bool, now: Ti
     Ok(admitted)
 }
 
+/// How long a route that does without the database waits for the check of a token that was valid before.
+const CHECK_WAIT: Duration = Duration::from_millis(500);
+
+/// The same for a route that people need most while the database does not answer, and that shows little: then a token
+/// or session counts that this node has found valid within the last hour, if no token has changed since, as far as the
+/// node knows.
+pub(crate) async fn authenticate_in_outage(
+    app: &App,
+    request: &Parts,
+    acts: bool,
+    now: Time,
+) -> Result<Admitted, Problem> {
+    let Some(remembered) = remembered(app, request, now) else {
+        return authenticate(app, request, acts, now).await;
+    };
+    let away = StatusCode::SERVICE_UNAVAILABLE;
+    let is_unknown =
+        |checked: &Result<Admitted, Problem>| checked.as_ref().is_err_and(|problem| problem.status == away);
+    if app.store.stalled_for() < CHECK_WAIT
+        && let Ok(checked) = tokio::time::timeout(CHECK_WAIT, authenticate(app, request, acts, now)).await
+        && !is_unknown(&checked)
+    {
+        return checked;
+    }
+    app.rates.of_callers(&remembered.caller.actor)?;
+    Ok(remembered)
+}
+
+/// The caller by the last check of what the request shows.
+fn remembered(app: &App, request: &Parts, now: Time) -> Option<Admitted> {
+    let (shown, text) = match bearer(request) {
+        Some(token) => (Shown::Token, token.ok()?),
+        None => (Shown::Session, session::cookie(&request.headers)?),
+    };
+    let key = (shown, token_hash(text));
+    let caller = tokens::remembered(app, key, now)?.caller.clone()?;
+    Some(Admitted { caller, key: Some(key) })
+}
+
+/// The token in the header of a request, if it has that header.
+fn bearer(request: &Parts) -> Option<Result<&str, Problem>> {
+    let given = request.headers.get(header::AUTHORIZATION)?;
+    let token = given
+        .to_str()
+        .ok()
+        .and_then(|text| text.split_once(' '))
+        .filter(|(scheme, _)| scheme.eq_ignore_ascii_case("bearer"))
+        .map(|(_, token)| token.trim());
+    Some(
+        token
+            .ok_or_else(|| Problem::unauthenticated("the header `Authorization` must be `Bearer` followed by a token")),
+    )
+}
+
 async fn admitted(app: &App, request: &Parts, acts: bool, now: Time) -> Result<Admitted, Problem> {
     if let Some(Vouched { admitted, .. }) = request.extensions.get() {
         let (caller, key) = (admitted.caller.clone(), admitted.key);
@@ -244,22 +302,8 @@ async fn admitted(app: &App, request: &Parts, acts: bool, now: Time) -> Result<A
         return Ok(Admitted { caller, key: None });
     }
     let peer = Peer::of(request);
-    let admitted = match request.headers.get(header::AUTHORIZATION) {
-        Some(given) => {
-            let token = given
-                .to_str()
-                .ok()
-                .and_then(|text| text.split_once(' '))
-                .filter(|(scheme, _)| scheme.eq_ignore_ascii_case("bearer"))
-                .map(|(_, token)| token.trim())
-                .ok_or_else(|| {
-                    Problem::unauthenticated(
-                        "the header `Authorization` must be `Bearer` followed by a \
-                    token",
-                    )
-                })?;
-            by_token(app, peer, token, now).await?
-        }
+    let admitted = match bearer(request) {
+        Some(token) => by_token(app, peer, token?, now).await?,
         None => match session::cookie(&request.headers) {
             Some(text) => {
                 let admitted = Admitted::by(app, peer, Shown::Session, text, now).await?;

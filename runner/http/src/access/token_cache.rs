@@ -58,7 +58,12 @@ pub(super) struct Known<T> {
 
 impl<T> Known<T> {
     pub(super) fn is_valid(&self, age: u64, now: Time) -> bool {
-        self.age == age && self.until > now
+        self.counts_for(TimeDelta::zero(), age, now)
+    }
+
+    /// The same for somebody who uses answers for so much longer.
+    pub(super) fn counts_for(&self, longer: TimeDelta, age: u64, now: Time) -> bool {
+        self.age == age && self.until + longer > now
     }
 }
 
@@ -162,5 +167,25 @@ impl Drop for Flight<'_> {
         if ours && (self.answer.initialized() || Arc::strong_count(&self.answer) == 2) {
             asked.remove(&self.key);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_answer_counts_until_a_token_changes_or_it_is_too_old() {
+        let until = Time::UNIX_EPOCH;
+        let known = Known {
+            answer: (),
+            until,
+            age: 1,
+        };
+        let second = TimeDelta::seconds(1);
+        let hour = TimeDelta::seconds(3_600);
+        assert!(known.is_valid(1, until - second) && !known.is_valid(1, until));
+        assert!(known.counts_for(hour, 1, until + hour - second) && !known.counts_for(hour, 1, until + hour));
+        assert!(!known.counts_for(hour, 2, until), "a token has changed");
     }
 }

@@ -5,7 +5,8 @@
 //! byte with what a caller sent.
 //!
 //! A token that was valid recently is accepted for [`TOKEN_TTL`]. After that, or when the log of changes says that a
-//! token has changed, the table is read again, without waiting in the queue of unknown tokens.
+//! token has changed, the table is read again, without waiting in the queue of unknown tokens. While the table cannot
+//! be read, a few routes accept it for [`REMEMBERED_FOR`]; see [`super::authenticate_in_outage`].
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -29,6 +30,9 @@ pub const TOKEN_PREFIX: &str = "hdl_";
 /// How long a node uses a result of the table. A revocation takes effect at once all the same: it is in the log of
 /// changes.
 const TOKEN_TTL: TimeDelta = TimeDelta::seconds(5);
+
+/// How long a check counts for routes that are needed while the database does not answer.
+const REMEMBERED_FOR: TimeDelta = TimeDelta::seconds(3_600);
 
 /// How often a node writes which tokens were used.
 pub const USES_WRITTEN_EVERY: Duration = Duration::from_secs(2);
@@ -56,6 +60,19 @@ pub fn token_hash(token: &str) -> [u8; 32] {
     Sha256::digest(token.as_bytes()).into()
 }
 
+/// Whether a token has not expired.
+fn in_force(row: &TokenRow, now: Time) -> bool {
+    row.expires_at.is_none_or(|expires_at| expires_at > now)
+}
+
+/// A token that this node has found valid not long ago, if no token has changed since. An answer of the table that it
+/// is not valid any more ends this at once.
+pub(super) fn remembered(app: &App, key: Key, now: Time) -> Option<Arc<Token>> {
+    let known = app.tokens.good.get(&key)?;
+    let counts = known.counts_for(REMEMBERED_FOR - TOKEN_TTL, app.tokens.age(), now);
+    (counts && in_force(&known.answer.row, now)).then_some(known.answer)
+}
+
 /// The token of a hash, if it is valid. 401 if it is not; 429 if too many unknown ones were shown. Its use is noted
 /// whenever the table is read, which is often enough.
 pub(crate) async fn look_up(
@@ -66,11 +83,10 @@ pub(crate) async fn look_up(
     now: Time,
 ) -> Result<Arc<Token>, Problem> {
     let key = (shown, hash);
-    let in_force = |row: &TokenRow| row.expires_at.is_none_or(|expires_at| expires_at > now);
     let age = app.tokens.age();
     let was_good = match app.tokens.good.get(&key) {
         Some(known) if known.is_valid(age, now) => {
-            return if in_force(&known.answer.row) {
+            return if in_force(&known.answer.row, now) {
                 Ok(known.answer)
             } else {
                 Err(refused())

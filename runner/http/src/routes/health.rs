@@ -1,11 +1,14 @@
 //! Whether a node lives and takes work; metrics; the description of the API.
 
+use std::time::Duration;
+
 use axum::http::{StatusCode, header};
 use axum::response::IntoResponse;
 use heddle_api::{Health, Stats};
 
 use crate::access::Access;
 use crate::adapter;
+use crate::app::App;
 use crate::describe::of;
 use crate::kept::Kept;
 use crate::metrics::Page;
@@ -15,7 +18,10 @@ use crate::table::{Method, Pace, Route};
 use crate::{docs, openapi};
 
 /// How long a scrape waits for what only the database knows.
-const STATS_WAIT: std::time::Duration = std::time::Duration::from_secs(2);
+const STATS_WAIT: Duration = Duration::from_secs(2);
+
+/// The same if the database answers nothing else of this node either.
+const SILENCE_MAX: Duration = Duration::from_millis(500);
 
 /// Seconds after which to ask again whether a node is ready.
 const READY_RETRY_SECONDS: u64 = 1;
@@ -43,6 +49,11 @@ pub(crate) fn routes() -> Vec<Route> {
         .pace(Pace::Free),
         Route::new(Method::Get, "/metrics", Access::View, "Get Prometheus metrics", metrics)
             .answers_as(200, "text/plain", "Text")
+            .detail(
+                "While the database does not answer, the metrics of the cluster are missing, and a token counts that \
+                    this node has accepted within the last hour.",
+            )
+            .in_outage()
             .pace(Pace::Free),
         Route::new(
             Method::Get,
@@ -79,7 +90,7 @@ async fn metrics(request: Request) -> Outcome {
     (request.app.metrics)(&page);
     request.app.counts.tell(&page);
     // If the database is away, its numbers are left out: then the other metrics are needed most.
-    if let Ok(Ok(stats)) = tokio::time::timeout(STATS_WAIT, adapter::node::stats(&request.app.engine)).await {
+    if let Some(stats) = stats_in_time(&request.app).await {
         cluster(&page, &stats);
     }
     Ok((
@@ -88,6 +99,21 @@ async fn metrics(request: Request) -> Outcome {
         page.text(),
     )
         .into_response())
+}
+
+/// What only the database knows, if it answers soon.
+async fn stats_in_time(app: &App) -> Option<Stats> {
+    let too_late = async {
+        tokio::time::sleep(SILENCE_MAX).await;
+        let is_silent = !app.engine.is_healthy() || app.store.stalled_for() >= SILENCE_MAX / 2;
+        if !is_silent {
+            tokio::time::sleep(STATS_WAIT - SILENCE_MAX).await;
+        }
+    };
+    tokio::select! {
+        stats = adapter::node::stats(&app.engine) => stats.ok(),
+        () = too_late => None,
+    }
 }
 
 /// What the whole cluster has, as any of its nodes tells it.

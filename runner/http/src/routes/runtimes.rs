@@ -77,14 +77,14 @@ pub(crate) fn routes() -> Vec<Route> {
         )
         .flag(
             "force",
-            "`true`: retire it even if scripts would change or would no longer be accepted. Default: \
-                `false`.",
+            "`true`: retire it even if scripts would change or would no longer be accepted, or if it is of a newer \
+                version of Heddle. Default: `false`.",
         )
         .answers(200, of::<RetiredRuntime>())
         .problem(
             409,
-            "It is the current runtime; or scripts would change or would no longer be accepted, and \
-                `errors` names them.",
+            "It is the current runtime; or it is of a newer version of Heddle, and this node cannot use it; or \
+                scripts would change or would no longer be accepted, and `errors` names them.",
         )
         .pace(Pace::Waits),
     ]
@@ -131,6 +131,10 @@ async fn retire(request: Request) -> Outcome {
         Retirement::Current => Err(Problem::conflict(format!(
             "`{tag}` is the runtime of this version of Heddle; it can be retired only by a version with a newer \
             runtime"
+        ))),
+        Retirement::Newer(why) => Err(Problem::conflict(format!(
+            "this node cannot use the runtime `{tag}`: {why}. Retired here, it would move its scripts to the older \
+            runtime of this node, on all nodes (`force` retires it anyway, after a return to this version for good)"
         ))),
         Retirement::Contended => Err(Problem::conflict(format!(
             "scripts on the runtime `{tag}` were uploaded or activated during the check; try again"

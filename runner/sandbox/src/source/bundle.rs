@@ -162,21 +162,15 @@ impl RuntimeBundle {
         let (form, length) = fixed.ok_or("its data is not a runtime")?;
         if form != FORM {
             return Err(format!(
-                "it has format {form}, but this version of Heddle reads format {FORM}"
+                "it has format {form}, but this version of Heddle reads format {FORM}. {}",
+                what_to_do(form > FORM)
             ));
         }
         let end = FIXED_BYTES + length as usize;
         let head = bytes.get(FIXED_BYTES..end).ok_or("its data is incomplete")?;
         let head: Head = serde_json::from_slice(head).map_err(|error| format!("its header cannot be read: {error}"))?;
-        if !INTERFACES.contains(&head.interface) {
-            return Err(format!(
-                "it needs version {} of the host interface, but this version of Heddle has {}",
-                head.interface,
-                match (INTERFACES.start(), INTERFACES.end()) {
-                    (first, last) if first == last => first.to_string(),
-                    (first, last) => format!("{first} to {last}"),
-                }
-            ));
+        if let Some(why) = lacks_interface(head.interface, &INTERFACES) {
+            return Err(why);
         }
         let (mut parts, mut at) = (Vec::with_capacity(head.parts.len()), end);
         for (_, length) in &head.parts {
@@ -269,6 +263,35 @@ pub(super) fn unpacked(packed: &[u8], max_bytes: u64) -> Result<Vec<u8>, String>
 /// Whether this program's host supports this version of the interface.
 pub fn has_interface(interface: u32) -> bool {
     INTERFACES.contains(&interface)
+}
+
+/// Whether only a newer program's host supports this version of the interface: then the reason.
+pub fn needs_newer_program(interface: u32) -> Option<String> {
+    let why = lacks_interface(interface, &INTERFACES);
+    why.filter(|_| interface > *INTERFACES.end())
+}
+
+/// Why a host with these versions of the interface cannot run what needs this one, and what to do; `None`: it can.
+fn lacks_interface(interface: u32, known: &RangeInclusive<u32>) -> Option<String> {
+    if known.contains(&interface) {
+        return None;
+    }
+    let range = match (known.start(), known.end()) {
+        (first, last) if first == last => first.to_string(),
+        (first, last) => format!("{first} to {last}"),
+    };
+    Some(format!(
+        "it needs version {interface} of the host interface, but this version of Heddle has {range}. {}",
+        what_to_do(interface > *known.end())
+    ))
+}
+
+/// What to do about a runtime that this program does not support.
+fn what_to_do(of_newer_program: bool) -> &'static str {
+    match of_newer_program {
+        true => "A newer version of Heddle stored it: replace this node by that version",
+        false => "An older version of Heddle stored it: retire it with `heddle runtime retire`",
+    }
 }
 
 #[cfg(test)]

@@ -271,8 +271,8 @@ impl Sandbox {
                 tracing::warn!(
                     runtime = tag,
                     language = language.runs_as().as_str(),
-                    "an older runtime cannot be used: {why}; its scripts run on the runtime of this version. Trying \
-                    again in {again} minutes"
+                    "a kept runtime cannot be used on this node: {why}. Meanwhile, its scripts run here on the runtime of \
+                    this version of Heddle. Trying again in {again} minutes"
                 );
                 None
             }

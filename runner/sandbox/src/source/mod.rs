@@ -47,7 +47,7 @@ mod under_way;
 mod wasi;
 mod zones;
 
-pub use bundle::{RuntimeBundle, RuntimeId, has_interface};
+pub use bundle::{RuntimeBundle, RuntimeId, has_interface, needs_newer_program};
 pub use fault::{SourceFault, log_of_file, trace_of_file};
 pub use language::{Key, Language, MAX_SOURCE_BYTES, code_key, split_key};
 pub use own::own_runtime;

@@ -25,10 +25,11 @@ use uuid::Uuid;
 
 use super::Schedules;
 use crate::EngineError;
-use crate::node::Node;
 use crate::node::catalog::Group;
+use crate::node::group_commit::is_passing;
 use crate::node::service::{Needs, Service};
 use crate::node::signals::Signal;
+use crate::node::{Node, seldom};
 use search::search;
 pub(super) use search::{SOURCES_MAX, Source};
 pub use start::Started;
@@ -107,6 +108,19 @@ impl Service for Backfiller {
     }
 }
 
+fn log_failure(backfill: Uuid, error: &EngineError) {
+    let error_chain = Chain(error);
+    let due = match is_passing(error) {
+        true => seldom::line_due("backfill"),
+        false => Some(0),
+    };
+    match due {
+        Some(omitted) => tracing::warn!(error = %error_chain, %backfill, omitted, "cannot continue a backfill; trying \
+            again"),
+        None => tracing::debug!(error = %error_chain, %backfill, "cannot continue a backfill; trying again"),
+    }
+}
+
 fn verdict(row_made: Uuid, on_existing: OnExisting, occupancy: &Occupancy) -> Verdict<RunId> {
     // Ids are UUIDv7: a run that was created before the backfill has a smaller one.
     let existing = occupancy.last.map(|(run, state, _)| Existing {
@@ -137,7 +151,7 @@ impl Schedules {
                 }
                 // An error in one backfill must not delay the others.
                 Err(error) => {
-                    tracing::warn!(error = %Chain(&error), backfill = %id, "cannot continue a backfill; trying again");
+                    log_failure(id, &error);
                 }
             }
         }

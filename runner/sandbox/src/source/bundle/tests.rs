@@ -91,13 +91,21 @@ fn what_this_program_cannot_take_up_is_said_in_a_line() {
     let other = small().with_interface(7);
     assert_eq!(
         RuntimeBundle::unpack(&other.pack(), &other.tag()).unwrap_err(),
-        "it needs version 7 of the host interface, but this version of Heddle has 1 to 4"
+        "it needs version 7 of the host interface, but this version of Heddle has 1 to 4. A newer version of Heddle \
+         stored it: replace this node by that version"
     );
+    assert_eq!(
+        lacks_interface(2, &(3..=3)).unwrap(),
+        "it needs version 2 of the host interface, but this version of Heddle has 3. An older version of Heddle \
+         stored it: retire it with `heddle runtime retire`"
+    );
+    assert_eq!(lacks_interface(3, &(3..=4)), None);
     let mut form = bytes.clone();
     form[8] = 9;
     assert_eq!(
         refusal(form),
-        "it has format 9, but this version of Heddle reads format 1"
+        "it has format 9, but this version of Heddle reads format 1. A newer version of Heddle stored it: replace this \
+         node by that version"
     );
     assert!(refusal(bytes[..bytes.len() - 1].to_vec()).contains("incomplete"));
     assert!(refusal(bytes[..40].to_vec()).contains("incomplete"));
@@ -105,6 +113,15 @@ fn what_this_program_cannot_take_up_is_said_in_a_line() {
     let mut long = small();
     long.head.parts[0].1 = u64::MAX;
     assert!(refusal(long.pieces().flatten().collect()).contains("incomplete"));
+}
+
+/// Only a runtime of a newer program cannot be retired here: retiring one of an older program is the way out.
+#[test]
+fn only_what_is_newer_needs_a_newer_program() {
+    let newer = needs_newer_program(INTERFACE + 1).unwrap();
+    assert!(newer.contains("replace this node"), "{newer}");
+    assert_eq!((needs_newer_program(INTERFACE), needs_newer_program(0)), (None, None));
+    assert!(has_interface(INTERFACE) && !has_interface(INTERFACE + 1));
 }
 
 /// A module that imports these functions, and has no code: the result of linking it is the result for them.
