@@ -36,7 +36,7 @@ async fn the_command_line_reads_what_the_api_takes() {
     }
     for (command, ..) in commands.iter().filter(|(command, _)| *command != ["export"]) {
         for format in ["json", "yaml"] {
-            let said = ends(&node, DONE, &[command, &["-o", format][..]].concat());
+            let said = ends(&node, DONE, &[*command, &["-o", format][..]].concat());
             assert!(!said.trim().is_empty(), "{command:?} {format}");
         }
     }
