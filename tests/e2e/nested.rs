@@ -12,7 +12,7 @@ fn nested(levels: usize) -> Value {
 
 #[tokio::test]
 async fn the_command_line_reads_what_the_api_takes() {
-    let (_world, node) = World::with_node().await;
+    let (world, node) = World::with_node().await;
     // A body may be nested 127 levels deep: two of them are around this value.
     let spec = |levels: usize| json!({"params": {"deep": nested(levels)}, "tasks": {"t": {"script": "echo"}}});
     assert_eq!(node.refused_group("deeper", spec(126)).await.status, 400);
@@ -40,6 +40,11 @@ async fn the_command_line_reads_what_the_api_takes() {
             assert!(!said.trim().is_empty(), "{command:?} {format}");
         }
     }
+    // What is exported is read again.
+    let file = world.directory().join("exported.yaml");
+    std::fs::write(&file, ends(&node, DONE, &["export", "deep"])).unwrap();
+    ends(&node, DONE, &["apply", "-f", &file.to_string_lossy()]);
+    assert_eq!(node.get("/v1/groups/deep").await.expect_status(200)["revision"], 1);
     // Programs get the whole value.
     let said = ends(&node, DONE, &["run", "show", id, "-o", "json"]);
     let flat: String = said.split_whitespace().collect();
