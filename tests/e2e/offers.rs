@@ -6,8 +6,6 @@ use chrono::{SecondsFormat, TimeDelta};
 use heddle_tests::{Node, TOKEN, World, run_program};
 use serde_json::{Value, json};
 
-use crate::cli::json_of;
-
 fn heddle(node: &Node, arguments: &[&str]) -> Output {
     run_program(arguments, &[("HEDDLE_URL", node.base()), ("HEDDLE_TOKEN", TOKEN)])
 }
