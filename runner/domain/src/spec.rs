@@ -22,8 +22,8 @@ use crate::{Name, Span, Time};
 
 pub use describe::stock;
 pub use gather::Gathered;
-pub(crate) use read::{optional, priority, script, whole};
 pub use read::{gather_group, parse_group, parse_submission, read};
+pub(crate) use read::{optional, priority, script, whole};
 pub use schedule::{CronDialect, DailySpec, Enabled, Misfire, OnceSpec, ScheduleSpec};
 pub use strict::{NESTING_MAX, StrictError, parse_json_strict};
 pub use yaml::parse_yaml_documents;
