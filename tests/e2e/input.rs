@@ -193,8 +193,7 @@ async fn requests() {
         .await;
     reply.expect_problem(413, &[]);
     for path in ["/v1/runs?limit=%ff", "/v1/groups/%ff", "/v1/runs/%00"] {
-        let reply = node.get(path).await;
-        assert!(matches!(reply.status, 400 | 404), "{path}: {}", reply.status);
+        node.get(path).await.expect_problem(400, &[]);
     }
     node.get("/healthz").await.expect_status(200);
 }
@@ -558,7 +557,30 @@ async fn bodies_that_may_be_left_out() {
         let again = node.put_bytes("/v1/categories/c", media_type, body).await;
         assert_eq!(again.expect_status(200)["description"], "");
     }
+    // What is there is an object.
+    for body in ["null", "[]", "1"] {
+        let reply = node
+            .send(node.request(Method::POST, "/v1/groups/g/runs").body(body))
+            .await;
+        reply.expect_problem(422, &[""]);
+    }
+    let batch = node.post("/v1/groups/g/runs/batch", json!({"runs": [null]})).await;
+    assert_eq!(batch.expect_status(202)["items"][0]["status"], 422);
     assert_eq!(node.get("/v1/groups/g").await.expect_status(200)["revision"], 1);
+}
+
+/// HEAD is GET without a body.
+#[tokio::test]
+async fn head_is_get_without_a_body() {
+    let (_world, node) = World::with_node().await;
+    node.put_group("g", one(json!({"script": "hello"}))).await;
+    for (path, status) in [("/v1/groups", 200), ("/v1/groups/g", 200), ("/v1/groups/none", 404)] {
+        let get = node.get(path).await;
+        let head = node.send(node.request(Method::HEAD, path)).await;
+        assert_eq!((head.status, get.status), (status, status), "{path}");
+        assert_eq!(head.body, serde_json::Value::Null, "{path}");
+        assert_eq!(head.headers.get("etag"), get.headers.get("etag"), "{path}");
+    }
 }
 
 /// What is missing is named by its own place.

@@ -46,6 +46,7 @@ mod kills;
 mod logs;
 mod mapped;
 mod messages;
+mod nested;
 mod notifications;
 mod offers;
 mod operators;

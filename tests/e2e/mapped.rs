@@ -3,6 +3,7 @@
 use heddle_tests::{World, item, seconds, task};
 use serde_json::{Value, json};
 
+use crate::cli::{DONE, ends};
 use crate::{one, sleeps, with};
 
 /// One task run per item, in order; the context carries item, index and count.
@@ -417,4 +418,29 @@ async fn for_each_needs_an_array() {
         (&run["state"], &task(&run, "t")["error"]["kind"]),
         (&json!("failed"), &json!("invalid"))
     );
+}
+
+/// Outputs may be nested as deeply as an answer of a script. Joined to the output of their task they are one level deeper,
+/// and templates read them all the same.
+#[tokio::test]
+async fn joined_outputs_are_nested_deeper() {
+    let (_world, node) = World::with_node().await;
+    let deep = (1..125).fold(json!([]), |inner, _| json!([inner]));
+    let spec = json!({"params": {"it": deep}, "tasks": {
+        "m": {"script": "echo", "for_each": [1]},
+        "after": {"script": "echo", "params": {"n": "{{ upstream.m | length }}"}, "depends_on": ["m"]},
+    }});
+    node.put_group("map", spec).await;
+    let run = node.run("map", json!({})).await;
+    let output = &task(&run, "m")["output"];
+    let levels = std::iter::successors(Some(output), |value| match *value {
+        Value::Array(items) => items.first(),
+        Value::Object(fields) => fields.get("params").or(fields.get("it")),
+        _ => None,
+    });
+    assert_eq!((&run["state"], levels.count()), (&json!("succeeded"), 128));
+    assert_eq!(task(&run, "after")["output"]["params"]["n"], 1);
+    let id = run["id"].as_str().unwrap();
+    let said = ends(&node, DONE, &["run", "show", id, "-o", "json"]);
+    assert!(said.matches('[').count() > 122, "{said}");
 }

@@ -409,3 +409,41 @@ async fn limited_tokens() {
             .expect_problem(403, &[]);
     }
 }
+
+/// Members come in pages as all lists do, and the command line reads all of them.
+#[tokio::test]
+async fn members_come_in_pages() {
+    let (_world, node) = World::with_node().await;
+    let path = "/v1/audiences/gid_crowd/members";
+    let users: Vec<String> = (0..601).map(|user| format!("u{user:03}")).collect();
+    let put = node.put(path, json!({"members": users})).await.expect_status(201);
+    let first = node.get(path).await.expect_status(200);
+    for answer in [&put, &first] {
+        assert_eq!(answer["members"], json!(users[..50]));
+        assert_eq!(
+            (&answer["count"], &answer["next_cursor"]),
+            (&json!(601), &json!("u049"))
+        );
+    }
+    let page = node.get(&format!("{path}?limit=500")).await.expect_status(200);
+    assert_eq!(page["members"], json!(users[..500]));
+    let cursor = page["next_cursor"].as_str().unwrap();
+    let rest = node.get(&format!("{path}?limit=500&cursor={cursor}")).await;
+    let rest = rest.expect_status(200);
+    assert_eq!(rest["members"], json!(users[500..]));
+    assert!(rest["next_cursor"].is_null());
+    for limit in ["0", "501", "10000"] {
+        node.get(&format!("{path}?limit={limit}"))
+            .await
+            .expect_problem(422, &["/limit"]);
+    }
+    let listed = json_of(&node, &["audience", "members", "gid_crowd"]);
+    assert_eq!(
+        (&listed["members"], &listed["next_cursor"]),
+        (&json!(users), &Value::Null)
+    );
+    // Of whom nothing changes is known beyond the first page.
+    let added = heddle(&node, &["audience", "add", "gid_crowd", "u600"]);
+    let said = String::from_utf8_lossy(&added.stderr);
+    assert!(said.contains("u600 is already a member of gid_crowd"), "{said}");
+}

@@ -69,6 +69,14 @@ impl Reply {
     }
 }
 
+/// A body that `serde_json` cannot read: JSON that is nested deeper than it reads, or a text.
+fn deep_or_text(text: &str) -> Value {
+    match text.parse::<heddle_client::Json>().map(|json| json.value()) {
+        Ok(value) if !value.is_null() => value,
+        _ => Value::String(text.to_owned()),
+    }
+}
+
 /// A name as a part of a path.
 pub fn path_part(name: &str) -> String {
     let mut out = String::new();
@@ -134,7 +142,7 @@ impl Api {
         let bytes = answer.bytes().await?;
         let body = serde_json::from_slice(&bytes).unwrap_or_else(|_| match bytes.is_empty() {
             true => Value::Null,
-            false => Value::String(String::from_utf8_lossy(&bytes).into_owned()),
+            false => deep_or_text(&String::from_utf8_lossy(&bytes)),
         });
         Ok(Reply { status, body, headers })
     }

@@ -140,7 +140,7 @@ pub struct MembersPatch {
 pub struct Members {
     /// The audience: `uid_x` is a user, `gid_x` is a user group.
     pub audience: String,
-    /// The ids of users without `uid_`, at most `limit`.
+    /// The ids of users without `uid_`: one page of them, in the order of the ids.
     pub members: Vec<String>,
     /// The number of all members.
     pub count: i64,

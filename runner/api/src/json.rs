@@ -1,5 +1,6 @@
 //! JSON that is passed on as it is stored.
 
+use heddle_domain::framed;
 use schemars::{JsonSchema, Schema, SchemaGenerator};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
@@ -26,7 +27,7 @@ impl Json {
 
     /// The value that the text stands for.
     pub fn value(&self) -> Value {
-        serde_json::from_str(self.as_str()).unwrap_or_default()
+        framed::read(self.as_str()).unwrap_or_default()
     }
 }
 

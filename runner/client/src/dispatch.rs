@@ -9,6 +9,9 @@ use uuid::Uuid;
 
 use crate::{Client, Lines, Result};
 
+/// How many members a page has: as many as the server gives.
+const MEMBERS_PAGE: usize = 500;
+
 impl Client {
     /// What a user (the bare id) has to do now; waits for it for at most `wait`; `None` if there is nothing.
     pub async fn next_assignment(&self, uid: &str, wait: Duration) -> Result<Option<Assignment>> {
@@ -51,7 +54,25 @@ impl Client {
         self.get(&["v1", "offers"]).query_if("cursor", cursor).send().await
     }
 
-    /// Replaces an audience's members (`gid_team`).
+    /// The members of an audience (`gid_team`), page after page, until the last page or until there are `max` of them. If
+    /// there are more, `next_cursor` says where they begin.
+    pub async fn members(&self, audience: &str, max: usize) -> Result<Members> {
+        let page = |cursor: Option<&str>| {
+            let request = self.get(&["v1", "audiences", audience, "members"]);
+            request.query("limit", MEMBERS_PAGE).query_if("cursor", cursor)
+        };
+        let mut all: Members = page(None).send().await?;
+        while all.members.len() < max
+            && let Some(cursor) = all.next_cursor.take()
+        {
+            let next: Members = page(Some(cursor.as_str())).send().await?;
+            all.members.extend(next.members);
+            (all.count, all.next_cursor) = (next.count, next.next_cursor);
+        }
+        Ok(all)
+    }
+
+    /// Replaces an audience's members (`gid_team`). The answer has the first of them.
     pub async fn put_members(&self, audience: &str, members: &MembersSpec) -> Result<Members> {
         self.put(&["v1", "audiences", audience, "members"])
             .json(members)
@@ -59,7 +80,7 @@ impl Client {
             .await
     }
 
-    /// Adds and removes members.
+    /// Adds and removes members. The answer has the first of them.
     pub async fn patch_members(&self, audience: &str, patch: &MembersPatch) -> Result<Members> {
         self.request(crate::Method::PATCH, &["v1", "audiences", audience, "members"])
             .json(patch)

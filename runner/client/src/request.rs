@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
+use heddle_domain::framed;
 use reqwest::{Method, Response, StatusCode, header};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
@@ -291,12 +292,10 @@ impl Request {
             return Ok(None);
         }
         let body = read(response, &url).await?;
-        serde_json::from_slice(&body)
-            .map(Some)
-            .map_err(|error| Error::Unexpected {
-                url,
-                detail: format!("{error} in: {}", excerpt(&body)),
-            })
+        framed::read(&body).map(Some).map_err(|error| Error::Unexpected {
+            url,
+            detail: format!("{error} in: {}", excerpt(&body)),
+        })
     }
 
     /// Sends it once, with a body of any length that is made while it is sent, and reads a JSON answer.
@@ -319,7 +318,7 @@ impl Request {
             Err(source) => return Err(unreachable(&url, source)),
         };
         let body = read(response, url.as_str()).await?;
-        serde_json::from_slice(&body).map_err(|error| Error::Unexpected {
+        framed::read(&body).map_err(|error| Error::Unexpected {
             url: url.to_string(),
             detail: format!("{error} in: {}", excerpt(&body)),
         })
@@ -434,7 +433,7 @@ async fn refusal(response: Response, url: &Url) -> Error {
         Ok(body) => body,
         Err(error) => return error,
     };
-    let mut problem = serde_json::from_slice::<Problem>(&body).unwrap_or_else(|_| Problem {
+    let mut problem = framed::read::<Problem>(&body).unwrap_or_else(|_| Problem {
         detail: match location {
             Some(location) if status.is_redirection() => format!("the server redirects to {location}"),
             // What stands between here and a server may have answered.

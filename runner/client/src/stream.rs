@@ -3,6 +3,7 @@
 use bytes::{Bytes, BytesMut};
 use futures::StreamExt;
 use futures::stream::BoxStream;
+use heddle_domain::framed;
 use serde::de::DeserializeOwned;
 use url::Url;
 
@@ -65,12 +66,10 @@ impl Lines {
             if line.trim().is_empty() {
                 continue;
             }
-            return serde_json::from_str(&line)
-                .map(Some)
-                .map_err(|error| Error::Unexpected {
-                    url: self.url.to_string(),
-                    detail: error.to_string(),
-                });
+            return framed::read(&line).map(Some).map_err(|error| Error::Unexpected {
+                url: self.url.to_string(),
+                detail: error.to_string(),
+            });
         }
         Ok(None)
     }

@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 
 use chrono::TimeDelta;
 use schemars::JsonSchema;
-use serde::{Deserialize, Serialize};
+use serde::{Deserialize, Deserializer, Serialize};
 use serde_json::{Map, Value};
 
 use crate::schedule::Calendar;
@@ -141,7 +141,7 @@ pub struct BackfillSpec {
     #[serde(default)]
     pub order: Order,
     /// The maximum number of its runs that are active at the same time, 1 to 10,000. Default: 1.
-    #[serde(default = "one")]
+    #[serde(default = "one", deserialize_with = "active")]
     #[schemars(range(min = 1, max = ACTIVE_MAX))]
     pub max_active: u32,
     /// What happens with instants that already have a run. Default: `skip`.
@@ -155,7 +155,11 @@ pub struct BackfillSpec {
     pub scripts: Scripts,
     /// The priority of the runs, and of those that they cause in other groups, -1000 to 1000; higher starts first.
     /// Default: 10 below the priority of each group.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[serde(
+        default,
+        deserialize_with = "crate::spec::priority",
+        skip_serializing_if = "Option::is_none"
+    )]
     #[schemars(range(min = -1000, max = 1000))]
     pub priority: Option<i16>,
     /// The params of each run.
@@ -171,6 +175,10 @@ pub struct BackfillSpec {
 
 fn one() -> u32 {
     1
+}
+
+fn active<'de, D: Deserializer<'de>>(deserializer: D) -> Result<u32, D::Error> {
+    crate::spec::whole(deserializer, 1..=ACTIVE_MAX)
 }
 
 /// The instants between two, however they are defined.

@@ -248,7 +248,7 @@ pub struct Offer {
     pub stock: Option<i32>,
     /// Whether a user may take it again.
     pub mode: Mode,
-    /// -1000 to 1000; the higher goes first.
+    /// Of occurrences that are due at the same instant, the higher goes first.
     pub priority: i16,
     /// How long it may be held.
     pub max_hold: Option<Span>,

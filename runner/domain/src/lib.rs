@@ -17,6 +17,7 @@ pub mod dispatch;
 pub mod duration;
 pub mod executor;
 pub mod fault;
+pub mod framed;
 pub mod graph;
 mod hex;
 pub mod id;

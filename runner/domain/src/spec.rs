@@ -22,8 +22,8 @@ use crate::{Name, Span, Time};
 
 pub use describe::stock;
 pub use gather::Gathered;
-pub(crate) use read::script;
 pub use read::{gather_group, parse_group, parse_submission, read};
+pub(crate) use read::{optional, priority, script, whole};
 pub use schedule::{CronDialect, DailySpec, Enabled, Misfire, OnceSpec, ScheduleSpec};
 pub use strict::{NESTING_MAX, StrictError, parse_json_strict};
 pub use yaml::parse_yaml_documents;
@@ -51,12 +51,12 @@ pub struct GroupSpec {
     pub overlap: Overlap,
     /// The maximum number of active runs, at least 1; further runs wait. Backfills have their own limit. Default: no
     /// limit.
-    #[serde(skip_serializing_if = "Option::is_none")]
+    #[serde(deserialize_with = "read::at_least_one", skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 1))]
     pub max_active_runs: Option<u32>,
     /// The maximum number of runs by schedules and upstream groups that wait for their turn, 0 to 10,000; the oldest
     /// further ones are skipped. Default: 100.
-    #[serde(skip_serializing_if = "Option::is_none")]
+    #[serde(deserialize_with = "read::max_waiting", skip_serializing_if = "Option::is_none")]
     #[schemars(range(max = 10_000))]
     pub max_waiting: Option<u32>,
     /// What happens with the other tasks of a run when a task fails. Default: `continue`.
@@ -67,7 +67,7 @@ pub struct GroupSpec {
     /// What happens when a run passes its deadline. Default: `alert`.
     pub deadline_action: DeadlineAction,
     /// The priority of runs, -1000 to 1000; higher starts first. Backfilled runs are 10 below it. Default: 0.
-    #[serde(skip_serializing_if = "Option::is_none")]
+    #[serde(deserialize_with = "read::priority", skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = -1000, max = 1000))]
     pub priority: Option<i16>,
     /// The schedules, by name. At most 100.
@@ -296,7 +296,7 @@ pub struct TaskSpec {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub shards: Option<Shards>,
     /// The maximum number of items that run at the same time, at least 1. Default: all.
-    #[serde(skip_serializing_if = "Option::is_none")]
+    #[serde(deserialize_with = "read::at_least_one", skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 1))]
     pub concurrency: Option<u32>,
     /// Whether a failed item cancels the remaining items. Default: false.
@@ -539,7 +539,7 @@ pub struct SubmissionSpec {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub dedupe: Option<Dedupe>,
     /// The priority, -1000 to 1000; higher starts first. Default: the group's.
-    #[serde(skip_serializing_if = "Option::is_none")]
+    #[serde(deserialize_with = "read::priority", skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = -1000, max = 1000))]
     pub priority: Option<i16>,
     /// Labels of the run, added to those of the group. At most 64; keys 1 to 256, values at most 256 characters.

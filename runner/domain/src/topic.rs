@@ -6,7 +6,7 @@
 use chrono::{NaiveDate, NaiveTime};
 use chrono_tz::Tz;
 use schemars::JsonSchema;
-use serde::{Deserialize, Serialize};
+use serde::{Deserialize, Deserializer, Serialize};
 
 use crate::retry::Policy;
 use crate::schedule::local::{parse_time_of_day, parse_zone, resolve, wall_clock};
@@ -104,12 +104,12 @@ pub struct TopicSpec {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub send_at: Option<String>,
     /// The maximum number of messages in a batch, 1 to 1,000. Default: 1,000.
-    #[serde(default = "batch_default")]
+    #[serde(default = "batch_default", deserialize_with = "batch")]
     #[schemars(range(min = 1, max = BATCH_MAX))]
     pub batch: u32,
     /// The maximum number of batches at the same time in the cluster, 1 to 1,000. Default: one on each node, for a
     /// queue 16.
-    #[serde(default)]
+    #[serde(default, deserialize_with = "concurrency")]
     #[schemars(range(min = 1, max = 1_000))]
     pub concurrency: Option<u32>,
     /// The rate limit. Default: no limit.
@@ -147,6 +147,14 @@ pub struct TopicSpec {
 
 fn batch_default() -> u32 {
     BATCH_MAX
+}
+
+fn batch<'de, D: Deserializer<'de>>(deserializer: D) -> Result<u32, D::Error> {
+    crate::spec::whole(deserializer, 1..=BATCH_MAX)
+}
+
+fn concurrency<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<u32>, D::Error> {
+    crate::spec::optional(deserializer, 1..=CONCURRENCY_MAX)
 }
 
 fn retention_default() -> Span {

@@ -263,7 +263,7 @@ mod tests {
             schema
         };
         check("/v1/runs", "limit", paged(500, 50));
-        check("/v1/audiences/{audience}/members", "limit", paged(10_000, 10_000));
+        check("/v1/audiences/{audience}/members", "limit", paged(500, 50));
         check("/v1/events", "limit", number(1, 1_000_000));
         check("/v1/topics/{topic}/messages", "bucket", number(0, 9_999));
         check("/v1/groups", "enabled", json!({"type": "boolean"}));

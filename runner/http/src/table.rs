@@ -492,6 +492,9 @@ async fn handle(app: App, route: Arc<Route>, path: Option<RawPathParams>, reques
     if path.is_none() && route.path.contains('{') {
         return Err(Problem::malformed("the path is not UTF-8"));
     }
+    if path.iter().flatten().any(|(_, part)| part.contains('\0')) {
+        return Err(Problem::malformed("the path must not contain the character U+0000"));
+    }
     let query = parse_query(parts.uri.query())?;
     check_query(&route, &query)?;
     // A waiting or following request ends with the token of its caller.

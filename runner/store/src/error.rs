@@ -5,7 +5,9 @@ use std::panic::Location;
 use std::str::FromStr;
 use std::sync::Arc;
 
+use heddle_domain::framed;
 use serde::Serialize;
+use serde::de::DeserializeOwned;
 use serde_json::Value;
 use sqlx::migrate::MigrateError;
 
@@ -109,14 +111,13 @@ impl StoreError {
         })
     }
 
-    /// The value of a column with JSON text.
-    pub fn json_in<T: FromStr<Err = serde_json::Error>>(
+    /// The value of a column with JSON text, which Heddle may have framed.
+    pub fn json_in<T: DeserializeOwned>(
         text: &str,
         (table, column): (&'static str, &'static str),
         row: impl fmt::Display,
     ) -> Result<T, Self> {
-        text.parse()
-            .map_err(|error| Self::unreadable(table, column, row, format_args!("not JSON: {error}")))
+        framed::read(text).map_err(|error| Self::unreadable(table, column, row, format_args!("not JSON: {error}")))
     }
 
     /// The schema could not be updated; `known`: the last migration of this program.

@@ -7,7 +7,7 @@ use axum::http::{HeaderValue, Method, header};
 use axum::response::Response;
 use bytes::Bytes;
 use chrono_tz::Tz;
-use heddle_domain::{Clock, Time, topic};
+use heddle_domain::{Clock, Time, framed, topic};
 use maud::{Markup, html};
 use parking_lot::Mutex;
 use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
@@ -410,12 +410,12 @@ impl Ctx {
             .await
             .map_err(|error| Trouble::new(500, error.to_string()))?;
         if !status.is_success() {
-            let problem = serde_json::from_slice(&bytes).unwrap_or_default();
+            let problem = framed::read(&bytes).unwrap_or_default();
             return Err(Trouble::of_problem(status.as_u16(), problem));
         }
         // An answer without a body is read as null.
         let text: &[u8] = if bytes.is_empty() { b"null" } else { &bytes };
-        serde_json::from_slice(text).map_err(|error| {
+        framed::read(text).map_err(|error| {
             tracing::error!(%error, path = target, "cannot read an answer of the API");
             Trouble::new(500, "")
         })

@@ -14,6 +14,9 @@ use crate::session::{MAX_LISTED, Session};
 use crate::terminal::tell;
 use crate::{document, output};
 
+/// How many members are read before a change, so that people hear for whom it changes nothing.
+const MEMBERS_KNOWN_MAX: usize = 10_000;
+
 /// What can be done with offers.
 #[derive(Subcommand, Debug)]
 pub enum OfferCommand {
@@ -276,12 +279,8 @@ pub(crate) async fn assignment(session: &Session, command: AssignmentCommand) ->
 pub(crate) async fn audience(session: &Session, command: AudienceCommand) -> Result<ExitCode> {
     match command {
         AudienceCommand::Members { audience } => {
-            let answer: Value = session
-                .client
-                .get(&["v1", "audiences", &audience, "members"])
-                .send()
-                .await?;
-            session.output.print_thing(&answer)?;
+            let found = session.client.members(&audience, MAX_LISTED).await?;
+            session.output.print_thing(&serde_json::to_value(found)?)?;
         }
         AudienceCommand::Set { audience, members } => {
             let members = session.client.put_members(&audience, &MembersSpec { members }).await?;
@@ -311,9 +310,9 @@ pub(crate) async fn audience(session: &Session, command: AudienceCommand) -> Res
     done()
 }
 
+/// The members before a change, or the first of them.
 async fn members_of(session: &Session, audience: &str) -> Result<Members> {
-    let request = session.client.get(&["v1", "audiences", audience, "members"]);
-    Ok(request.send().await?)
+    Ok(session.client.members(audience, MEMBERS_KNOWN_MAX).await?)
 }
 
 /// Says how many members there are now, and how many came or went.
@@ -341,7 +340,7 @@ fn tell_those(before: &Members, named: &[String], member: bool) {
 }
 
 /// The named users for whom the command changes nothing: with `member`, those who already were members; without it, those
-/// who were not. Empty if the user group has more members than one page, because then they are not all known.
+/// who were not. Empty if the user group has more members than were read, because then they are not all known.
 fn unchanged<'a>(before: &Members, named: &'a [String], member: bool) -> Vec<&'a str> {
     if before.next_cursor.is_some() {
         return Vec::new();

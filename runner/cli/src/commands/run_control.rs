@@ -4,6 +4,7 @@ use std::process::ExitCode;
 
 use anyhow::Result;
 use heddle_client::{Bulk, BulkAction, BulkReport, ClearTask, RunFilter, TaskState};
+use heddle_domain::framed;
 use serde_json::{Value, json};
 use uuid::Uuid;
 
@@ -55,7 +56,7 @@ pub(super) async fn override_task(
 ) -> Result<ExitCode> {
     let state: TaskState = state.parse().map_err(usage)?;
     let answer = session.client.override_task(id, task, item, state, reason).await?;
-    session.output.print(&serde_json::to_value(&answer)?, |_| {
+    session.output.print(&framed::to_value(&answer)?, |_| {
         format!("task {task} of run {id} is {state}")
     })?;
     session.tell_page(&["runs", &id.to_string()]);
@@ -76,7 +77,7 @@ pub(super) async fn clear_task(
     }
     session
         .output
-        .print(&serde_json::to_value(&answer)?, |_| match clear.downstream {
+        .print(&framed::to_value(&answer)?, |_| match clear.downstream {
             true => format!("task {task} of run {id} runs again, with all tasks that depend on it"),
             false => format!("task {task} of run {id} runs again"),
         })?;
@@ -87,7 +88,7 @@ pub(super) async fn clear_task(
 /// Tries a task run again now.
 pub(super) async fn retry_task(session: &Session, id: Uuid, (task, item): (&str, Option<u32>)) -> Result<ExitCode> {
     let answer = session.client.retry_task(id, task, item).await?;
-    session.output.print(&serde_json::to_value(&answer)?, |_| {
+    session.output.print(&framed::to_value(&answer)?, |_| {
         format!("task {task} of run {id} is retried")
     })?;
     session.tell_page(&["runs", &id.to_string()]);

@@ -4,6 +4,7 @@ use std::process::ExitCode;
 
 use anyhow::Result;
 use heddle_client::{TaskWait, TaskWaitReason};
+use heddle_domain::framed;
 use serde_json::{Value, json};
 use uuid::Uuid;
 
@@ -130,7 +131,7 @@ pub(super) async fn logs(
         while let Some(event) = events.next().await? {
             // Other events are the end, or of a kind that this version does not know.
             if event.event == "log" || event.event == "message" {
-                print_new_line(session, several, &serde_json::from_str(&event.data)?)?;
+                print_new_line(session, several, &framed::read(&event.data)?)?;
             }
         }
         return done();

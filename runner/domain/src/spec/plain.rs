@@ -13,6 +13,9 @@ use serde_json::Value;
 /// How many characters of a given text an error repeats.
 const SHOWN_CHARS_MAX: usize = 100;
 
+/// Up to here, a number with a decimal point stands for one whole number.
+const WHOLE_MAX: f64 = 9_007_199_254_740_992.0;
+
 /// A value to be read.
 pub(super) struct Plain<'de>(pub(super) &'de Value);
 
@@ -115,7 +118,7 @@ fn found_in_words(found: Unexpected<'_>) -> String {
         Unexpected::Bool(value) => format!("`{value}`"),
         Unexpected::Unsigned(number) => format!("number `{number}`"),
         Unexpected::Signed(number) => format!("number `{number}`"),
-        // Printed with its decimal point: `1.0` is no whole number.
+        // Printed with its decimal point.
         Unexpected::Float(number) => format!("number `{number:?}`"),
         Unexpected::Str(text) => format!("string \"{}\"", cut(text)),
         Unexpected::Unit | Unexpected::Option => "null".into(),
@@ -171,6 +174,20 @@ impl<'de> IntoDeserializer<'de, Mistake> for Plain<'de> {
     fn into_deserializer(self) -> Self {
         self
     }
+}
+
+/// Reads whole numbers: for JSON Schema, `1.0` is one as well as `1`.
+macro_rules! whole {
+    ($($read:ident)*) => {$(
+        fn $read<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, Mistake> {
+            match self.0.as_f64() {
+                Some(number) if self.0.is_f64() && number.fract() == 0.0 && number.abs() <= WHOLE_MAX => {
+                    visitor.visit_i64(number as i64)
+                }
+                _ => self.deserialize_any(visitor),
+            }
+        }
+    )*};
 }
 
 impl<'de> Deserializer<'de> for Plain<'de> {
@@ -231,8 +248,13 @@ impl<'de> Deserializer<'de> for Plain<'de> {
         }
     }
 
+    whole! {
+        deserialize_i8 deserialize_i16 deserialize_i32 deserialize_i64
+        deserialize_u8 deserialize_u16 deserialize_u32 deserialize_u64
+    }
+
     forward_to_deserialize_any! {
-        bool i8 i16 i32 i64 i128 u8 u16 u32 u64 u128 f32 f64 char str string bytes byte_buf unit unit_struct seq tuple
+        bool i128 u128 f32 f64 char str string bytes byte_buf unit unit_struct seq tuple
         tuple_struct map identifier ignored_any
     }
 }
@@ -267,6 +289,27 @@ mod tests {
     }
 
     #[test]
+    fn whole_numbers_may_have_a_decimal_point() {
+        let spec: GroupSpec = read(&json!({"max_active_runs": 1.0, "max_waiting": -0.0, "priority": -5.0})).unwrap();
+        assert_eq!(
+            (spec.max_active_runs, spec.max_waiting, spec.priority),
+            (Some(1), Some(0), Some(-5))
+        );
+        let spec: GroupSpec = read(&json!({"priority": null})).unwrap();
+        assert_eq!(spec.priority, None);
+        check::<GroupSpec>(
+            json!({"max_active_runs": -1.0}),
+            "/max_active_runs",
+            "invalid value: number `-1`, expected a whole number from 1 to 4294967295",
+        );
+        check::<GroupSpec>(
+            json!({"max_waiting": 5_000_000_000_u64}),
+            "/max_waiting",
+            "invalid value: number `5000000000`, expected a whole number from 0 to 10000",
+        );
+    }
+
+    #[test]
     fn mistakes_are_described_in_words_of_json() {
         let task = |task: Value| json!({"tasks": {"t": task}});
         check::<GroupSpec>(
@@ -297,13 +340,25 @@ mod tests {
         check::<GroupSpec>(
             json!({"max_active_runs": -1}),
             "/max_active_runs",
-            "invalid value: number `-1`, expected a whole number from 0 to 4294967295",
+            "invalid value: number `-1`, expected a whole number from 1 to 4294967295",
         );
         check::<GroupSpec>(
-            json!({"max_active_runs": 1.0}),
+            json!({"max_active_runs": 1.5}),
             "/max_active_runs",
-            "invalid type: number `1.0`, expected a whole number from 0 to 4294967295",
+            "invalid type: number `1.5`, expected a whole number from 1 to 4294967295",
         );
+        for (given, words) in [
+            (json!(40_000), "invalid value: number `40000`"),
+            (json!(-32_769), "invalid value: number `-32769`"),
+            (json!(u64::MAX), "invalid value: number `18446744073709551615`"),
+            (json!(0.5), "invalid type: number `0.5`"),
+            (json!(1e300), "invalid type: number `1e300`"),
+            (json!("5"), "invalid type: string \"5\""),
+        ] {
+            let detail = format!("{words}, expected a whole number from -1000 to 1000");
+            check::<GroupSpec>(json!({"priority": given}), "/priority", &detail);
+            check::<SubmissionSpec>(json!({"priority": given}), "/priority", &detail);
+        }
         check::<GroupSpec>(
             json!({"overlap": "never"}),
             "/overlap",

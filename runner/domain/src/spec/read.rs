@@ -3,9 +3,10 @@
 use std::collections::BTreeMap;
 use std::fmt;
 use std::marker::PhantomData;
+use std::ops::RangeInclusive;
 
 use serde::de::value::MapAccessDeserializer;
-use serde::de::{DeserializeOwned, DeserializeSeed, Error, MapAccess, SeqAccess, Visitor};
+use serde::de::{DeserializeOwned, DeserializeSeed, Error, MapAccess, SeqAccess, Unexpected, Visitor};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use serde_json::Value;
 use unicode_normalization::UnicodeNormalization;
@@ -78,6 +79,88 @@ impl<'de> Deserialize<'de> for GroupDependency {
         }
         deserializer.deserialize_any(Either)
     }
+}
+
+/// A whole number that is read as `T`. If it does not fit, the error names the bounds of the field, which are narrower. What
+/// fits is compared with them where the whole spec is judged.
+struct Whole<T> {
+    bounds: RangeInclusive<T>,
+}
+
+impl<T: TryFrom<i64> + fmt::Display> Visitor<'_> for Whole<T> {
+    type Value = T;
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(
+            f,
+            "a whole number from {} to {}",
+            self.bounds.start(),
+            self.bounds.end()
+        )
+    }
+    fn visit_i64<E: Error>(self, number: i64) -> Result<T, E> {
+        T::try_from(number).map_err(|_| E::invalid_value(Unexpected::Signed(number), &self))
+    }
+    fn visit_u64<E: Error>(self, number: u64) -> Result<T, E> {
+        let fitting = i64::try_from(number).ok().and_then(|number| T::try_from(number).ok());
+        fitting.ok_or_else(|| E::invalid_value(Unexpected::Unsigned(number), &self))
+    }
+}
+
+/// The same, or nothing.
+struct Optional<T> {
+    bounds: RangeInclusive<T>,
+}
+
+impl<'de, T: TryFrom<i64> + fmt::Display> Visitor<'de> for Optional<T> {
+    type Value = Option<T>;
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(
+            f,
+            "a whole number from {} to {}",
+            self.bounds.start(),
+            self.bounds.end()
+        )
+    }
+    fn visit_none<E: Error>(self) -> Result<Self::Value, E> {
+        Ok(None)
+    }
+    fn visit_unit<E: Error>(self) -> Result<Self::Value, E> {
+        Ok(None)
+    }
+    fn visit_some<D: Deserializer<'de>>(self, deserializer: D) -> Result<Self::Value, D::Error> {
+        whole(deserializer, self.bounds).map(Some)
+    }
+}
+
+/// A whole number of a field with these bounds.
+pub(crate) fn whole<'de, D: Deserializer<'de>, T: TryFrom<i64> + fmt::Display>(
+    deserializer: D,
+    bounds: RangeInclusive<T>,
+) -> Result<T, D::Error> {
+    deserializer.deserialize_i64(Whole { bounds })
+}
+
+/// A whole number of a field with these bounds, if it is given.
+pub(crate) fn optional<'de, D: Deserializer<'de>, T: TryFrom<i64> + fmt::Display>(
+    deserializer: D,
+    bounds: RangeInclusive<T>,
+) -> Result<Option<T>, D::Error> {
+    deserializer.deserialize_option(Optional { bounds })
+}
+
+/// The priority of runs.
+pub(crate) fn priority<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<i16>, D::Error> {
+    optional(deserializer, validate::PRIORITY)
+}
+
+/// How many runs of schedules may wait.
+pub(super) fn max_waiting<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<u32>, D::Error> {
+    optional(deserializer, 0..=MAX_WAITING_MAX)
+}
+
+/// How many of something there may be at the same time.
+pub(super) fn at_least_one<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<u32>, D::Error> {
+    optional(deserializer, 1..=u32::MAX)
 }
 
 /// A map by name. Two spellings of one name (composed and decomposed) are two keys in JSON and one here.

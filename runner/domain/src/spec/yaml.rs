@@ -9,6 +9,9 @@ use serde_saphyr::{Error, MessageFormatter, Options, UserMessageFormatter};
 use super::strict::{NESTING_MAX, Position, Strict, StrictError};
 use crate::Fault;
 
+/// How deeply a document may be nested: it has a spec, which has its own bound, in an object with the kind and the name.
+const DOCUMENT_NESTING_MAX: usize = NESTING_MAX + 1;
+
 /// Reads the documents of a local file, strictly. Empty documents are left out.
 pub fn parse_yaml_documents(text: &str) -> Result<Vec<Value>, String> {
     struct Document(Value);
@@ -17,15 +20,15 @@ pub fn parse_yaml_documents(text: &str) -> Result<Vec<Value>, String> {
             Strict(&mut Position::default()).deserialize(deserializer).map(Self)
         }
     }
-    let documents: Vec<Document> =
-        serde_saphyr::from_multiple_with_options(text, options(text)).map_err(|error| in_words(&error))?;
+    let documents: Vec<Document> = serde_saphyr::from_multiple_with_options(text, options(text, DOCUMENT_NESTING_MAX))
+        .map_err(|error| in_words(&error, DOCUMENT_NESTING_MAX))?;
     Ok(documents.into_iter().map(|Document(value)| value).collect())
 }
 
 /// Reads a YAML document in this process, however much it takes.
 pub(crate) fn read_yaml(text: &str) -> Result<Value, StrictError> {
     let mut position = Position::default();
-    serde_saphyr::with_deserializer_from_str_with_options(text, options(text), |deserializer| {
+    serde_saphyr::with_deserializer_from_str_with_options(text, options(text, NESTING_MAX), |deserializer| {
         Strict(&mut position).deserialize(deserializer)
     })
     .map_err(|error| match (position.duplicate.take(), cause(&error)) {
@@ -35,18 +38,18 @@ pub(crate) fn read_yaml(text: &str) -> Result<Value, StrictError> {
             Some(key) => position.twice(key),
             None => Fault::at(position.pointer(), "duplicate: a key occurs twice in one object"),
         }),
-        (None, _) => StrictError::Malformed(in_words(&error)),
+        (None, _) => StrictError::Malformed(in_words(&error, NESTING_MAX)),
     })
 }
 
 /// How a text is read. It may have as many values as its bytes can spell, as JSON may: two bytes (`?,`) spell at most
 /// three. Each value has at most two events. (The library's own maximum, 250,000, is less than the fields of 10,000
 /// tasks.) What aliases repeat has a bound of its own.
-fn options(text: &str) -> Options {
+fn options(text: &str, levels: usize) -> Options {
     let values = text.len().saturating_mul(2).saturating_add(16);
     serde_saphyr::options! {
         budget: serde_saphyr::budget! {
-            max_depth: NESTING_MAX,
+            max_depth: levels,
             max_nodes: values,
             max_events: values.saturating_mul(3),
         },
@@ -62,7 +65,7 @@ fn cause(mut error: &Error) -> &Error {
 }
 
 /// The error and its position. Some texts of the library are replaced: they are for programmers who call it.
-fn in_words(error: &Error) -> String {
+fn in_words(error: &Error, levels: usize) -> String {
     let words = match cause(error) {
         Error::MultipleDocuments { .. } => "there is more than one document".into(),
         Error::DuplicateMappingKey { key: Some(key), .. } => {
@@ -85,7 +88,7 @@ fn in_words(error: &Error) -> String {
         Error::Budget {
             breach: BudgetBreach::Depth { .. },
             ..
-        } => format!("nested more than {NESTING_MAX} levels deep"),
+        } => format!("nested more than {levels} levels deep"),
         Error::Budget { .. }
         | Error::AliasReplayCounterOverflow { .. }
         | Error::AliasReplayLimitExceeded { .. }
@@ -143,6 +146,23 @@ mod tests {
             }
         }
         assert!(on_a_large_stack(deep).is_ok());
+    }
+
+    /// What `export` writes of the deepest spec is read again.
+    #[test]
+    fn a_document_is_a_level_deeper_than_its_spec() {
+        let read = |levels: usize| {
+            let text = format!("spec: {}1{}\n", "[".repeat(levels), "]".repeat(levels));
+            let thread = std::thread::Builder::new().stack_size(16 << 20);
+            thread
+                .spawn(move || parse_yaml_documents(&text))
+                .unwrap()
+                .join()
+                .unwrap()
+        };
+        assert!(read(NESTING_MAX).is_ok());
+        let said = read(NESTING_MAX + 1).unwrap_err();
+        assert!(said.starts_with("nested more than 128 levels deep"), "{said}");
     }
 
     #[test]

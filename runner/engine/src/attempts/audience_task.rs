@@ -12,9 +12,9 @@ use heddle_domain::dispatch::{Offer, OfferSpec, check_user};
 use heddle_domain::run::AttemptKey;
 use heddle_domain::run::offer_name::name_of_task_run;
 use heddle_domain::schema::Schema;
-use heddle_domain::spec::AudienceSpec;
+use heddle_domain::spec::{AudienceSpec, NESTING_MAX};
 use heddle_domain::template::Scope;
-use heddle_domain::{Faults, Time};
+use heddle_domain::{Faults, Time, framed};
 use heddle_store::live::EndedAttempt;
 use heddle_store::offer::{TaskOffer, written_out};
 use serde_json::{Map, Value, json};
@@ -54,6 +54,10 @@ impl Attempts {
         };
         if let Err(detail) = check_user(&audience) {
             return invalid(format!("audience: {detail}"));
+        }
+        // The database gives offers back as values, with the bound that an offer over HTTP has: its params are one level below.
+        if framed::is_deeper(&params, NESTING_MAX - 1) {
+            return invalid(format!("params: nested more than {} levels deep", NESTING_MAX - 1));
         }
         if let Some(template) = &asked.template {
             let Some(found) = self.node.store.template(template.as_str()).await? else {

@@ -12,7 +12,7 @@ use heddle_domain::schema::Schema;
 use heddle_domain::spec::{ForEach, HttpSpec, Shards, SubmissionSpec};
 use heddle_domain::state::{ErrorKind, TaskState};
 use heddle_domain::template::{Given, Scope, UpstreamNames};
-use heddle_domain::{Faults, params};
+use heddle_domain::{Faults, framed, params};
 use heddle_sandbox::Script;
 use serde::Serialize;
 use serde_json::value::RawValue;
@@ -56,6 +56,11 @@ pub(crate) const AT_ONCE_MAX: usize = 64;
 
 fn invalid(message: impl Into<String>) -> Ending {
     Ending::fatal(ErrorKind::Invalid, message)
+}
+
+/// Why a value that templates gave cannot be used.
+fn too_deep() -> String {
+    format!("nested more than {} levels deep", framed::RENDERED_NESTING_MAX)
 }
 
 /// The params as JSON text. If they cannot be written as JSON, the attempt ends as `invalid`.
@@ -130,6 +135,9 @@ impl Attempts {
         }
         let effective = or_trouble(|| params::effective(layers, visible, &unscoped, &self.templates))?;
         let effective = effective.map_err(wrong)?;
+        if framed::is_deeper(&effective, framed::RENDERED_NESTING_MAX) {
+            return Err(invalid(format!("params: {}", too_deep())).into());
+        }
         match (&task.executor, script) {
             (Executor::Script(_), Some(script)) => {
                 let params = checked_params(&script, effective)?;
@@ -220,7 +228,7 @@ impl Attempts {
             count,
         });
         let attempt = context_of(self.node.now(), context, at, item);
-        let mut body = serde_json::to_value(&attempt).map_err(|error| invalid(format!("context: {error}")))?;
+        let mut body = framed::to_value(&attempt).map_err(|error| invalid(format!("context: {error}")))?;
         body["params"] = Value::Object(effective);
         let run = context.facts.id;
         let wanted = self.runs.traces.want(run);
@@ -283,6 +291,9 @@ impl Attempts {
                 items.len()
             )));
         }
+        if let Some(index) = (items.iter()).position(|item| framed::exceeds(item, framed::RENDERED_NESTING_MAX)) {
+            return Err(invalid(format!("item {index}: {}", too_deep())));
+        }
         let text = serde_json::to_string(&items).map_err(|error| invalid(error.to_string()))?;
         if text.len() as u64 > JOINED_OUTPUT_BYTES_MAX {
             return Err(invalid(format!(
@@ -336,8 +347,7 @@ impl Attempts {
         for (task, output) in self.outputs(context, &named).await? {
             let name = &plan.tasks[task as usize].name;
             let output = output.map_err(invalid)?;
-            let value: Value =
-                serde_json::from_str(&output).map_err(|error| invalid(format!("output of {name}: {error}")))?;
+            let value: Value = framed::read(&output).map_err(|error| invalid(format!("output of {name}: {error}")))?;
             upstream.insert(name.clone(), Arc::new(value));
         }
         let facts = &context.facts;
@@ -352,8 +362,7 @@ impl Attempts {
             upstream,
             item: match (item, at.key.item) {
                 (Some((raw, count)), Some(index)) => {
-                    let value =
-                        serde_json::from_str(raw.get()).map_err(|error| invalid(format!("item {index}: {error}")))?;
+                    let value = framed::read(raw.get()).map_err(|error| invalid(format!("item {index}: {error}")))?;
                     Some((value, index, *count))
                 }
                 _ => None,

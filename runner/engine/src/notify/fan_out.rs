@@ -15,7 +15,7 @@ use heddle_domain::notify::message::{Entry, Facts, LINE_MAX_CHARS, LOG_LINES_MAX
 use heddle_domain::notify::storm::{Pace, Verdict, Window, judge};
 use heddle_domain::run::AttemptKey;
 use heddle_domain::spec::NotifyEvent;
-use heddle_domain::{Chain, Time, hex};
+use heddle_domain::{Chain, Time, framed, hex};
 use heddle_store::notice::NoticeRow;
 use heddle_store::notification::destination_of_url;
 use heddle_store::outbox::{FanOut, NewNotification, StormKey, gather};
@@ -195,7 +195,7 @@ impl Notifier {
             return Ok(Some(text));
         }
         let mut whole: serde_json::Value =
-            serde_json::from_str(&text).map_err(|error| EngineError::unreadable_in(format!("run {run}"), error))?;
+            framed::read(&text).map_err(|error| EngineError::unreadable_in(format!("run {run}"), error))?;
         for task in whole["tasks"].as_array_mut().into_iter().flatten() {
             task["output"] = serde_json::Value::Null;
         }

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use heddle_domain::bounded::or_trouble;
 use heddle_domain::plan::TaskIndex;
-use heddle_domain::{Faults, params};
+use heddle_domain::{Faults, framed, params};
 use serde_json::{Map, Value};
 
 use crate::RunContext;
@@ -57,11 +57,11 @@ type GivenParams = (Map<String, Value>, Map<String, Value>);
 pub(crate) fn given_params(context: &RunContext, task: TaskIndex) -> Result<GivenParams, Ending> {
     let facts = &context.facts;
     let run: Map<String, Value> =
-        serde_json::from_str(&facts.params).map_err(|error| Ending::invalid(format!("the run's params: {error}")))?;
+        framed::read(&facts.params).map_err(|error| Ending::invalid(format!("the run's params: {error}")))?;
     let task_run = match &facts.task_params {
         Some(text) => {
-            let mut all: BTreeMap<String, Map<String, Value>> = serde_json::from_str(text)
-                .map_err(|error| Ending::invalid(format!("the run's task_params: {error}")))?;
+            let mut all: BTreeMap<String, Map<String, Value>> =
+                framed::read(text).map_err(|error| Ending::invalid(format!("the run's task_params: {error}")))?;
             all.remove(context.revision.plan.tasks[task as usize].name.as_str())
                 .unwrap_or_default()
         }

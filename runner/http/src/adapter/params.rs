@@ -5,6 +5,7 @@
 //! further back. Params are compared here, not in the database: they are stored as text, and a number must equal the
 //! same number in another spelling.
 
+use heddle_domain::framed;
 use heddle_domain::id::RunId;
 use heddle_engine::Engine;
 use heddle_store::run::{RunFilter, RunRow};
@@ -33,7 +34,7 @@ pub(crate) async fn runs(
         let page = engine.store().runs(filter, PIECE as i64).await?;
         for row in page.items {
             filter.before = Some(RunId(row.id));
-            let Ok(params) = serde_json::from_str::<Value>(&row.terms.params) else {
+            let Ok(params) = framed::read::<Value>(&row.terms.params) else {
                 continue;
             };
             if has(&params, &wanted) {

@@ -8,11 +8,8 @@ use heddle_store::audience::{AudienceRow, Members};
 use crate::access::Access;
 use crate::describe::of;
 use crate::problem::Problem;
-use crate::request::{Outcome, Request, list_of, ok, put, typed};
+use crate::request::{LIMIT_DEFAULT, Outcome, Request, list_of, ok, put, typed};
 use crate::table::{Method, Route};
-
-/// How many members one answer has, unless fewer are asked for.
-const MEMBERS_MAX: i64 = 10_000;
 
 /// How many members one request names.
 const NAMED_MAX: usize = 200_000;
@@ -31,13 +28,7 @@ pub(crate) fn routes() -> Vec<Route> {
             get,
         )
         .detail("A user group that nobody has created has no members.")
-        .number(
-            "limit",
-            1..=MEMBERS_MAX,
-            Some(MEMBERS_MAX),
-            "The maximum number of members in the answer, 1 to 10,000. Default: 10,000.",
-        )
-        .cursor()
+        .list()
         .answers(200, of::<heddle_api::Members>()),
         Route::new(
             Method::Put,
@@ -46,7 +37,10 @@ pub(crate) fn routes() -> Vec<Route> {
             "Replace a user group's members",
             replace,
         )
-        .detail("On this node the change takes effect at the next poll, on the other nodes within two seconds.")
+        .detail(
+            "On this node the change takes effect at the next poll, on the other nodes within two seconds. The answer has the \
+             first 50 members; `GET` has all of them, by pages.",
+        )
         .takes_spec(of::<MembersSpec>())
         .answers_put(of::<heddle_api::Members>()),
         Route::new(
@@ -56,6 +50,7 @@ pub(crate) fn routes() -> Vec<Route> {
             "Add and remove members of a user group",
             change,
         )
+        .detail("The answer has the first 50 members; `GET` has all of them, by pages.")
         .takes(of::<MembersPatch>())
         .optional()
         .answers(200, of::<heddle_api::Members>()),
@@ -142,7 +137,7 @@ async fn members_of(request: &Request, audience: String, limit: i64) -> Result<h
 async fn get(request: Request) -> Outcome {
     let audience = request.part("audience").to_owned();
     check_audience(&audience).map_err(|_| Problem::not_found("audience", &audience))?;
-    let limit = request.query_number("limit", 1..=MEMBERS_MAX)?.unwrap_or(MEMBERS_MAX);
+    let limit = request.limit()?;
     ok(&members_of(&request, audience, limit).await?)
 }
 
@@ -155,7 +150,7 @@ async fn replace(mut request: Request) -> Outcome {
         .store
         .change_members(request.by(), &audience, Members::Replace(&members))
         .await?;
-    put(done.created, &members_of(&request, audience, MEMBERS_MAX).await?)
+    put(done.created, &members_of(&request, audience, LIMIT_DEFAULT).await?)
 }
 
 async fn change(mut request: Request) -> Outcome {
@@ -171,5 +166,5 @@ async fn change(mut request: Request) -> Outcome {
         .store
         .change_members(request.by(), &audience, change)
         .await?;
-    ok(&members_of(&request, audience, MEMBERS_MAX).await?)
+    ok(&members_of(&request, audience, LIMIT_DEFAULT).await?)
 }

@@ -152,3 +152,33 @@ async fn lists_have_cursors() {
     assert_eq!(seen, ["a", "b", "c", "d", "e"]);
     fixture.end().await;
 }
+
+/// No route takes U+0000 in any part of its path: nothing in the database can have it.
+#[tokio::test]
+async fn no_path_has_nul() {
+    let fixture = Fixture::new(true).await;
+    let document = fixture.get("/v1/openapi.json").await.is(200).json;
+    let mut asked = 0;
+    for (path, methods) in document["paths"].as_object().unwrap() {
+        let parts: Vec<&str> = path.split('/').collect();
+        for at in (0..parts.len()).filter(|&at| parts[at].starts_with('{')) {
+            let filled = parts
+                .iter()
+                .enumerate()
+                .map(|(index, part)| match part.starts_with('{') {
+                    true if index == at => "uid_%00",
+                    true => "x",
+                    false => *part,
+                });
+            let address = filled.collect::<Vec<_>>().join("/");
+            for method in methods.as_object().unwrap().keys() {
+                let refused = fixture.send(&method.to_uppercase(), &address, &[], "{}").await.is(400);
+                let said = refused.json["detail"].as_str().unwrap();
+                assert!(said.contains("the path must not contain"), "{method} {address}: {said}");
+                asked += 1;
+            }
+        }
+    }
+    assert!(asked > 60, "only {asked}");
+    fixture.end().await;
+}
