@@ -206,7 +206,7 @@ pub async fn endings(_: Bench) {
             "TypeError: the name of a secret is text, not bool",
         ),
         (
-            "ctx.enqueue('g', {}, 7); ctx.state.set('n', ctx.state.get(7, 1)); ctx.upstream([])",
+            "import uuid; ctx.enqueue('g', {}, 7); ctx.state.set(uuid.UUID(int=1), ctx.state.get(7, 1)); ctx.upstream([])",
             ErrorKind::Failed,
             "TypeError: the name of a task is text, not list",
         ),

@@ -342,8 +342,9 @@ def _default(value):
 
 
 def _name(value, what):
-    """A name or a key that a script gives, as text: numbers are keys, too."""
-    if isinstance(value, (str, int)) and not isinstance(value, bool):
+    """A name or a key that a script gives, as text: numbers are keys, too, and so is what has a text of its own (a UUID, a date)."""
+    has_text = isinstance(value, int) or type(value).__str__ is not object.__str__
+    if has_text and not isinstance(value, bool):
         return str(value)
     raise TypeError(f"{what} is text, not {type(value).__name__}")
 
