@@ -9,6 +9,30 @@ use tokio::time::Instant;
 
 use crate::{calls, one, sleeps, with};
 
+/// All connections are cut, again and again: who reads, or waits for a run, gets the answer. Only a read is answered again.
+#[tokio::test]
+async fn reads_do_not_notice_cuts() {
+    let (world, node) = World::with_node().await;
+    node.put_group("g", one(json!({"script": "hello"}))).await;
+    let run = node.start("g", json!({})).await;
+    node.ended(&run).await;
+    let owner = world.sql_as_owner().await;
+    let cut = format!(
+        "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = '{}'",
+        world.database()
+    );
+    for _ in 0..20 {
+        owner.query(&cut, &[]).await.unwrap();
+        let reads = (0..8).map(async |n| match n % 2 {
+            0 => node.get("/v1/runs?group=g").await,
+            _ => node.get(&format!("/v1/runs/{run}?wait=20s")).await,
+        });
+        for reply in futures::future::join_all(reads).await {
+            assert_eq!(reply.status, 200, "{:#}", reply.body);
+        }
+    }
+}
+
 /// Connections are cut and refused for a while, shorter than a lease.
 #[tokio::test]
 async fn short() {

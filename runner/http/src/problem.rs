@@ -30,6 +30,8 @@ pub struct Problem {
     pub position: Option<Box<Position>>,
     /// The value of `Allow` (405) or `WWW-Authenticate` (401).
     pub header: Option<Box<(header::HeaderName, HeaderValue)>>,
+    /// Whether the cause is that the connection to the database was cut: what only reads is then read again.
+    pub(crate) cut: bool,
 }
 
 /// A position in a text.
@@ -56,6 +58,7 @@ impl Problem {
             retry_after: None,
             position: None,
             header: None,
+            cut: false,
         }
     }
 
@@ -234,7 +237,9 @@ impl From<StoreError> for Problem {
             }
             StoreError::Unavailable(_) => {
                 log_passing("a request failed because the database is not available", &error);
-                Self::unavailable("the database is not available; try again", STORE_RETRY_SECONDS)
+                let mut problem = Self::unavailable("the database is not available; try again", STORE_RETRY_SECONDS);
+                problem.cut = error.is_cut();
+                problem
             }
             StoreError::ReadOnly(_) => {
                 log_passing("a request failed because the database is read-only", &error);

@@ -21,6 +21,7 @@ use parking_lot::Mutex;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use serde_json::{Map, Value};
+use tokio::time::Instant;
 
 use crate::access::{Caller, Peer, TokenWatch, refused};
 use crate::app::App;
@@ -58,9 +59,11 @@ pub struct Request {
     pub(crate) peer: Peer,
     /// The present instant: one for the whole request.
     pub now: Time,
+    /// When it arrived, for what it may wait.
+    pub(crate) since: Instant,
     pub headers: HeaderMap,
     /// The values of the path's `{parts}`, decoded.
-    pub(crate) path: Option<RawPathParams>,
+    pub(crate) path: Option<Arc<RawPathParams>>,
     pub(crate) query: Vec<(String, String)>,
     /// Whether an empty body means `{}`.
     pub(crate) body_optional: bool,
@@ -79,7 +82,7 @@ impl Request {
 
     /// A part of the path, decoded.
     pub fn part(&self, key: &str) -> &str {
-        let parts = self.path.iter().flatten();
+        let parts = self.path.iter().flat_map(|parts| parts.iter());
         parts
             .into_iter()
             .find(|(name, _)| *name == key)
@@ -210,9 +213,10 @@ impl Request {
         self.query_as("cursor", "the `next_cursor` of an earlier answer")
     }
 
-    /// `?wait=`, within what is configured; zero when it is not asked for.
+    /// What is left of `?wait=`, within what is configured; zero when it is not asked for.
     pub fn wait(&self) -> Result<Duration, Problem> {
-        self.bounded_wait(self.query_as::<Span>("wait", "a duration such as `20s`")?)
+        let wait = self.bounded_wait(self.query_as::<Span>("wait", "a duration such as `20s`")?)?;
+        Ok(wait.saturating_sub(self.since.elapsed()))
     }
 
     /// A wait that a caller asks for: 422 where it is longer than the server waits.

@@ -8,8 +8,10 @@ use std::ops::RangeInclusive;
 use std::sync::Arc;
 
 use axum::Router;
+use axum::body::Body;
 use axum::extract::rejection::RawPathParamsRejection;
 use axum::extract::{RawPathParams, State};
+use axum::http::request::Parts;
 use axum::http::{HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{MethodFilter, MethodRouter};
@@ -19,6 +21,7 @@ use heddle_domain::fault::pointer_token;
 use heddle_engine::FairSlot;
 use parking_lot::Mutex;
 use serde_json::{Value, json};
+use tokio::time::Instant;
 
 use crate::access::{Access, TokenWatch, authenticate, authenticate_in_outage, refused};
 use crate::app::{App, UPLOADS_WAITING_MAX};
@@ -396,10 +399,10 @@ const SHED_RETRY_SECONDS: u64 = 1;
 async fn serve(app: App, route: Arc<Route>, path: Option<RawPathParams>, request: axum::extract::Request) -> Response {
     let tell = route.tell;
     let answered = if route.pace == Pace::Waits {
-        handle(app, route, path, request).await
+        answer(app, route, path, request).await
     } else {
         // In a separate async task: if the client goes away, no transaction must be cut off.
-        match tokio::spawn(handle(app, route, path, request)).await {
+        match tokio::spawn(answer(app, route, path, request)).await {
             Ok(answered) => answered,
             Err(error) => {
                 tracing::error!(%error, "a handler panicked");
@@ -414,6 +417,28 @@ async fn serve(app: App, route: Arc<Route>, path: Option<RawPathParams>, request
         Ok(response) => response,
         Err(problem) => tell(problem),
     }
+}
+
+/// How often a request that only reads is handled, if the connection to the database is cut each time. Once would do if all
+/// connections were cut at the same instant; a server that goes down ends them within some milliseconds.
+const READS_MAX: u32 = 3;
+
+/// Handles a request; again if it only reads, and the connection to the database was cut meanwhile. So the caller of a read
+/// does not notice that Postgres was restarted.
+async fn answer(app: App, route: Arc<Route>, path: Option<RawPathParams>, request: axum::extract::Request) -> Outcome {
+    let since = Instant::now();
+    let path = path.map(Arc::new);
+    let (parts, mut body) = request.into_parts();
+    if !route.acts {
+        for _ in 1..READS_MAX {
+            let (app, route, path, parts) = (app.clone(), route.clone(), path.clone(), parts.clone());
+            match handle(app, route, path, parts, body, since).await {
+                Err(problem) if problem.cut => body = Body::empty(),
+                outcome => return outcome,
+            }
+        }
+    }
+    handle(app, route, path, parts, body, since).await
 }
 
 /// How many uploads of one caller may wait for a slot, and for how long: they wait for each other, and do not block
@@ -456,8 +481,14 @@ async fn slot(app: &App, pace: Pace, actor: &str) -> Result<Option<FairSlot>, Pr
     })
 }
 
-async fn handle(app: App, route: Arc<Route>, path: Option<RawPathParams>, request: axum::extract::Request) -> Outcome {
-    let (parts, mut body) = request.into_parts();
+async fn handle(
+    app: App,
+    route: Arc<Route>,
+    path: Option<Arc<RawPathParams>>,
+    parts: Parts,
+    mut body: Body,
+    since: Instant,
+) -> Outcome {
     let now = app.clock.now();
     let peer = crate::access::Peer::of(&parts);
     let (caller, token_watch) = match route.access {
@@ -492,7 +523,7 @@ async fn handle(app: App, route: Arc<Route>, path: Option<RawPathParams>, reques
     if path.is_none() && route.path.contains('{') {
         return Err(Problem::malformed("the path is not UTF-8"));
     }
-    if path.iter().flatten().any(|(_, part)| part.contains('\0')) {
+    if path.iter().any(|path| path.iter().any(|(_, part)| part.contains('\0'))) {
         return Err(Problem::malformed("the path must not contain the character U+0000"));
     }
     let query = parse_query(parts.uri.query())?;
@@ -506,6 +537,7 @@ async fn handle(app: App, route: Arc<Route>, path: Option<RawPathParams>, reques
         token_watch,
         peer,
         now,
+        since,
         headers: parts.headers,
         path,
         query,

@@ -136,6 +136,23 @@ impl StoreError {
             .is_some_and(|error| error.code().as_deref() == Some("53100"))
     }
 
+    /// Whether the server or the network ended the connection. The next one may work, so what only reads may be read again
+    /// at once.
+    pub fn is_cut(&self) -> bool {
+        use std::io::ErrorKind::{BrokenPipe, ConnectionAborted, ConnectionReset, UnexpectedEof};
+        let Self::Unavailable(failed) = self else { return false };
+        match &*failed.error {
+            sqlx::Error::Io(error) => {
+                matches!(
+                    error.kind(),
+                    BrokenPipe | ConnectionAborted | ConnectionReset | UnexpectedEof
+                )
+            }
+            sqlx::Error::Database(error) => matches!(error.code().as_deref(), Some("57P01" | "57P02" | "25P03")),
+            _ => false,
+        }
+    }
+
     /// Whether the same call may succeed later without any change: the cause is the database or another transaction,
     /// not the data.
     pub fn is_passing(&self) -> bool {

@@ -5,6 +5,7 @@
 
 use std::fmt;
 use std::ops::{Deref, DerefMut};
+use std::sync::Arc;
 
 use deadpool::Runtime;
 use deadpool::managed::{self, Metrics, Object, PoolError, QueueMode, RecycleError, RecycleResult, TimeoutType};
@@ -80,7 +81,7 @@ impl Pool {
             .build()
             .map_err(|error| sqlx::Error::Configuration(error.to_string().into()))?;
         let weak = inner.weak();
-        connector.watch().observe_pool(Box::new(move |suspected| {
+        connector.watch().observe_pool(Arc::new(move |suspected| {
             let Some(pool) = weak.upgrade() else { return false };
             pool.retain(|session, metrics| {
                 let distrusted = suspected.is_some_and(|since| session.pulse().heard() <= since);

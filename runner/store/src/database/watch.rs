@@ -17,7 +17,7 @@ const BURIED_MAX: usize = 256;
 
 /// Closes idle sessions of a pool: those whose last answer came at or before a time, and those that are not needed.
 /// `false`: the pool does not exist any more.
-type Sweep = Box<dyn Fn(Option<u64>) -> bool + Send + Sync>;
+type Sweep = Arc<dyn Fn(Option<u64>) -> bool + Send + Sync>;
 
 pub(crate) struct Watch {
     started: Instant,
@@ -116,10 +116,14 @@ impl Watch {
 
     /// Closes those idle sessions, and those that nobody needs.
     pub(super) fn sweep(&self, distrusted: Option<u64>) {
-        // Not under the lock: a closing session may wake somebody who asks the pool for one.
-        let sweeps = std::mem::take(&mut *self.pools.lock());
-        let kept: Vec<Sweep> = sweeps.into_iter().filter(|sweep| sweep(distrusted)).collect();
-        self.pools.lock().extend(kept);
+        // Not under the lock: a closing session may wake somebody who asks the pool for one. And from a copy: who sweeps at
+        // the same time must find all pools, too.
+        let sweeps = self.pools.lock().clone();
+        let gone: Vec<Sweep> = sweeps.into_iter().filter(|sweep| !sweep(distrusted)).collect();
+        if !gone.is_empty() {
+            let is_gone = |sweep: &Sweep| gone.iter().any(|gone| Arc::ptr_eq(gone, sweep));
+            self.pools.lock().retain(|sweep| !is_gone(sweep));
+        }
     }
 
     pub(super) fn observed(&self) -> Vec<Arc<Pulse>> {
@@ -138,5 +142,42 @@ impl Watch {
         if let Some(since) = pulse.waiting_since() {
             self.distrust(since);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::AtomicU32;
+
+    use super::*;
+
+    #[test]
+    fn sweeps_at_the_same_time_find_all_pools() {
+        let (watch, swept) = (Watch::new(), Arc::new(AtomicU32::new(0)));
+        let (other, count) = (Arc::downgrade(&watch), swept.clone());
+        watch.observe_pool(Arc::new(move |_| {
+            // Another request finds a cut connection while the pool is swept for the first one.
+            if count.fetch_add(1, Ordering::Relaxed) == 0 {
+                other.upgrade().unwrap().distrust(1);
+            }
+            true
+        }));
+        watch.distrust(1);
+        assert_eq!(swept.load(Ordering::Relaxed), 2);
+    }
+
+    #[test]
+    fn a_pool_that_is_gone_is_forgotten() {
+        let (watch, swept) = (Watch::new(), Arc::new(AtomicU32::new(0)));
+        for stays in [false, true] {
+            let count = swept.clone();
+            watch.observe_pool(Arc::new(move |_| {
+                count.fetch_add(1, Ordering::Relaxed);
+                stays
+            }));
+        }
+        watch.sweep(None);
+        watch.sweep(None);
+        assert_eq!(swept.load(Ordering::Relaxed), 3);
     }
 }
