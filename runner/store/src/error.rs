@@ -11,6 +11,8 @@ use serde::de::DeserializeOwned;
 use serde_json::Value;
 use sqlx::migrate::MigrateError;
 
+use crate::database::is_cut;
+
 /// An error of the store. Everything on which a caller decides (not found, exists already, in use) is data of the
 /// respective call, not one of these.
 #[derive(Clone, Debug, thiserror::Error)]
@@ -139,18 +141,7 @@ impl StoreError {
     /// Whether the server or the network ended the connection. The next one may work, so what only reads may be read again
     /// at once.
     pub fn is_cut(&self) -> bool {
-        use std::io::ErrorKind::{BrokenPipe, ConnectionAborted, ConnectionReset, UnexpectedEof};
-        let Self::Unavailable(failed) = self else { return false };
-        match &*failed.error {
-            sqlx::Error::Io(error) => {
-                matches!(
-                    error.kind(),
-                    BrokenPipe | ConnectionAborted | ConnectionReset | UnexpectedEof
-                )
-            }
-            sqlx::Error::Database(error) => matches!(error.code().as_deref(), Some("57P01" | "57P02" | "25P03")),
-            _ => false,
-        }
+        matches!(self, Self::Unavailable(failed) if is_cut(&failed.error))
     }
 
     /// Whether the same call may succeed later without any change: the cause is the database or another transaction,

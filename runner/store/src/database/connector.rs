@@ -14,7 +14,7 @@ use sqlx::postgres::{PgConnectOptions, PgConnection};
 use sqlx::{ConnectOptions, Executor, Row};
 use tokio::time::Instant;
 
-use super::{CONNECT_MAX, PgSession, Watch, no_answer};
+use super::{CONNECT_MAX, PgSession, Watch, is_cut, no_answer};
 use crate::StoreError;
 
 /// The pause before a refused connection is tried again, within [`CONNECT_MAX`].
@@ -152,8 +152,20 @@ impl Connector {
     }
 
     /// A new session. If the server refuses (it is just starting, or has no free connection), tries again until
-    /// [`CONNECT_MAX`] is over; the error then has the last reason.
+    /// [`CONNECT_MAX`] is over; the error then has the last reason, and is none of an open session that was cut.
     pub(crate) async fn connect(&self, plans: Plans) -> Result<PgSession, sqlx::Error> {
+        let connected = self.connect_patiently(plans).await;
+        let refused = |why: Box<dyn std::error::Error + Send + Sync>| {
+            sqlx::Error::Io(std::io::Error::new(std::io::ErrorKind::NotConnected, why))
+        };
+        connected.map_err(|error| match error {
+            error if !is_cut(&error) => error,
+            sqlx::Error::Io(why) => refused(why.into()),
+            error => refused(error.into()),
+        })
+    }
+
+    async fn connect_patiently(&self, plans: Plans) -> Result<PgSession, sqlx::Error> {
         let until = Instant::now() + CONNECT_MAX;
         let mut why = None;
         loop {

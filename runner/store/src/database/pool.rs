@@ -17,9 +17,14 @@ use tokio::runtime::Handle;
 
 use super::session::Condition;
 use super::{
-    AGE_MAX, CONNECT_MAX, Connector, IDLE_MAX, LONG_STATEMENT_MAX, PgSession, Plans, TEST_AFTER, TEST_MAX, no_answer,
+    AGE_MAX, CONNECT_MAX, Connector, IDLE_MAX, LONG_STATEMENT_MAX, PgSession, Plans, TEST_AFTER, TEST_MAX, is_cut,
+    no_answer,
 };
 use crate::change;
+
+/// How often a transaction is begun if each session had been cut. All idle ones that were cut at the same time are closed
+/// with the first; a server that goes down ends its sessions within some milliseconds.
+const BEGINS_MAX: u32 = 3;
 
 /// How sessions of a pool are created and tested.
 pub(crate) struct Manager {
@@ -115,11 +120,18 @@ impl Pool {
         self.begin_with("BEGIN").await
     }
 
-    /// Begins a transaction with the given statement, which may contain settings for it.
+    /// Begins a transaction with the given statement, which may contain settings for it. If the session had been cut while
+    /// it was idle, nothing has been done yet: another one begins it.
     pub(crate) async fn begin_with(&self, statement: &'static str) -> Result<Transaction, sqlx::Error> {
-        let mut session = self.acquire().await?;
-        session.begin(statement).await?;
-        Ok(Transaction { session })
+        let mut begun = 0;
+        loop {
+            let mut session = self.acquire().await?;
+            begun += 1;
+            match session.begin(statement).await {
+                Err(error) if is_cut(&error) && begun < BEGINS_MAX => {}
+                result => return result.map(|()| Transaction { session }),
+            }
+        }
     }
 
     /// Closes idle sessions now, and the others when they are returned.

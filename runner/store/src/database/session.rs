@@ -250,6 +250,19 @@ fn ends_session(error: &sqlx::Error) -> bool {
     }
 }
 
+/// Whether the server or the network ended the session, not a limit of this end.
+pub(crate) fn is_cut(error: &sqlx::Error) -> bool {
+    use std::io::ErrorKind::{BrokenPipe, ConnectionAborted, ConnectionReset, UnexpectedEof};
+    match error {
+        sqlx::Error::Io(error) => {
+            let kinds = [BrokenPipe, ConnectionAborted, ConnectionReset, UnexpectedEof];
+            kinds.contains(&error.kind())
+        }
+        sqlx::Error::Database(error) => matches!(error.code().as_deref(), Some("57P01" | "57P02" | "25P03")),
+        _ => false,
+    }
+}
+
 impl<'c> Executor<'c> for &'c mut PgSession {
     type Database = Postgres;
 
