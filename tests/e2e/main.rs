@@ -25,6 +25,7 @@ mod compatibility;
 mod control;
 mod control_races;
 mod dag;
+mod deleted;
 mod described;
 mod diff_settles;
 mod disabled;

@@ -5,6 +5,7 @@
 //! note that none of them names fails a test of `runner/cli/tests/architecture/locks.rs`. So does a public function of the
 //! store with a locking note that none of them calls.
 
+mod closed;
 mod cuts;
 mod dispatch;
 mod ends;

@@ -239,7 +239,12 @@ async fn runs_that_may_be_there() {
         ready: vec![row],
         ..new_run(6, group)
     };
-    let created = store.create_plain_runs(&[&handed], 77, &Wall).await.unwrap().remove(0);
+    let created = store
+        .create_plain_runs(&[&handed], 77, &Wall)
+        .await
+        .unwrap()
+        .unwrap()
+        .remove(0);
     assert!(matches!(created, Created::Made { handed: false, .. }), "{created:?}");
     assert_eq!((count(&sql, "running").await, count(&sql, "ready").await), (0, 2));
 }

@@ -7,7 +7,7 @@ use std::collections::HashMap;
 
 use heddle_domain::id::RunId;
 use heddle_domain::state::Trigger;
-use heddle_store::live::Audited;
+use heddle_store::live::{Audited, GroupNeed};
 use heddle_store::run::{RunFilter, RunRow, RunTerms};
 use serde_json::json;
 
@@ -30,9 +30,9 @@ impl Engine {
     /// Creates a run like an ended or live one; the audit entry is in the same commit.
     pub async fn rerun(&self, row: &RunRow, rerun: Rerun, actor: &str) -> Result<RunId, SubmitError> {
         let request = self.runs.like(row, rerun, actor).await?;
-        let id = request.run.id;
+        let (id, context) = (request.run.id, request.context.clone());
         let answered = self.runs.requests.submissions.send(request)?;
-        Ok(finish(id, answered).await?.0)
+        Ok(finish(id, &context, answered).await?.0)
     }
 }
 
@@ -77,6 +77,7 @@ impl Runs {
             ..row.terms.clone()
         };
         let (mut run, context) = self.lay_out(&revision, &resolution, Layout::of_terms(terms), self.now());
+        run.needs = GroupNeed::of(rerun.force);
         run.audited = Some(Audited {
             action: "rerun",
             after: json!({"rerun_of": row.id}),
@@ -102,14 +103,15 @@ impl Runs {
             };
             match self.like(row, rerun, actor).await {
                 Ok(request) => {
-                    let id = request.run.id;
-                    sent.push((run, id, self.requests.submissions.send_patiently(request).await?));
+                    let (id, context) = (request.run.id, request.context.clone());
+                    let answered = self.requests.submissions.send_patiently(request).await?;
+                    sent.push((run, id, context, answered));
                 }
                 Err(error) => drop(answers.insert(run, Err(refused(error)?))),
             }
         }
-        for (run, id, answered) in sent {
-            let answer = match finish(id, answered).await {
+        for (run, id, context, answered) in sent {
+            let answer = match finish(id, &context, answered).await {
                 Ok(_) => Ok(()),
                 Err(error) => Err(refused(error)?),
             };

@@ -3,7 +3,7 @@
 use heddle_domain::link::LinkKind;
 use serde_json::Value;
 
-use super::row::{IfMatch, active_runs, current, lock_groups, revise};
+use super::row::{IfMatch, active_runs, close, current, lock_groups, revise};
 use crate::change::{By, Noun};
 use crate::database::PgSession;
 use crate::transaction::transaction;
@@ -84,6 +84,9 @@ pub(crate) async fn delete_in(
     if !use_it.is_empty() {
         return Ok(GroupDelete::UsedBy(use_it));
     }
+    close(tx, row.id).await?;
+    // Before the runs are counted: it waits for schedules that are being fired.
+    schedule::remove(tx, row.id).await?;
     if !force {
         let active = active_runs(tx, row.id).await?;
         if active > 0 {
@@ -105,7 +108,6 @@ pub(crate) async fn delete_in(
     sqlx::query!("DELETE FROM heddle.script_uses WHERE group_id = $1", row.id)
         .execute(&mut *tx)
         .await?;
-    schedule::remove(tx, row.id).await?;
     sqlx::query!(
         "UPDATE heddle.groups SET deleted_at = $2, updated_at = $2 WHERE id = $1",
         row.id,

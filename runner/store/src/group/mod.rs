@@ -24,7 +24,7 @@ pub(crate) use put::put_in;
 pub use put::{GroupPut, GroupWrite};
 pub(crate) use row::current;
 pub use row::{GroupRow, IfMatch, ScriptUse};
-use row::{active_runs, lock_groups, switch};
+use row::{active_runs, close, lock_groups, switch};
 
 /// The result of enabling or disabling a group.
 #[derive(Clone, Debug, PartialEq)]
@@ -167,6 +167,10 @@ impl Store {
             }
             if before.enabled == enabled {
                 return Ok(GroupSwitch::Done(before));
+            }
+            if !enabled {
+                // Whoever cancels its runs after this commit sees all of them.
+                close(&mut tx, before.id).await?;
             }
             let row = GroupRow {
                 enabled,

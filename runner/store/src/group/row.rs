@@ -69,6 +69,20 @@ pub(super) async fn lock_groups(connection: &mut PgSession) -> Result<(), StoreE
     Ok(())
 }
 
+/// Waits until nobody creates runs of a group any more; whoever begins to create one later waits for the end of this
+/// transaction, and then reads what it has committed (`heddle.closed_groups`).
+///
+/// Locking: after [`lock_groups`], before the rows of the group's schedules.
+pub(super) async fn close(connection: &mut PgSession, group_id: i64) -> Result<(), StoreError> {
+    sqlx::query!(
+        "SELECT pg_advisory_xact_lock(hashtextextended('heddle/group/' || $1::bigint, 0))",
+        group_id
+    )
+    .execute(connection)
+    .await?;
+    Ok(())
+}
+
 pub(crate) async fn current(connection: &mut PgSession, name: &str) -> Result<Option<GroupRow>, StoreError> {
     Ok(sqlx::query_as!(
         GroupRow,

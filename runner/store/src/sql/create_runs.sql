@@ -2,8 +2,12 @@
 -- this node, otherwise in *ready*.
 --
 -- Locking: only the new rows. The same transaction has settled uniqueness (keys, dedupe, parents) before. The lease
--- is checked: a node that has lost its lease may create runs, but is handed nothing.
-WITH new_runs AS (
+-- is checked: a node that has lost its lease may create runs, but is handed nothing. If one of the groups in $37 takes no
+-- runs, nothing is created; the others stay open until the end of the transaction (`heddle.closed_groups`).
+WITH closed AS MATERIALIZED (
+    SELECT id FROM heddle.closed_groups($37, NULL) WHERE cardinality($37::bigint[]) > 0
+),
+new_runs AS (
     INSERT INTO heddle.runs_live (id, group_id, revision_id, resolution_id, state, trigger, priority, logical_time,
         interval_start, interval_end, params, task_params, labels, key, dedupe, callback, created_at, started_at,
         deadline_at, parent_run, parent_task, parent_item, parent_attempt, source, waiting_for, progress,
@@ -14,6 +18,7 @@ WITH new_runs AS (
                   $14::text[], $15::bytea[], $16::text[], $17::timestamptz[], $18::timestamptz[], $19::timestamptz[],
                   $20::uuid[], $21::smallint[], $22::integer[], $23::integer[], $24::uuid[], $25::jsonb[],
                   $26::bytea[], $36::text[]) AS n
+     WHERE NOT EXISTS (SELECT FROM closed)
     RETURNING id, group_id, state, trigger, logical_time
 ),
 -- All runs that start share one row of the event feed; see migration 0006.
@@ -32,6 +37,7 @@ rows AS MATERIALIZED (
       FROM UNNEST($27::uuid[], $28::smallint[], $29::integer[], $30::integer[], $31::smallint[], $32::bigint[],
                   $33::boolean[])
         AS w (run, task, item, attempt, priority, turn, handed)
+     WHERE NOT EXISTS (SELECT FROM closed)
 ),
 queued AS (
     INSERT INTO heddle.ready (run, task, item, attempt, priority, turn)
@@ -41,4 +47,5 @@ running AS (
     INSERT INTO heddle.running (run, task, item, attempt, lease, started_at)
     SELECT run, task, item, attempt, $34, $35 FROM rows WHERE here
 )
-SELECT coalesce(bool_and(here), true) AS "fit!" FROM rows WHERE handed
+SELECT coalesce(bool_and(here), true) AS "fit!", EXISTS (SELECT FROM closed) AS "closed!"
+  FROM rows WHERE handed

@@ -11,7 +11,8 @@ use heddle_domain::run::{AttemptKey, Event, Outcome};
 use heddle_domain::state::{AttemptState, ErrorKind, RunState, Skip, Trigger};
 use heddle_sandbox::Effect as ScriptEffect;
 use heddle_store::live::{
-    AttemptRow, Completion, Effect, EndedAttempt, Grant, Interrupted, Locked, NewRun, ReadyRow, RunWrite,
+    AttemptRow, Completion, Created, Effect, EndedAttempt, Grant, GroupNeed, Interrupted, Locked, NewRun, ReadyRow,
+    RunWrite,
 };
 
 use crate::node::news::News;
@@ -361,6 +362,10 @@ impl Runs {
                 }
             }
         }
+        if let Some(refused) = ask_groups(completion, &mut runs, &contexts).await? {
+            done.result = refused;
+            return Ok(());
+        }
         if !completion
             .apply_effects(context.facts.id, at.key.task, context.facts.group_id, &writes)
             .await?
@@ -380,6 +385,30 @@ impl Runs {
         }
         Ok(())
     }
+}
+
+/// Asks whether the groups of enqueued runs take runs now, and until the end of this transaction; if one does not, this is
+/// the end of the attempt.
+async fn ask_groups(
+    completion: &mut Completion,
+    runs: &mut [NewRun],
+    contexts: &[Arc<RunContext>],
+) -> Result<Option<Ending>, EngineError> {
+    if runs.is_empty() {
+        return Ok(None);
+    }
+    let refused = completion.closed(runs).await?;
+    let Some((index, refused)) = refused.into_iter().min_by_key(|(index, _)| *index) else {
+        runs.iter_mut().for_each(|run| run.needs = GroupNeed::NotAsked);
+        return Ok(None);
+    };
+    let group = contexts[index].revision.group_name.clone();
+    let message = match refused {
+        Created::Disabled => SubmitError::Disabled(group.clone()),
+        _ => SubmitError::UnknownGroup(group.clone()),
+    };
+    let message = format!("enqueue of `{group}`: {message}");
+    Ok(Some(Ending::fatal(ErrorKind::Fatal, message)))
 }
 
 /// An outcome as an event for the decision about its run.

@@ -18,7 +18,7 @@ use heddle_domain::spec::{Dedupe, SubmissionSpec};
 use heddle_domain::state::{RunState, Trigger};
 use heddle_domain::wait::RunWait;
 use heddle_domain::{Faults, Name, Time};
-use heddle_store::live::{Created, NewRun, QueueRow, ReadyRow, RunFacts};
+use heddle_store::live::{Created, GroupNeed, NewRun, QueueRow, ReadyRow, RunFacts};
 use heddle_store::run::{RunRow, RunTerms};
 use serde_json::{Map, Value, json};
 use sha2::{Digest, Sha256};
@@ -175,13 +175,17 @@ impl Commits for Submissions {
         let runs: Vec<&NewRun> = batch.iter().map(|request| &request.run).collect();
         let (store, lease, clock) = (&own.node.store, own.lease(), &*own.node.clock);
         let are_plain = own.node.short_ways.take(ShortWay::PlainRuns) && runs.iter().all(|run| run.is_plain());
-        let created = match are_plain {
+        let plain = match are_plain {
             true => store.create_plain_runs(&runs, lease, clock).await?,
-            false => store.create_runs(&runs, lease, clock).await?,
+            false => None,
         };
-        if are_plain {
+        if plain.is_some() {
             own.node.short_ways.took(ShortWay::PlainRuns);
         }
+        let created = match plain {
+            Some(created) => created,
+            None => store.create_runs(&runs, lease, clock).await?,
+        };
         Ok((created.clone(), created))
     }
 
@@ -206,7 +210,7 @@ impl Engine {
             run,
             context: context.clone(),
         };
-        let (_, at) = finish(id, self.runs.requests.submissions.send(request)?).await?;
+        let (_, at) = finish(id, &context, self.runs.requests.submissions.send(request)?).await?;
         row.started_at = row.started_at.map(|_| at);
         Ok(Submitted {
             row,
@@ -222,13 +226,13 @@ impl Engine {
             waiting.push(match self.runs.layout(submission).await {
                 Ok((run, context)) => {
                     let id = run.id;
-                    let sent = self
-                        .runs
-                        .requests
-                        .submissions
-                        .send_patiently(Request { run, context })
-                        .await;
-                    sent.map(|answered| (id, answered)).map_err(SubmitError::Engine)
+                    let request = Request {
+                        run,
+                        context: context.clone(),
+                    };
+                    let sent = self.runs.requests.submissions.send_patiently(request).await;
+                    sent.map(|answered| (id, context, answered))
+                        .map_err(SubmitError::Engine)
                 }
                 Err(error) => Err(error),
             });
@@ -236,7 +240,7 @@ impl Engine {
         let mut answers = Vec::with_capacity(waiting.len());
         for entry in waiting {
             answers.push(match entry {
-                Ok((id, answered)) => finish(id, answered).await.map(|(id, _)| id),
+                Ok((id, context, answered)) => finish(id, &context, answered).await.map(|(id, _)| id),
                 Err(error) => Err(error),
             });
         }
@@ -245,11 +249,17 @@ impl Engine {
 }
 
 /// The run, and when it began if it has.
-pub(crate) async fn finish(id: RunId, answered: Answered<Created>) -> Result<(RunId, Time), SubmitError> {
+pub(crate) async fn finish(
+    id: RunId,
+    context: &RunContext,
+    answered: Answered<Created>,
+) -> Result<(RunId, Time), SubmitError> {
     match answer(answered).await? {
         Created::Made { at, .. } => Ok((id, at)),
         Created::Exists(holder) => Err(SubmitError::Exists(holder)),
         Created::Fenced => Err(SubmitError::Fenced),
+        Created::Deleted => Err(SubmitError::UnknownGroup(context.revision.group_name.clone())),
+        Created::Disabled => Err(SubmitError::Disabled(context.revision.group_name.clone())),
     }
 }
 
@@ -292,8 +302,12 @@ impl Runs {
     pub(crate) async fn submit(&self, submission: Submission) -> Result<RunId, SubmitError> {
         let (run, context) = self.layout(submission).await?;
         let id = run.id;
-        let made = finish(id, self.requests.submissions.send(Request { run, context })?);
-        Ok(made.await?.0)
+        let request = Request {
+            run,
+            context: context.clone(),
+        };
+        let answered = self.requests.submissions.send(request)?;
+        Ok(finish(id, &context, answered).await?.0)
     }
 
     /// Checks a submission and lays its run out.
@@ -308,6 +322,7 @@ impl Runs {
             parent,
         } = submission;
         let group = open_group(&self.node, &name, None, spec.force).await?;
+        let needs = GroupNeed::of(spec.force);
         or_trouble(|| check(&group, &spec)).map_err(EngineError::from)??;
         let callback = match spec.callback.take() {
             Some(callback) => Some(check_callback(&self.node, callback).await?),
@@ -335,7 +350,9 @@ impl Runs {
             created_by: by,
         };
         let layout = Layout { terms, dedupe, parent };
-        Ok(self.lay_out(&revision, &group.resolution, layout, now))
+        let (mut run, context) = self.lay_out(&revision, &group.resolution, layout, now);
+        run.needs = needs;
+        Ok((run, context))
     }
 
     /// The rows of a run that may start at once: for nodes, and for workers.
@@ -377,6 +394,7 @@ impl Runs {
         let mut run = NewRun {
             id: self.node.new_run_id(now),
             group_id: revision.group_id,
+            needs: GroupNeed::NotAsked,
             revision_id: revision.id,
             resolution_id: Some(resolution.id),
             state: RunState::Waiting,

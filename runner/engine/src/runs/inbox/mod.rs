@@ -57,6 +57,13 @@ const SWEEP_GATES_EVERY: TimeDelta = TimeDelta::seconds(3);
 /// How many gates one sweep wakes; the next sweep continues after them.
 const SWEPT_GATES_MAX: i64 = 1_000;
 
+/// How often runs are searched for whose groups have been deleted: a node was killed before it cancelled them, or they were
+/// created by somebody who did not ask (a transaction in SQL that was open meanwhile; a backfill).
+const SWEEP_DELETED_EVERY: TimeDelta = TimeDelta::seconds(10);
+
+/// Among how many groups with live runs one sweep searches; the next sweep continues after them.
+const SWEPT_GROUPS_MAX: i64 = 1_000;
+
 /// How many sub-runs without a parent one tick cancels.
 const ORPHANS_MAX: i64 = 500;
 
@@ -119,6 +126,9 @@ pub(crate) struct Reaper {
     sweep: Every,
     /// The group after whose gate the next sweep continues.
     cursor: Option<i64>,
+    sweep_deleted: Every,
+    /// The group after which the next search for runs of deleted groups continues.
+    deleted_cursor: Option<i64>,
     /// When it wants to tick next; a tick before that was caused by a signal.
     back_at: Option<Time>,
 }
@@ -129,6 +139,8 @@ impl Reaper {
             strangers: HashMap::new(),
             sweep: Every::later(SWEEP_GATES_EVERY, &runs.node.clock),
             cursor: None,
+            sweep_deleted: Every::later(SWEEP_DELETED_EVERY, &runs.node.clock),
+            deleted_cursor: None,
             back_at: None,
             runs,
         }
@@ -140,6 +152,15 @@ impl Reaper {
             Ok(last) => self.cursor = last,
             Err(error) => tracing::warn!(error = %Chain(&error), "cannot look for runs that could start; trying again"),
         }
+    }
+}
+
+impl Reaper {
+    async fn sweep_deleted(&mut self) -> Result<(), EngineError> {
+        let cursor = self.deleted_cursor.unwrap_or(i64::MIN);
+        let (runs, last) = self.runs.node.store.left_behind(cursor, SWEPT_GROUPS_MAX).await?;
+        self.deleted_cursor = last;
+        self.runs.cancel_all("its group has been deleted", "group", runs).await
     }
 }
 
@@ -158,6 +179,10 @@ impl Service for Reaper {
         if self.sweep.is_due(now) && !self.runs.node.is_fenced() {
             self.sweep.done(now);
             self.sweep_gates().await;
+        }
+        if self.sweep_deleted.is_due(now) && !self.runs.node.is_fenced() {
+            self.sweep_deleted.done(now);
+            self.sweep_deleted().await?;
         }
         self.runs.reap_once(&mut self.strangers).await?;
         // After a signal, soon once more: attempts that are too young now can be judged then.
@@ -425,9 +450,16 @@ impl Runs {
         if !self.node.is_fenced() {
             self.adopt(held, strangers);
         }
-        for run in self.node.store.orphans(ORPHANS_MAX).await? {
-            let action = BulkAction::CancelFor("the task that started this sub-run has ended".into());
-            if let Err(crate::ControlError::Engine(error)) = self.control(run, &action, "parent").await {
+        let orphans = self.node.store.orphans(ORPHANS_MAX).await?;
+        self.cancel_all("the task that started this sub-run has ended", "parent", orphans)
+            .await
+    }
+
+    /// Cancels runs that nothing needs any more, unless they have ended meanwhile.
+    async fn cancel_all(self: &Arc<Self>, why: &str, actor: &str, runs: Vec<RunId>) -> Result<(), EngineError> {
+        let action = BulkAction::CancelFor(why.into());
+        for run in runs {
+            if let Err(crate::ControlError::Engine(error)) = self.control(run, &action, actor).await {
                 return Err(error);
             }
         }

@@ -376,6 +376,34 @@ impl Store {
         Ok(ids.into_iter().map(RunId).collect())
     }
 
+    /// Live runs of groups that were deleted some time ago, to be cancelled, among `groups` groups after the group `after`; and
+    /// the last of these groups, or `None` at the end. It goes from group to group by the index, however many runs are live
+    /// in one.
+    pub async fn left_behind(&self, after: i64, groups: i64) -> Result<(Vec<RunId>, Option<i64>), StoreError> {
+        let found = sqlx::query!(
+            r#"WITH RECURSIVE live AS (
+                   (SELECT group_id FROM heddle.runs_live WHERE group_id > $1 ORDER BY group_id LIMIT 1)
+                   UNION ALL
+                   SELECT (SELECT l.group_id FROM heddle.runs_live l
+                            WHERE l.group_id > live.group_id ORDER BY l.group_id LIMIT 1)
+                     FROM live WHERE live.group_id IS NOT NULL),
+               page AS MATERIALIZED (SELECT group_id FROM live WHERE group_id IS NOT NULL LIMIT $2)
+               SELECT (SELECT max(group_id) FROM page) AS last, (SELECT count(*) FROM page) AS "count!",
+                      ARRAY(SELECT run.id
+                              FROM page JOIN heddle.groups g ON g.id = page.group_id,
+                                   LATERAL (SELECT id FROM heddle.runs_live l
+                                             WHERE l.group_id = g.id ORDER BY id LIMIT 500) AS run
+                             WHERE g.deleted_at < clock_timestamp() - interval '10 seconds'
+                             LIMIT 500) AS "runs!: Vec<Uuid>""#,
+            after,
+            groups
+        )
+        .fetch_one(&self.pool)
+        .await?;
+        let runs = found.runs.into_iter().map(RunId).collect();
+        Ok((runs, found.last.filter(|_| found.count == groups)))
+    }
+
     /// The attempts that the database has under this lease. A node must stop all others.
     pub async fn held(&self, lease: i64) -> Result<Vec<(RunId, AttemptKey)>, StoreError> {
         let rows = sqlx::query!(

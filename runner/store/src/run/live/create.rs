@@ -14,28 +14,35 @@ use uuid::Uuid;
 use super::complete::Completion;
 use super::pools::insert_pooled_of_runs;
 use super::queue::{QueueRow, put_in};
-use super::refuse::{dedupe_holders, settle_dedupes, settle_instants, settle_keys, settle_parents};
+use super::refuse::{
+    asked_groups, dedupe_holders, settle_dedupes, settle_groups, settle_instants, settle_keys, settle_parents,
+};
 use super::timers::{NewTimer, claim_timers, put_timers};
-use super::{Created, NewRun, ReadyRow};
+use super::{Created, GroupNeed, NewRun, ReadyRow};
 use crate::change::{By, Noun};
 use crate::database::{PgSession, column};
 use crate::notice::{NewNotices, insert_notices_in};
 use crate::transaction::transaction;
 use crate::{Store, StoreError, audit};
 
+/// Somebody's open transaction may hold a key (`heddle.submit`). A run with the same key is then refused after this many
+/// milliseconds, so that it does not delay all runs of this commit.
+const LOCK_WAIT_MS: i32 = 500;
+
 impl Store {
-    /// Creates runs that [are plain](NewRun::is_plain), in one statement. The answers are in the order of `runs`.
+    /// Creates runs that [are plain](NewRun::is_plain), in one statement. The answers are in the order of `runs`. `None`: one
+    /// of their groups takes no runs any more, and nothing was created.
     pub async fn create_plain_runs(
         &self,
         runs: &[&NewRun],
         lease: i64,
         clock: &dyn Clock,
-    ) -> Result<Vec<Created>, StoreError> {
+    ) -> Result<Option<Vec<Created>>, StoreError> {
         debug_assert!(runs.iter().all(|run| run.is_plain()));
         let mut connection = self.pool.acquire().await?;
         let at = beginning(runs, clock);
-        let handed = insert_runs(&mut connection, runs, lease, at).await?;
-        Ok(vec![Created::Made { handed, at }; runs.len()])
+        let handed = insert_runs(&mut connection, runs, &asked_groups(runs), lease, at).await?;
+        Ok(handed.map(|handed| vec![Created::Made { handed, at }; runs.len()]))
     }
 
     /// The same for all runs: keys, gates and instants are checked before they are created, and the rest is written
@@ -47,12 +54,9 @@ impl Store {
         clock: &dyn Clock,
     ) -> Result<Vec<Created>, StoreError> {
         transaction!(self, pool, "create_runs", once, |tx| {
-            // Somebody's open transaction may hold a key (`heddle.submit`). A run with the same key is then refused, so
-            // that it does not delay all runs of this commit.
-            sqlx::query!("SET LOCAL lock_timeout = '500ms'")
-                .execute(&mut *tx)
-                .await?;
-            let created = create_in(&mut tx, runs, lease, clock).await?;
+            let mut refused = HashMap::new();
+            settle_groups(&mut tx, runs, Some(LOCK_WAIT_MS), &mut refused).await?;
+            let created = create_open(&mut tx, runs, refused, lease, clock).await?;
             tx.commit().await?;
             Ok(created)
         })
@@ -60,6 +64,14 @@ impl Store {
 }
 
 impl Completion {
+    /// What their groups refuse of runs that are to be created with an outcome, by the index of the run. The groups of the
+    /// others take runs until the end of this transaction.
+    pub async fn closed(&mut self, runs: &[NewRun]) -> Result<HashMap<usize, Created>, StoreError> {
+        let mut refused = HashMap::new();
+        settle_groups(&mut self.tx, &runs.iter().collect::<Vec<_>>(), None, &mut refused).await?;
+        Ok(refused)
+    }
+
     /// Creates runs with the outcome (a script's `enqueue`).
     pub async fn create(&mut self, runs: &[NewRun]) -> Result<Vec<Created>, StoreError> {
         create_in(&mut self.tx, &runs.iter().collect::<Vec<_>>(), self.lease, &*self.clock).await
@@ -79,7 +91,21 @@ pub(crate) async fn create_in(
     lease: i64,
     clock: &dyn Clock,
 ) -> Result<Vec<Created>, StoreError> {
-    let mut refused: HashMap<usize, Created> = HashMap::new();
+    let mut refused = HashMap::new();
+    if runs.iter().any(|run| run.needs != GroupNeed::NotAsked) {
+        settle_groups(tx, runs, None, &mut refused).await?;
+    }
+    create_open(tx, runs, refused, lease, clock).await
+}
+
+/// The same for runs of which those in `refused` are not created.
+async fn create_open(
+    tx: &mut PgSession,
+    runs: &[&NewRun],
+    mut refused: HashMap<usize, Created>,
+    lease: i64,
+    clock: &dyn Clock,
+) -> Result<Vec<Created>, StoreError> {
     let holders = dedupe_holders(tx, runs, &mut refused).await?;
     settle_keys(tx, runs, &mut refused).await?;
     settle_dedupes(tx, runs, holders, &mut refused).await?;
@@ -92,7 +118,8 @@ pub(crate) async fn create_in(
         .map(|(_, run)| *run)
         .collect();
     let now = beginning(&accepted, clock);
-    let handed = insert_runs(tx, &accepted, lease, now).await?;
+    // (Their groups have been asked.)
+    let handed = insert_runs(tx, &accepted, &[], lease, now).await?.unwrap_or_default();
     insert_pooled_of_runs(tx, &accepted).await?;
     let ready = accepted
         .iter()
@@ -150,21 +177,23 @@ pub(crate) async fn create_in(
         .collect())
 }
 
+/// Whether the node got the rows that were meant for it; `None`: one of the groups of `ask` takes no runs.
 async fn insert_runs(
     connection: &mut crate::database::PgSession,
     runs: &[&NewRun],
+    ask: &[i64],
     lease: i64,
     now: Time,
-) -> Result<bool, StoreError> {
+) -> Result<Option<bool>, StoreError> {
     if runs.is_empty() {
-        return Ok(true);
+        return Ok(Some(true));
     }
     let started: Vec<Option<Time>> = column(runs, |run| (run.state != RunState::Waiting).then_some(now));
     let rows: Vec<(&NewRun, &ReadyRow)> = runs
         .iter()
         .flat_map(|run| run.unpooled().map(move |row| (*run, row)))
         .collect();
-    let fit = sqlx::query_file_scalar!(
+    let inserted = sqlx::query_file!(
         "src/sql/create_runs.sql",
         &column(runs, |run| run.id.0),
         &column(runs, |run| run.group_id),
@@ -201,17 +230,21 @@ async fn insert_runs(
         &column(&rows, |(_run, row)| row.handed),
         lease,
         now,
-        &column(runs, |run| run.terms.created_by.as_deref()) as &[Option<&str>]
+        &column(runs, |run| run.terms.created_by.as_deref()) as &[Option<&str>],
+        ask
     )
     .fetch_one(&mut *connection)
     .await?;
+    if inserted.closed {
+        return Ok(None);
+    }
     let queued: Vec<(RunId, i16, &QueueRow)> = runs
         .iter()
         .flat_map(|run| run.queued.iter().map(|row| (run.id, run.terms.priority, row)))
         .collect();
     put_in(&mut *connection, &queued).await?;
     tell_started(connection, runs, now).await?;
-    Ok(fit)
+    Ok(Some(inserted.fit))
 }
 
 /// Writes notices for runs that begin at once, if a rule asks for them.

@@ -75,7 +75,7 @@ pub use end::SingleTaskEnd;
 pub use grant::{Grant, Room};
 pub(crate) use history::insert_logs_in;
 pub use inbox::{ActiveRun, AtGate, Gate, Inbox, LostAttempt, PassedOver, Settlement, SqlStart, Take, Taken};
-pub use new_run::{Audited, Created, NewRun};
+pub use new_run::{Audited, Created, GroupNeed, NewRun};
 pub use queue::{
     ClaimKey, ClaimStatus, ClaimTerms, ExpiredClaim, Overdue, QueueClaimed, QueueClaims, QueueRow, QueueTarget,
 };

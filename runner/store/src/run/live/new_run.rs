@@ -11,11 +11,32 @@ use super::ReadyRow;
 use super::queue::QueueRow;
 use crate::run::RunTerms;
 
+/// What the group of a run must be when the run is created. What a node knows of a group may be some seconds old.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum GroupNeed {
+    /// Not asked: the creator holds a lock for which a deletion of the group waits (its schedule), or runs that are left in
+    /// a deleted group are cancelled later.
+    #[default]
+    NotAsked,
+    /// It must not be deleted.
+    Exists,
+    /// It must be enabled, too.
+    Enabled,
+}
+
+impl GroupNeed {
+    /// Of a run that people want, also while the group is disabled if they `force` it.
+    pub fn of(force: bool) -> Self {
+        if force { Self::Exists } else { Self::Enabled }
+    }
+}
+
 /// A run to be created.
 #[derive(Clone, Debug)]
 pub struct NewRun {
     pub id: RunId,
     pub group_id: i64,
+    pub needs: GroupNeed,
     /// The revision that it pins.
     pub revision_id: i64,
     /// The script versions that it pins; `None`: resolved when it starts.
@@ -66,6 +87,7 @@ impl NewRun {
         Self {
             id,
             group_id,
+            needs: GroupNeed::NotAsked,
             revision_id: 1,
             resolution_id: None,
             state: RunState::Running,
@@ -123,4 +145,8 @@ pub enum Created {
     Exists(RunId),
     /// The parent's attempt is not this node's any more: nothing was created.
     Fenced,
+    /// Its group has been deleted.
+    Deleted,
+    /// Its group has been disabled.
+    Disabled,
 }

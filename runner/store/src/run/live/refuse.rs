@@ -7,9 +7,44 @@ use heddle_domain::id::RunId;
 use uuid::Uuid;
 
 use super::timers::{NewTimer, TimerKind, put_timers};
-use super::{Created, NewRun};
+use super::{Created, GroupNeed, NewRun};
 use crate::StoreError;
 use crate::database::{PgSession, column};
+
+/// The groups of the runs that ask for their groups, each once.
+pub(super) fn asked_groups(runs: &[&NewRun]) -> Vec<i64> {
+    let asked = runs.iter().filter(|run| run.needs != GroupNeed::NotAsked);
+    let mut groups: Vec<i64> = asked.map(|run| run.group_id).collect();
+    groups.sort_unstable();
+    groups.dedup();
+    groups
+}
+
+/// A run that asks for its group is created only while the group takes runs; see `heddle.closed_groups`. Before all other
+/// locks of the creation.
+pub(super) async fn settle_groups(
+    tx: &mut PgSession,
+    runs: &[&NewRun],
+    wait_ms: Option<i32>,
+    refused: &mut HashMap<usize, Created>,
+) -> Result<(), StoreError> {
+    let closed = sqlx::query!(
+        r#"SELECT id AS "id!", deleted AS "deleted!" FROM heddle.closed_groups($1, $2)"#,
+        &asked_groups(runs),
+        wait_ms
+    )
+    .fetch_all(&mut *tx)
+    .await?;
+    let closed: HashMap<i64, bool> = closed.into_iter().map(|row| (row.id, row.deleted)).collect();
+    for (index, run) in runs.iter().enumerate() {
+        match (run.needs, closed.get(&run.group_id)) {
+            (GroupNeed::Exists | GroupNeed::Enabled, Some(true)) => drop(refused.insert(index, Created::Deleted)),
+            (GroupNeed::Enabled, Some(false)) => drop(refused.insert(index, Created::Disabled)),
+            _ => {}
+        }
+    }
+    Ok(())
+}
 
 pub(super) async fn settle_keys(
     tx: &mut PgSession,

@@ -1,0 +1,109 @@
+//! Runs that are created while their group is being deleted or disabled: one of both comes first.
+
+use heddle_store::Store;
+use heddle_store::group::{GroupDelete, GroupSwitch};
+use heddle_store::live::{Completion, Created, GroupNeed, NewRun};
+use serde_json::json;
+
+use super::{Wall, bare_group, begin, by, close, count, meanwhile, new_run, set_up};
+
+/// A run that asks for its group.
+fn asks(number: u128, group: i64, needs: GroupNeed) -> NewRun {
+    NewRun {
+        needs,
+        ..new_run(number, group)
+    }
+}
+
+async fn put(store: &Store) -> i64 {
+    let spec = json!({"tasks": {}});
+    match store.put_group(by(), bare_group("g", &spec)).await.expect("an answer") {
+        heddle_store::group::GroupPut::Done(put) => put.row.id,
+        other => panic!("{other:?}"),
+    }
+}
+
+/// A run that is being created, and not committed yet.
+async fn creating(store: &Store, run: NewRun) -> Completion {
+    let mut completion = begin(store, 1).await;
+    let created = completion.create(&[run]).await.expect("an answer").remove(0);
+    assert!(matches!(created, Created::Made { .. }), "{created:?}");
+    completion
+}
+
+async fn create(store: &Store, run: NewRun) -> (Option<Vec<Created>>, Created) {
+    let plain = store.create_plain_runs(&[&run], 77, &Wall).await.expect("an answer");
+    let run = NewRun {
+        id: heddle_domain::id::RunId(uuid::Uuid::from_u128(run.id.0.as_u128() + 1_000)),
+        ..run
+    };
+    let general = store.create_runs(&[&run], 77, &Wall).await.expect("an answer");
+    (plain, general[0].clone())
+}
+
+/// Who creates a run waits for whoever deletes or disables its group, and then knows what was committed meanwhile, not what
+/// there was when the statement began. With `force`, a run is created in a disabled group, too.
+#[tokio::test]
+async fn whoever_creates_waits() {
+    let (_world, store, sql, mut other) = set_up().await;
+    let id = put(&store).await;
+    let closing = format!("SELECT pg_advisory_xact_lock(hashtextextended('heddle/group/{id}', 0))");
+    let mut number = 0;
+    for (change, refused) in [
+        ("enabled = false", Created::Disabled),
+        ("deleted_at = now()", Created::Deleted),
+    ] {
+        sql.batch_execute("UPDATE heddle.groups SET enabled = true")
+            .await
+            .unwrap();
+        for commits in [false, true] {
+            let changes = other.transaction().await.unwrap();
+            changes
+                .batch_execute(&format!("{closing}; UPDATE heddle.groups SET {change} WHERE id = {id}"))
+                .await
+                .unwrap();
+            number += 1;
+            let run = asks(number, id, GroupNeed::Enabled);
+            let made = meanwhile(
+                &sql,
+                store.create_plain_runs(&[&run], 77, &Wall),
+                close(changes, commits),
+            )
+            .await;
+            assert_eq!(made.unwrap().is_none(), commits, "{change}");
+        }
+        number += 1;
+        let (plain, general) = create(&store, asks(number, id, GroupNeed::Enabled)).await;
+        assert_eq!((plain, general), (None, refused.clone()));
+        number += 1;
+        let (plain, general) = create(&store, asks(number, id, GroupNeed::Exists)).await;
+        assert_eq!(plain, None, "the general way decides");
+        assert_eq!(general == Created::Deleted, refused == Created::Deleted, "{general:?}");
+    }
+    let made = count(&sql, "runs_live").await;
+    assert_eq!(made, 3, "two rollbacks, and one that is forced");
+}
+
+/// Who deletes a group waits for runs that are being created, and counts them. Who disables it waits, too, so that whoever
+/// stops its runs afterwards finds all.
+#[tokio::test]
+async fn whoever_closes_waits() {
+    let (_world, store, sql, _other) = set_up().await;
+    let id = put(&store).await;
+    let creation = creating(&store, asks(1, id, GroupNeed::Enabled)).await;
+    let commit = async { creation.commit().await.expect("a commit") };
+    let deleted = meanwhile(&sql, store.delete_group(by(), "g", false, None), commit).await;
+    assert_eq!(deleted.unwrap(), GroupDelete::Active(1));
+
+    let creation = creating(&store, asks(2, id, GroupNeed::Enabled)).await;
+    let commit = async { creation.commit().await.expect("a commit") };
+    let disabled = meanwhile(&sql, store.set_group_enabled(by(), "g", false, None), commit).await;
+    assert!(matches!(disabled.unwrap(), GroupSwitch::Done(_)));
+    assert_eq!(count(&sql, "runs_live").await, 2);
+    sql.batch_execute("DELETE FROM heddle.runs_live").await.unwrap();
+
+    let creation = creating(&store, asks(3, id, GroupNeed::Exists)).await;
+    let rollback = async { drop(creation) };
+    let deleted = meanwhile(&sql, store.delete_group(by(), "g", false, None), rollback).await;
+    assert!(matches!(deleted.unwrap(), GroupDelete::Deleted { .. }));
+}
