@@ -1,8 +1,10 @@
 //! Runs that SQL submits, and that people control before a node begins them.
 
 use heddle_tests::{Node, World, eventually, states, task};
+use reqwest::Method;
 use serde_json::{Value, json};
 use tokio_postgres::Client;
+use tokio_postgres::error::SqlState;
 
 use crate::cli::{DONE, ends};
 use crate::events::lines;
@@ -199,6 +201,72 @@ async fn cancelled() {
 /// Params, as text, that are nested so many levels deep.
 fn nested(levels: usize) -> String {
     format!("{{\"a\":{}{}}}", "[".repeat(levels - 1), "]".repeat(levels - 1))
+}
+
+/// Params of so many bytes, as the API counts them: one long text, many numbers, or many texts that look like JSON. Postgres
+/// writes a space after each comma that is in no text.
+fn of_bytes(bytes: usize) -> [String; 3] {
+    let filled = |items: &str| {
+        let rest = bytes - items.len() - r#"{"":[]}"#.len();
+        format!("{{\"{}\":[{items}]}}", "k".repeat(rest))
+    };
+    [
+        format!("{{\"a\":\"{}\"}}", "x".repeat(bytes - r#"{"a":""}"#.len())),
+        filled(&["1"; 131_000].join(",")),
+        filled(&[r#""x, \" [y: \\""#; 16_000].join(",")),
+    ]
+}
+
+/// `heddle.submit` takes the params that the API takes, and no others: a run with others could not be read again.
+#[tokio::test]
+async fn params_within_the_bounds_of_the_api() {
+    let (world, node) = World::with_node().await;
+    node.put_group("g", one(json!({"queue": "nobody"}))).await;
+    let sql = world.sql().await;
+    let api = async |params: &str| {
+        let body = format!("{{\"params\":{params}}}");
+        let request = node.request(Method::POST, "/v1/groups/g/runs");
+        let request = request.header("content-type", "application/json").body(body);
+        node.send(request).await.status
+    };
+    let in_sql = async |params: &str| {
+        let submit = "SELECT heddle.submit('g', $1::text::jsonb)::text";
+        let row = sql.query_one(submit, &[&params]).await;
+        row.map(|row| row.get::<_, String>(0))
+    };
+    let mut fine: Vec<String> = of_bytes(262_144).into();
+    let brackets = format!("{{\"a\":\"{}\"}}", "[{".repeat(1_000));
+    fine.extend([nested(126), brackets, format!("{{\"a\":\"{}\"}}", "9".repeat(400))]);
+    for number in ["1.7976931348623157e308", "-1.7976931348623157e308", "1e-400"] {
+        fine.push(format!("{{\"a\":[{number}]}}"));
+    }
+    for params in &fine {
+        let shown: String = params.chars().take(100).collect();
+        assert_eq!(api(params).await, 202, "{shown}");
+        let run = in_sql(params)
+            .await
+            .unwrap_or_else(|error| panic!("{shown}: {error:?}"));
+        let run = node.run_now(&run).await;
+        assert_eq!(run.get("params_error"), None, "{shown}");
+    }
+    let mut wrong: Vec<String> = of_bytes(262_145).into();
+    wrong.extend([nested(127), nested(300), format!("{{\"a\":{}}}", "9".repeat(400))]);
+    wrong.extend(of_bytes(500_000));
+    for number in ["1e400", "-1e400", "1.8e308"] {
+        wrong.push(format!("{{\"a\":[{number}]}}"));
+    }
+    for params in &wrong {
+        let shown: String = params.chars().take(100).collect();
+        let status = api(params).await;
+        assert!(matches!(status, 400 | 422), "{shown}: {status}");
+        let refused = in_sql(params).await.expect_err(&shown);
+        assert_eq!(
+            refused.code(),
+            Some(&SqlState::INVALID_PARAMETER_VALUE),
+            "{shown}: {refused:?}"
+        );
+    }
+    assert_eq!(node.all("/v1/runs?group=g&limit=5").await.len(), 2 * fine.len());
 }
 
 /// A run whose params somebody has stored past all checks is shown and controlled like any other. Its tasks cannot run.
