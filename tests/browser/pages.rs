@@ -324,3 +324,22 @@ async fn a_task_is_run_again_and_runs_are_compared() {
         assert_eq!(group["enabled"], false, "{name}");
     }
 }
+
+/// A run whose params cannot be read, because SQL has stored them past all checks, is on its pages, and says so.
+#[tokio::test]
+async fn params_that_cannot_be_read() {
+    let (world, node) = World::with_node().await;
+    node.put_group("g", json!({"tasks": {"t": {"queue": "nobody"}}})).await;
+    let run = node.start("g", json!({})).await;
+    let store = "UPDATE heddle.runs_live SET params = '{\"a\": 1e400}' WHERE id = $1::text::uuid";
+    assert_eq!(world.sql().await.execute(store, &[&run]).await.unwrap(), 1);
+    let visitor = Visitor::signed_in(node.base(), TOKEN).await;
+    assert!(visitor.get("/runs").await.fine().contains(&run));
+    for tab in ["", "/graph", "/attempts", "/events"] {
+        visitor.get(&format!("/runs/{run}{tab}")).await.fine();
+    }
+    for tab in ["/data", "/rerun"] {
+        let page = visitor.get(&format!("/runs/{run}{tab}")).await.fine();
+        assert!(page.contains("They cannot be shown: number out of range"), "{page}");
+    }
+}

@@ -63,6 +63,10 @@ pub struct Run {
     /// The params for all tasks, as submitted, an object.
     #[schemars(with = "BTreeMap<String, Value>")]
     pub params: Value,
+    /// Why the params cannot be shown; `params` is `{}` then. It happens only if SQL has stored them past the API. Its tasks
+    /// fail with kind `invalid`. Missing: they are shown.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub params_error: Option<String>,
     /// The params for single tasks, as submitted: `{task: {...}}`.
     #[schemars(with = "BTreeMap<String, Value>")]
     pub task_params: Value,

@@ -28,15 +28,28 @@ pub fn read<'a, T: Deserialize<'a>>(text: &'a (impl AsRef<[u8]> + ?Sized)) -> Re
 
 fn read_deep<'a, T: Deserialize<'a>>(text: &'a [u8]) -> Result<T, Error> {
     if opens(text, FRAMED_NESTING_MAX) {
-        return Err(Error::custom(format_args!(
-            "nested more than {FRAMED_NESTING_MAX} levels deep"
-        )));
+        return Err(too_deep(FRAMED_NESTING_MAX));
     }
     let mut deserializer = serde_json::Deserializer::from_slice(text);
     deserializer.disable_recursion_limit();
     let value = T::deserialize(&mut deserializer)?;
     deserializer.end()?;
     Ok(value)
+}
+
+/// Reads the params of a run as they are stored. They are a text of somebody else: SQL may have stored a number that no
+/// double can hold, or nesting that leaves no room for what answers put around it.
+pub fn read_params(text: &str) -> Result<Map<String, Value>, Error> {
+    let params: Map<String, Value> = read(text)?;
+    // Each level has two brackets, so most texts are too short.
+    if text.len() > 2 * RENDERED_NESTING_MAX && is_deeper(&params, RENDERED_NESTING_MAX) {
+        return Err(too_deep(RENDERED_NESTING_MAX));
+    }
+    Ok(params)
+}
+
+fn too_deep(levels: usize) -> Error {
+    Error::custom(format_args!("nested more than {levels} levels deep"))
 }
 
 /// A thing as a value. `serde_json` does the same, but reads JSON in it that is kept as text only up to its own bound.
@@ -139,6 +152,37 @@ mod tests {
         let text = format!(r#"{{"a":{}}}"#, nested(NESTING_MAX + 1));
         let kept: BTreeMap<String, &RawValue> = read(&text).unwrap();
         assert_eq!(to_value(&kept).unwrap().to_string(), text);
+    }
+
+    #[test]
+    fn params_are_read_or_it_is_said_why_not() {
+        let of = |levels: usize| format!(r#"{{"a":{}}}"#, nested(levels - 1));
+        for text in [
+            "{}",
+            r#"{"a": 1e308}"#,
+            of(2).as_str(),
+            of(NESTING_MAX + 1).as_str(),
+            of(RENDERED_NESTING_MAX).as_str(),
+        ] {
+            let written = Value::Object(read_params(text).unwrap()).to_string();
+            assert_eq!(read::<Value>(&written).unwrap(), read::<Value>(text).unwrap(), "{text}");
+        }
+        let many_digits = format!(r#"{{"a": 1{}}}"#, "0".repeat(400));
+        for (text, expect) in [
+            (r#"{"a": 1e400}"#, "number out of range"),
+            (many_digits.as_str(), "number out of range"),
+            (
+                of(RENDERED_NESTING_MAX + 1).as_str(),
+                "nested more than 192 levels deep",
+            ),
+            (of(FRAMED_NESTING_MAX).as_str(), "nested more than 192 levels deep"),
+            (of(FRAMED_NESTING_MAX + 1).as_str(), "nested more than 256 levels deep"),
+            ("[]", "invalid type: sequence"),
+            ("", "EOF while parsing"),
+        ] {
+            let error = read_params(text).unwrap_err().to_string();
+            assert!(error.starts_with(expect), "{text}: {error}");
+        }
     }
 
     #[test]

@@ -358,6 +358,7 @@ param-of-tasks = For { $tasks }
 more-params = Params as JSON
 params = Params
 params-json = Params (JSON)
+params-unread = They cannot be shown: { $why }
 params-json-hint = For all tasks; overrides the fields above
 task-params-json = Params of single tasks (JSON)
 more-options = Logical time, key, priority

@@ -333,6 +333,7 @@ param-of-tasks = 用于 { $tasks }
 more-params = 以 JSON 填写参数
 params = 参数
 params-json = 参数（JSON）
+params-unread = 无法显示：{ $why }
 params-json-hint = 用于所有任务；覆盖上面的字段
 task-params-json = 单个任务的参数（JSON）
 more-options = 逻辑时间、键、优先级

@@ -28,7 +28,7 @@ pub(super) async fn show(session: &Session, id: Uuid) -> Result<ExitCode> {
             ("created by", "/created_by"),
             ("logical time", "/logical_time"),
             ("key", "/key"),
-            ("params", "/params"),
+            ("params", "/params_error|/params"),
             ("created", "/created_at"),
             ("started", "/started_at"),
             ("continued", "/reopened_at"),

@@ -56,8 +56,8 @@ type GivenParams = (Map<String, Value>, Map<String, Value>);
 /// The params that the run was given for all tasks, and for this one.
 pub(crate) fn given_params(context: &RunContext, task: TaskIndex) -> Result<GivenParams, Ending> {
     let facts = &context.facts;
-    let run: Map<String, Value> =
-        framed::read(&facts.params).map_err(|error| Ending::invalid(format!("the run's params: {error}")))?;
+    let run =
+        framed::read_params(&facts.params).map_err(|error| Ending::invalid(format!("the run's params: {error}")))?;
     let task_run = match &facts.task_params {
         Some(text) => {
             let mut all: BTreeMap<String, Map<String, Value>> =

@@ -5,6 +5,7 @@
 
 use std::collections::HashMap;
 
+use heddle_domain::framed;
 use heddle_domain::id::RunId;
 use heddle_domain::state::Trigger;
 use heddle_store::live::{Audited, GroupNeed};
@@ -61,9 +62,11 @@ impl Runs {
         }
     }
 
-    /// A run like another one, laid out.
+    /// A run like another one, laid out. It is refused if the params of the other one cannot be read: it would fail like that.
     async fn like(&self, row: &RunRow, rerun: Rerun, actor: &str) -> Result<Request, SubmitError> {
         self.check_rerun(row.group_id, &row.group_name, rerun.force).await?;
+        framed::read_params(&row.terms.params)
+            .map_err(|error| SubmitError::Refused(format!("the params of run {} cannot be read: {error}", row.id)))?;
         let revision = self.node.catalog.revision(row.revision_id).await?;
         let resolution = match row.resolution_id {
             Some(id) if !rerun.active_scripts => self.node.catalog.resolution(id, &revision).await?,

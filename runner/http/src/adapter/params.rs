@@ -34,10 +34,10 @@ pub(crate) async fn runs(
         let page = engine.store().runs(filter, PIECE as i64).await?;
         for row in page.items {
             filter.before = Some(RunId(row.id));
-            let Ok(params) = framed::read::<Value>(&row.terms.params) else {
+            let Ok(params) = framed::read_params(&row.terms.params) else {
                 continue;
             };
-            if has(&params, &wanted) {
+            if has(&Value::Object(params), &wanted) {
                 found.push(row);
                 if found.len() >= limit {
                     return Ok((found, filter.before.map(|before| before.to_string())));

@@ -4,14 +4,16 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use heddle_api::{Attempt, DataInterval, Failure, Json, Override, Run, TaskDetail, TaskRun, TaskWait, TaskWaitReason};
 use heddle_domain::Time;
+use heddle_domain::framed;
 use heddle_domain::id::RunId;
 use heddle_domain::plan::{Plan, PlanTask, TaskIndex};
 use heddle_domain::run::{Progress, TaskKey};
 use heddle_domain::state::{AttemptState, ErrorKind, TaskState};
-use heddle_engine::{Engine, EngineError, Resolution, Revision, Submitted};
+use heddle_engine::{Engine, EngineError, Resolution, Revision, Submitted, line_due};
 use heddle_store::StoreError;
 use heddle_store::run::{AttemptView, OverrideView, RunDetail, RunRow, WaitView};
-use serde_json::Value;
+use serde_json::{Map, Value};
+use uuid::Uuid;
 
 use super::Refusal;
 
@@ -49,6 +51,7 @@ pub(crate) fn run_of(
         task: failure.and_then(|failure| Some(revision?.plan.task(failure.task)?.name.to_string())),
         item: failure.and_then(|failure| failure.item),
     });
+    let (params, params_error) = shown_params(row.id, &terms.params);
     let task_params = terms.task_params.as_deref();
     Ok(Run {
         id: row.id,
@@ -61,7 +64,8 @@ pub(crate) fn run_of(
         },
         trigger: terms.trigger,
         state: row.state,
-        params: StoreError::json_in(&terms.params, ("runs", "params"), row.id)?,
+        params,
+        params_error,
         task_params: StoreError::json_in(task_params.unwrap_or("{}"), ("runs", "task_params"), row.id)?,
         key: terms.key,
         priority: terms.priority,
@@ -79,6 +83,21 @@ pub(crate) fn run_of(
         scripts,
         tasks: None,
     })
+}
+
+/// The params of a run, or why they cannot be shown. Heddle's own formats have to be readable, but params are the text of
+/// somebody else: those of one run must not make a list fail, nor a control that has already taken effect.
+fn shown_params(run: Uuid, text: &str) -> (Value, Option<String>) {
+    const LINE: &str = "the params of a run cannot be read";
+    let error = match framed::read_params(text) {
+        Ok(params) => return (Value::Object(params), None),
+        Err(error) => error,
+    };
+    match line_due(LINE) {
+        Some(omitted) => tracing::warn!(%run, %error, omitted, "{LINE}"),
+        None => tracing::debug!(%run, %error, "{LINE}"),
+    }
+    (Value::Object(Map::new()), Some(error.to_string()))
 }
 
 /// The failure in a run's error; `None` if the error comes from a deadline, an operator or a gate.

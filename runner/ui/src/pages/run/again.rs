@@ -72,6 +72,7 @@ pub(super) fn inside(ctx: &Ctx, run: &Run, disabled: bool) -> Markup {
             }
             section.panel {
                 h2 { (t!(ctx, "rerun-changed")) }
+                @if let Some(why) = &run.params_error { p.why { (t!(ctx, "params-unread", why = why)) } }
                 form.fields method="post" action={ "/runs/" (id) "/rerun" } {
                     label.field { span { (t!(ctx, "params-json")) } textarea name="params" rows=(params.lines().count().clamp(3, 20)) spellcheck="false" { (params) } }
                     (forced)

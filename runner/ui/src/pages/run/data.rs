@@ -51,7 +51,7 @@ pub(super) async fn inside(ctx: &Ctx, run: &Run) -> Result<Markup, Trouble> {
             div.stack {
                 section.panel {
                     h2 { (t!(ctx, "params")) }
-                    (value(ctx, &run.params))
+                    @if let Some(why) = &run.params_error { p.why { (t!(ctx, "params-unread", why = why)) } } @else { (value(ctx, &run.params)) }
                     @if run.task_params.as_object().is_some_and(|params| !params.is_empty()) { h3 { (t!(ctx, "task-params-json")) } (value(ctx, &run.task_params)) }
                 }
                 section.panel {
