@@ -151,6 +151,29 @@ async fn what_was_applied_is_no_difference() {
     );
 }
 
+/// What cannot be applied says so: it is not read as a group.
+#[tokio::test]
+async fn a_queue_is_no_group() {
+    let (world, node) = World::with_node().await;
+    node.put_group("g", one(json!({"queue": "s1"}))).await;
+    assert_eq!(json_of(&node, &["group", "show", "g"])["kind"], "group");
+    let run = node.start("g", json!({})).await;
+    let file = world.directory().join("shown.yaml");
+    for (kind, name) in [
+        ("queue", "s1"),
+        ("run", run.as_str()),
+        ("script", "hello"),
+        ("script", "hello@1"),
+    ] {
+        let shown = ends(&node, DONE, &[kind, "show", name, "-o", "yaml"]);
+        std::fs::write(&file, shown).unwrap();
+        let said = ends(&node, USAGE, &["apply", "-f", &file.to_string_lossy()]);
+        let expect = format!("/kind: a {kind} cannot be applied; use ");
+        assert!(said.contains(&expect), "{said}");
+    }
+    assert_eq!(node.all("/v1/groups").await.len(), 1);
+}
+
 /// A dry run knows the groups that the same files contain. It does not take another error at that place for this.
 #[tokio::test]
 async fn a_dry_run_knows_the_groups_of_its_files() {

@@ -212,6 +212,108 @@ async fn bad_trees_are_refused_and_deep_ones_accepted() {
     );
 }
 
+/// What a change does not say stays as it is: who disabled a tree, or a branch, does not find it enabled.
+#[tokio::test]
+async fn a_change_without_a_status_keeps_it() {
+    let (_world, node) = World::with_node().await;
+    let body = json!({"taskInfoConf": {"status": 1, "taskName": "a", "appServiceName": "q",
+                                       "subTaskList": [{"status": 1, "taskName": "b"}]}});
+    let made = well(&node, "submitTimerTask", body).await;
+    let (root, below) = (made["taskId"].clone(), made["taskList"][1]["taskId"].clone());
+    let path = format!("/v1/groups/timer-task-{root}");
+    let state = async || {
+        let group = node.get(&path).await.expect_status(200);
+        let when = &group["tasks"][format!("task-{below}")]["when"];
+        (group["enabled"].clone(), when.clone(), group["description"].clone())
+    };
+    let change = |name: &str, said: Value| {
+        let mut body = json!({"taskInfoConf": {"taskId": root, "taskName": name, "appServiceName": "q",
+                                               "subTaskList": [{"taskId": below, "taskName": "b"}]}});
+        if !said.is_null() {
+            body["taskInfoConf"]["status"] = said.clone();
+            body["taskInfoConf"]["subTaskList"][0]["status"] = said;
+        }
+        body
+    };
+    well(&node, "disableTask", json!({"taskId": root})).await;
+    well(&node, "disableTask", json!({"taskId": below})).await;
+    let changed = well(&node, "submitTimerTask", change("c", Value::Null)).await;
+    let statuses = (&changed["status"], &changed["taskList"][1]["status"]);
+    assert_eq!(statuses, (&json!(-1), &json!(-1)), "{changed:#}");
+    assert_eq!(state().await, (json!(false), json!("false"), json!("c")));
+    // Also if the group was disabled by itself; and a branch does not enable it.
+    well(&node, "submitTimerTask", change("d", json!(1))).await;
+    assert_eq!(state().await, (json!(true), Value::Null, json!("d")));
+    node.post(&format!("{path}/disable"), json!({}))
+        .await
+        .expect_status(200);
+    well(&node, "submitTimerTask", change("e", Value::Null)).await;
+    well(&node, "disableTask", json!({"taskId": below})).await;
+    assert_eq!(state().await, (json!(false), json!("false"), json!("e")));
+    well(&node, "submitTimerTask", change("f", json!(1))).await;
+    assert_eq!(state().await, (json!(true), Value::Null, json!("f")));
+}
+
+/// Errors name the places of the body that was sent, also where the group that it means is checked.
+#[tokio::test]
+async fn errors_name_places_of_the_request() {
+    let (_world, node) = World::with_node().await;
+    let said = async |path: &str, body: Value| {
+        let answer = node.post(&format!("/task-scheduler/task/{path}"), body.clone()).await;
+        let answer = answer.expect_status(200);
+        assert_eq!(
+            (&answer["code"], &answer["data"]),
+            (&json!(422), &Value::Null),
+            "{body}"
+        );
+        answer["msg"].as_str().unwrap().to_owned()
+    };
+    let with = |node: Value, timer: Value| {
+        json!({"taskInfoConf": {"taskName": "r", "appServiceName": "ca", "subTaskList": [
+                   {"taskName": "a"}, {"taskName": "b", "subTaskList": [node]}]},
+               "taskScheduleConf": {"timerList": [timer]}})
+    };
+    let timer = json!({"timerType": 4, "delay": 3_600_000});
+    for (field, value) in [
+        ("timeout", json!("abc")),
+        ("timeout", json!(-5)),
+        ("status", json!(9)),
+        ("appServiceName", json!("a b")),
+    ] {
+        let msg = said("submitTimerTask", with(json!({field: value}), timer.clone())).await;
+        let place = format!("/taskInfoConf/subTaskList/1/subTaskList/0/{field}: ");
+        assert!(msg.starts_with(&place), "{msg}");
+    }
+    for (timer, field) in [
+        (json!({"timerType": 2, "period": 5}), "period"),
+        (json!({"timerType": 3, "delay": 0}), "delay"),
+        (json!({"timerType": 3, "delay": 300, "initDelay": -1}), "initDelay"),
+        (json!({"timerType": 4, "delay": -1}), "delay"),
+        (
+            json!({"timerType": 4, "delay": 1, "startDateTime": "soon"}),
+            "startDateTime",
+        ),
+        (
+            json!({"timerType": 4, "delay": 1, "startDateTime": "2021-10-01", "endDateTime": "2021-08-09"}),
+            "endDateTime",
+        ),
+    ] {
+        let msg = said("submitTimerTask", with(json!({}), timer)).await;
+        let place = format!("/taskScheduleConf/timerList/0/{field}: ");
+        assert!(msg.starts_with(&place), "{msg}");
+    }
+    // The number of a task may be in several places.
+    let msg = said("disableTask?taskId=x", json!({})).await;
+    assert!(msg.starts_with("`taskId` in the query: "), "{msg}");
+    let msg = said("disableTask", json!({"taskId": "x"})).await;
+    assert!(msg.starts_with("/taskId: "), "{msg}");
+    let msg = said("disableTask", json!("x")).await;
+    assert!(msg.starts_with("the body: "), "{msg}");
+    let msg = said("disableTask", json!({})).await;
+    assert!(msg.starts_with("`taskId` is missing"), "{msg}");
+    assert_eq!(node.all("/v1/groups").await.len(), 0);
+}
+
 /// A `status` means on or off: 1 or -1, of a tree, of a branch, of a timer. Any other value is refused.
 #[tokio::test]
 async fn a_status_is_one_or_minus_one() {

@@ -32,10 +32,10 @@ pub struct TimerTask {
     /// Given to the worker as the param `apiMethodName`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub api_method_name: Option<String>,
-    /// The timeout in milliseconds, after which the task is retried. -1: no timeout.
+    /// The timeout in milliseconds, after which the task is retried. -1 or 0: no timeout.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub timeout: Option<i64>,
-    /// 1: enabled (default), -1: disabled.
+    /// 1: enabled, -1: disabled. Default: 1 for a new task; an existing task keeps its state.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub status: Option<i64>,
     /// The child tasks, which start after this task has succeeded.
@@ -93,7 +93,7 @@ pub struct Timer {
     /// The start of the window, in the time zone of `--compat-timezone`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub start_date_time: Option<String>,
-    /// The end of the window, in the time zone of `--compat-timezone`.
+    /// The end of the window, after its start, in the time zone of `--compat-timezone`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub end_date_time: Option<String>,
     /// 1: enabled (default), -1: disabled.

@@ -98,6 +98,15 @@ impl Kind {
     }
 }
 
+/// Other kinds that `show` prints, and what to do instead of applying one.
+const NOT_APPLIED: [(&str, &str); 5] = [
+    ("queue", "use `heddle queue limit`, `pause` or `resume`"),
+    ("script", "use `heddle script push`"),
+    ("run", "use `heddle run start` or `heddle run rerun`"),
+    ("backfill", "use `heddle backfill GROUP`"),
+    ("notification", "use `heddle notification resend`"),
+];
+
 /// One object to be put.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Document {
@@ -269,12 +278,17 @@ fn of_value(value: Value, source: &str) -> Result<Document> {
     let Value::Object(mut fields) = value else {
         return Err(usage("must be a mapping"));
     };
-    let word = match fields.remove("kind") {
+    let given = fields.remove("kind");
+    let is_given = given.is_some();
+    let word = match given {
         None => "group".to_owned(),
         Some(Value::String(word)) => word,
         Some(_) => return Err(usage("/kind: must be a string")),
     };
     let Some((kind, in_spec)) = Kind::of_word(&word) else {
+        if let Some((_, instead)) = NOT_APPLIED.iter().find(|(kind, _)| *kind == word) {
+            return Err(usage(format!("/kind: a {word} cannot be applied; {instead}")));
+        }
         let known: Vec<&str> = Kind::ALL.iter().map(|kind| kind.as_str()).collect();
         return Err(usage(format!("/kind: `{word}` is not one of {}", known.join(", "))));
     };
@@ -287,7 +301,12 @@ fn of_value(value: Value, source: &str) -> Result<Document> {
         Some(Value::String(name)) if !name.is_empty() => name,
         Some(Value::Number(number)) => number.to_string(),
         Some(_) => return Err(usage("/name: must be a string")),
-        None => return Err(usage(format!("/name: the {} has no name", kind.as_str()))),
+        None if is_given => return Err(usage(format!("/name: the {} has no name", kind.as_str()))),
+        None => {
+            return Err(usage(
+                "/name: the document has no name, and no `kind`; without a kind, it is a group",
+            ));
+        }
     };
     let mut spec = match fields.remove("spec") {
         Some(spec) if fields.is_empty() => spec,
@@ -433,7 +452,11 @@ mod tests {
     #[test]
     fn what_is_wrong_is_named_with_its_place() {
         assert!(said("tasks: {}").contains("f.yaml: /name"), "{}", said("tasks: {}"));
+        assert!(said("tasks: {}").contains("without a kind, it is a group"));
+        assert!(said("kind: pool").contains("/name: the pool has no name"));
         assert!(said("name: a\n---\nkind: groop\nname: b").contains("f.yaml (document 2): /kind"));
+        let queue = said("kind: queue\nname: s1\ndepth: 0");
+        assert!(queue.contains("f.yaml: /kind: a queue cannot be applied; "), "{queue}");
         assert!(said("name: a\nspec: {}\ntasks: {}").contains("/spec"));
         assert!(said("- a").contains("mapping"));
         assert!(said("name: [").contains("not YAML"));

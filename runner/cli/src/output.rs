@@ -63,6 +63,16 @@ impl Format {
         Ok(())
     }
 
+    /// One thing as it is printed. JSON and YAML have its kind, so that `apply` knows what it reads.
+    pub(crate) fn with_kind(self, kind: &str, mut value: Value) -> Value {
+        if self != Self::Table
+            && let Value::Object(fields) = &mut value
+        {
+            fields.entry("kind").or_insert_with(|| kind.into());
+        }
+        value
+    }
+
     /// Prints one thing: as a table, one line per field.
     pub(crate) fn print_thing(self, value: &Value) -> Result<()> {
         self.print(value, fields)

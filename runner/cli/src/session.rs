@@ -127,21 +127,16 @@ impl Session {
         }
     }
 
-    /// Gets and prints one thing.
-    pub(crate) async fn show(&self, path: &[&str]) -> Result<()> {
+    /// Gets and prints one thing of a kind.
+    pub(crate) async fn show(&self, kind: &str, path: &[&str]) -> Result<()> {
         let value = self.client.get(path).send_for_object().await?;
-        self.output.print_thing(&value)
+        self.output.print_thing(&self.output.with_kind(kind, value))
     }
 
-    /// Gets and prints an object that `apply` puts. JSON and YAML have its kind, by which `apply` knows what it is.
+    /// Gets and prints an object that `apply` puts.
     pub(crate) async fn show_document(&self, kind: Kind, name: &str) -> Result<()> {
-        let mut value = self.client.get_named(kind.path(), name).await?;
-        if self.output != Format::Table
-            && let Value::Object(fields) = &mut value
-        {
-            fields.entry("kind").or_insert_with(|| kind.as_str().into());
-        }
-        self.output.print_thing(&value)
+        let value = self.client.get_named(kind.path(), name).await?;
+        self.output.print_thing(&self.output.with_kind(kind.as_str(), value))
     }
 
     /// Gets and prints a list, whole or one page of it.

@@ -7,6 +7,7 @@
 //! until its level is read.
 
 mod fields;
+mod places;
 mod timers;
 
 use std::collections::{BTreeMap, HashSet, VecDeque};
@@ -21,8 +22,10 @@ use serde_json::value::RawValue;
 use serde_json::{Map, Value, json};
 
 use crate::problem::Problem;
-pub(crate) use fields::{DISABLED, is_enabled, number};
-use fields::{invalid, millis, text};
+pub(crate) use fields::{DISABLED, whole};
+use fields::{invalid, is_enabled, number, status, text, timeout};
+pub(crate) use places::Origin;
+use places::Place;
 
 /// How deep a tree may be. Each level is read once for every level above it, which is what bounds this.
 pub(crate) const DEPTH_MAX: usize = 2_000;
@@ -32,7 +35,7 @@ const TIMEOUT_RETRIES: u32 = 3;
 const TIMEOUT_RETRY_INTERVAL: &str = "1s";
 
 /// A node as it was sent.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, Default, PartialEq)]
 pub(crate) struct TimerTask {
     /// Its number, if it has one.
     pub(crate) task_id: Option<i64>,
@@ -40,6 +43,8 @@ pub(crate) struct TimerTask {
     pub(crate) parent: Option<usize>,
     /// Its fields, without `taskId` and `subTaskList`.
     pub(crate) fields: Map<String, Value>,
+    /// Where it was in the body.
+    pub(crate) place: Place,
 }
 
 type Fields<'a> = BTreeMap<String, &'a RawValue>;
@@ -48,52 +53,44 @@ type Fields<'a> = BTreeMap<String, &'a RawValue>;
 pub(crate) fn read_tree(text: &str) -> Result<Vec<TimerTask>, Problem> {
     let root: &RawValue =
         serde_json::from_str(text).map_err(|error| Problem::malformed(format!("the body is not JSON: {error}")))?;
-    let mut tree = Vec::new();
-    let mut waiting: VecDeque<(&RawValue, Option<usize>, usize)> = VecDeque::from([(root, None, 1)]);
-    while let Some((raw, parent, depth)) = waiting.pop_front() {
+    let mut tree: Vec<TimerTask> = Vec::new();
+    let mut waiting: VecDeque<(&RawValue, Option<usize>, usize, usize)> = VecDeque::from([(root, None, 0, 1)]);
+    while let Some((raw, parent, index, depth)) = waiting.pop_front() {
         if depth > DEPTH_MAX {
-            return Err(invalid(
-                "subTaskList",
-                format!("tasks are nested more than {DEPTH_MAX} levels deep"),
-            ));
+            let detail = format!("tasks are nested more than {DEPTH_MAX} levels deep");
+            return Err(too_much(&tree, detail));
         }
         if tree.len() == TASKS_MAX {
-            return Err(invalid(
-                "subTaskList",
-                format!("a tree must have at most {TASKS_MAX} tasks"),
-            ));
+            return Err(too_much(&tree, format!("a tree must have at most {TASKS_MAX} tasks")));
         }
-        let fields = fields_of(raw)?;
-        let index = tree.len();
         let mut task = TimerTask {
-            task_id: None,
             parent,
-            fields: Map::new(),
+            place: Place {
+                index,
+                ..Place::default()
+            },
+            ..TimerTask::default()
         };
-        for (name, raw) in fields {
-            if name == BELOW {
-                let below: Option<Vec<&RawValue>> = serde_json::from_str(raw.get())
-                    .map_err(|_| invalid(BELOW, "expected a list of tasks".to_owned()))?;
-                waiting.extend(below.into_iter().flatten().map(|raw| (raw, Some(index), depth + 1)));
-                continue;
-            }
-            let value: Value =
-                serde_json::from_str(raw.get()).map_err(|error| Problem::malformed(format!("`{name}`: {error}")))?;
-            if name == "taskId" {
-                // Clients whose number is never absent send 0 for a new one.
-                task.task_id = number(&value, "taskId")?.filter(|id| *id != 0);
-                continue;
-            }
-            refuse_children(&name, &value)?;
-            task.fields.insert(name, value);
-        }
-        crate::json::check(&Value::Object(task.fields.clone()))?;
+        let below = match read_node(raw, &mut task) {
+            Ok(below) => below,
+            Err(problem) => return Err(in_body(problem, &places::node(&tree, &task))),
+        };
+        let parent = Some(tree.len());
+        waiting.extend(
+            below
+                .into_iter()
+                .enumerate()
+                .map(|(index, raw)| (raw, parent, index, depth + 1)),
+        );
         tree.push(task);
     }
     let mut seen = HashSet::new();
-    for id in tree.iter().filter_map(|task| task.task_id) {
-        if !seen.insert(id) {
-            return Err(invalid("taskId", format!("{id} occurs twice")));
+    for task in &tree {
+        if let Some(id) = task.task_id
+            && !seen.insert(id)
+        {
+            let pointer = places::field(&tree, task, "/taskId");
+            return Err(Problem::invalid_at(pointer, format!("{id} occurs twice")));
         }
     }
     Ok(tree)
@@ -101,9 +98,68 @@ pub(crate) fn read_tree(text: &str) -> Result<Vec<TimerTask>, Problem> {
 
 /// The field that holds the nodes below.
 const BELOW: &str = "subTaskList";
+/// The field that holds the root, without its timers.
+const WRAPPER: &str = "taskInfoConf";
+/// The field that holds the timers.
+const TIMERS: &str = "taskScheduleConf";
 
-/// The fields of a node; those of `taskInfoConf` together with the timers next to it.
-fn fields_of(raw: &RawValue) -> Result<Fields<'_>, Problem> {
+/// The error of a tree that is too large. (The pointer of its last node could be very long.)
+fn too_much(tree: &[TimerTask], detail: String) -> Problem {
+    let below = format!("/{BELOW}");
+    let pointer = tree
+        .first()
+        .map_or_else(String::new, |root| places::field(tree, root, &below));
+    Problem::invalid_at(pointer, detail)
+}
+
+/// A problem of a node, whose pointers go into the node, as a problem of the body. The detail of a problem without errors
+/// begins with a pointer.
+fn in_body(mut problem: Problem, node: &str) -> Problem {
+    if problem.errors.is_empty() {
+        problem.detail.insert_str(0, node);
+        return problem;
+    }
+    problem.below(node)
+}
+
+fn unreadable(pointer: &str, error: &serde_json::Error) -> Problem {
+    Problem::malformed(format!("{pointer}: {error}"))
+}
+
+/// Reads the fields of a node; returns the nodes below it.
+fn read_node<'a>(raw: &'a RawValue, task: &mut TimerTask) -> Result<Vec<&'a RawValue>, Problem> {
+    let fields = fields_of(raw, &mut task.place)?;
+    let place = task.place;
+    let wrong = |problem: Problem| {
+        places::changed(problem, |mut fault| {
+            fault.pointer = place.field(&fault.pointer);
+            fault
+        })
+    };
+    let mut below = Vec::new();
+    for (name, raw) in fields {
+        if name == BELOW {
+            let list: Option<Vec<&RawValue>> = serde_json::from_str(raw.get())
+                .map_err(|_| wrong(invalid(BELOW, "expected a list of tasks".to_owned())))?;
+            below = list.unwrap_or_default();
+            continue;
+        }
+        let value: Value = serde_json::from_str(raw.get())
+            .map_err(|error| unreadable(&place.field(&format!("/{}", pointer_token(&name))), &error))?;
+        if name == "taskId" {
+            // Clients whose number is never absent send 0 for a new one.
+            task.task_id = number(&value, "taskId").map_err(wrong)?.filter(|id| *id != 0);
+            continue;
+        }
+        refuse_children(&name, &value).map_err(wrong)?;
+        task.fields.insert(name, value);
+    }
+    crate::json::check(&Value::Object(task.fields.clone())).map_err(wrong)?;
+    Ok(below)
+}
+
+/// The fields of a node; those of `taskInfoConf` together with the timers next to it. Also notes where they are.
+fn fields_of<'a>(raw: &'a RawValue, place: &mut Place) -> Result<Fields<'a>, Problem> {
     let object = |raw: &RawValue, pointer: &str| {
         Problem::invalid_at(
             pointer.to_owned(),
@@ -111,19 +167,23 @@ fn fields_of(raw: &RawValue) -> Result<Fields<'_>, Problem> {
         )
     };
     let mut fields: Fields = serde_json::from_str(raw.get()).map_err(|_| object(raw, ""))?;
-    let Some(inner) = fields.remove("taskInfoConf").filter(|inner| inner.get() != "null") else {
+    let Some(inner) = fields.remove(WRAPPER).filter(|inner| inner.get() != "null") else {
         return Ok(fields);
     };
-    let mut task: Fields = serde_json::from_str(inner.get()).map_err(|_| object(inner, "/taskInfoConf"))?;
+    let mut task: Fields = serde_json::from_str(inner.get()).map_err(|_| object(inner, &format!("/{WRAPPER}")))?;
+    place.is_wrapped = true;
     for (name, raw) in fields {
         match name.as_str() {
-            "taskScheduleConf" if task.contains_key(&name) => {
+            TIMERS if task.contains_key(&name) => {
                 return Err(invalid(
-                    "taskScheduleConf",
+                    TIMERS,
                     "`taskScheduleConf` is beside `taskInfoConf` and inside it; give it only once".to_owned(),
                 ));
             }
-            "taskScheduleConf" => drop(task.insert(name, raw)),
+            TIMERS => {
+                place.timers_beside = true;
+                task.insert(name, raw);
+            }
             BELOW => {
                 return Err(invalid(
                     BELOW,
@@ -132,7 +192,7 @@ fn fields_of(raw: &RawValue) -> Result<Fields<'_>, Problem> {
             }
             _ => {
                 let value: Value = serde_json::from_str(raw.get())
-                    .map_err(|error| Problem::malformed(format!("`{name}`: {error}")))?;
+                    .map_err(|error| unreadable(&format!("/{}", pointer_token(&name)), &error))?;
                 refuse_children(&name, &value)?;
             }
         }
@@ -146,7 +206,7 @@ fn shown_start(raw: &RawValue) -> String {
 
 /// Refuses fields that seem to contain tasks: if they were ignored, whole branches would be dropped silently.
 fn refuse_children(name: &str, value: &Value) -> Result<(), Problem> {
-    if name == "taskScheduleConf" {
+    if name == TIMERS {
         return Ok(());
     }
     let word = name.to_lowercase();
@@ -173,9 +233,43 @@ pub(crate) fn group_name(root: i64) -> Result<Name, Problem> {
     Name::new(&format!("timer-task-{root}")).map_err(|error| Problem::internal(&error))
 }
 
+/// The key of a node among its group's tasks begins with this; its number follows.
+const TASK_PREFIX: &str = "task-";
+/// The key of a timer among its group's schedules begins with this; its number follows, from 1.
+const TIMER_PREFIX: &str = "timer-";
+
 /// The key of a node among its group's tasks.
 fn task_key(id: i64) -> String {
-    format!("task-{id}")
+    format!("{TASK_PREFIX}{id}")
+}
+
+/// What a tree that was sent says of its group: enabled, disabled, or nothing.
+pub(crate) fn said_enabled(tree: &[TimerTask]) -> Result<Option<bool>, Problem> {
+    let Some(root) = tree.first() else { return Ok(None) };
+    status(&root.fields).map_err(|problem| Origin::Sent(tree).of_row(&[], 0, problem))
+}
+
+/// Writes into the rows of a tree that is sent again what they do not say: what was disabled `before`, and what is sent
+/// without a status, is still disabled. The root is what its group is: `enabled`, or not.
+pub(crate) fn keep_disabled(rows: &mut [TimerTaskRow], before: &[TimerTaskRow], enabled: bool) {
+    fn says(row: &TimerTaskRow, wanted: Option<bool>) -> bool {
+        let fields = row.definition.as_object();
+        fields.is_some_and(|fields| status(fields).is_ok_and(|said| said == wanted))
+    }
+    let disabled: HashSet<i64> = before
+        .iter()
+        .filter(|row| says(row, Some(false)))
+        .map(|row| row.task_id)
+        .collect();
+    for row in rows {
+        let was_disabled = match row.parent {
+            None => !enabled,
+            Some(_) => disabled.contains(&row.task_id),
+        };
+        if was_disabled && says(row, None) {
+            row.definition["status"] = json!(DISABLED);
+        }
+    }
 }
 
 /// The meaning of a tree.
@@ -188,7 +282,7 @@ pub(crate) struct Meant {
 }
 
 /// The group that a tree means; its clients tell times in `zone`.
-pub(crate) fn group_spec(rows: &[TimerTaskRow], zone: Tz, now: Time) -> Result<Meant, Problem> {
+pub(crate) fn group_spec(rows: &[TimerTaskRow], origin: Origin<'_>, zone: Tz, now: Time) -> Result<Meant, Problem> {
     let mut notes = Vec::new();
     let mut tasks = Map::new();
     let mut queues: BTreeMap<i64, &str> = BTreeMap::new();
@@ -198,64 +292,31 @@ pub(crate) fn group_spec(rows: &[TimerTaskRow], zone: Tz, now: Time) -> Result<M
         // As their clients know it: a timer never starts what still runs.
         "overlap": "skip",
     });
-    for row in rows {
+    for (index, row) in rows.iter().enumerate() {
         let Value::Object(fields) = &row.definition else {
             continue;
         };
+        let wrong = |problem: Problem| origin.of_row(rows, index, problem);
         let inherited = row.parent.and_then(|parent| queues.get(&parent).copied());
         let queue = text(fields, "appServiceName").or(inherited).ok_or_else(|| {
-            invalid(
+            wrong(invalid(
                 "appServiceName",
                 "`appServiceName` is missing; it is the name of the task's queue".to_owned(),
-            )
+            ))
         })?;
         queues.insert(row.task_id, queue);
-        let mut task = json!({
-            "queue": queue,
-            "params": {
-                "apiServiceName": verbatim(fields.get("apiServiceName").cloned().unwrap_or_default()),
-                "apiMethodName": verbatim(fields.get("apiMethodName").cloned().unwrap_or_default()),
-                "taskId": row.task_id,
-            },
-        });
-        if let Some(name) = text(fields, "taskName").or_else(|| text(fields, "name")) {
-            task["description"] = json!(name);
-        }
-        match millis(fields, "timeout")?.filter(|timeout| timeout != "0ms") {
-            Some(timeout) => {
-                task["timeout"] = json!(timeout);
-                task["retry"] = json!({
-                    "strategy": "fixed", "retries": TIMEOUT_RETRIES, "interval": TIMEOUT_RETRY_INTERVAL,
-                });
-            }
-            None => task["timeout"] = json!("never"),
-        }
-        match row.parent {
-            Some(parent) => {
-                task["depends_on"] = json!([task_key(parent)]);
-                // The root's status is the group's; a branch that is switched off is skipped with all below it.
-                if !is_enabled(fields)? {
-                    task["when"] = json!("false");
-                }
-                if !timers::list(fields)?.is_empty() {
-                    return Err(invalid(
-                        "taskScheduleConf",
-                        "only the root of a tree can have timers".to_owned(),
+        let task = task_spec(row, fields, queue, origin.is_stored()).map_err(wrong)?;
+        if row.parent.is_none() {
+            spec["description"] = task.get("description").cloned().unwrap_or_default();
+            for (index, timer) in timers::list(fields).map_err(wrong)?.into_iter().enumerate() {
+                let number = index + 1;
+                let timers::Read { schedule, is_over } = timers::schedule(timer, zone, now, origin.is_stored())
+                    .map_err(|problem| wrong(problem.below(&format!("/{TIMERS}/timerList/{index}"))))?;
+                schedules.insert(format!("{TIMER_PREFIX}{number}"), schedule);
+                if is_over {
+                    notes.push(format!(
+                        "timer {number} was saved but never fires: its window is in the past"
                     ));
-                }
-            }
-            None => {
-                spec["description"] = task.get("description").cloned().unwrap_or_default();
-                for (index, timer) in timers::list(fields)?.iter().enumerate() {
-                    let number = index + 1;
-                    let timers::Read { schedule, is_over } = timers::schedule(timer, zone, now)
-                        .map_err(|problem| problem.below(&format!("/taskScheduleConf/timerList/{index}")))?;
-                    schedules.insert(format!("timer-{number}"), schedule);
-                    if is_over {
-                        notes.push(format!(
-                            "timer {number} was saved but never fires: its window is in the past"
-                        ));
-                    }
                 }
             }
         }
@@ -267,6 +328,41 @@ pub(crate) fn group_spec(rows: &[TimerTaskRow], zone: Tz, now: Time) -> Result<M
     spec["tasks"] = Value::Object(tasks);
     spec["schedules"] = Value::Object(schedules);
     Ok(Meant { spec, notes })
+}
+
+/// The task that a node means. A `stored` node may have what is refused today.
+fn task_spec(row: &TimerTaskRow, fields: &Map<String, Value>, queue: &str, stored: bool) -> Result<Value, Problem> {
+    let mut task = json!({
+        "queue": queue,
+        "params": {
+            "apiServiceName": verbatim(fields.get("apiServiceName").cloned().unwrap_or_default()),
+            "apiMethodName": verbatim(fields.get("apiMethodName").cloned().unwrap_or_default()),
+            "taskId": row.task_id,
+        },
+    });
+    if let Some(name) = text(fields, "taskName").or_else(|| text(fields, "name")) {
+        task["description"] = json!(name);
+    }
+    match timeout(fields, stored)? {
+        Some(timeout) => {
+            task["timeout"] = json!(timeout);
+            task["retry"] = json!({
+                "strategy": "fixed", "retries": TIMEOUT_RETRIES, "interval": TIMEOUT_RETRY_INTERVAL,
+            });
+        }
+        None => task["timeout"] = json!("never"),
+    }
+    if let Some(parent) = row.parent {
+        task["depends_on"] = json!([task_key(parent)]);
+        // The root's status is the group's; a branch that is switched off is skipped with all below it.
+        if !is_enabled(fields)? {
+            task["when"] = json!("false");
+        }
+        if !timers::list(fields)?.is_empty() {
+            return Err(invalid(TIMERS, "only the root of a tree can have timers".to_owned()));
+        }
+    }
+    Ok(task)
 }
 
 /// A tree as it is answered: each node with its number.

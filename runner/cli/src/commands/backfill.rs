@@ -140,7 +140,7 @@ pub(crate) async fn run(session: &Session, backfill: Backfill) -> Result<ExitCod
         }
         Some(BackfillCommand::Show { id }) => {
             let id = id.find(session).await?;
-            session.show(&["v1", "backfills", &id.to_string()]).await?;
+            session.show("backfill", &["v1", "backfills", &id.to_string()]).await?;
             done()
         }
         Some(BackfillCommand::Watch { id }) => watch(session, id.find(session).await?).await,

@@ -160,7 +160,7 @@ pub(crate) async fn offer(session: &Session, command: OfferCommand) -> Result<Ex
             ];
             session.list(&["v1", "offers"], &columns).await?;
         }
-        OfferCommand::Show { id } => session.show(&["v1", "offers", &id]).await?,
+        OfferCommand::Show { id } => session.show_document(document::Kind::Offer, &id).await?,
         OfferCommand::Set { id, file } => {
             let answer = session.client.put_offer(&id, &document::read_value(&file)?).await?;
             let answer = serde_json::to_value(&answer)?;

@@ -82,7 +82,7 @@ pub enum GroupCommand {
 pub(crate) async fn run(session: &Session, command: GroupCommand) -> Result<ExitCode> {
     match command {
         GroupCommand::List { category } => list(session, category).await?,
-        GroupCommand::Show { name } => session.show(&["v1", "groups", &name]).await?,
+        GroupCommand::Show { name } => session.show_document(document::Kind::Group, &name).await?,
         GroupCommand::Rm { name, force, yes } => return remove(session, &name, force, yes).await,
         GroupCommand::Enable { name } => {
             let group: Value = session

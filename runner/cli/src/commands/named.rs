@@ -225,7 +225,7 @@ pub(crate) async fn channel(session: &Session, command: ChannelCommand) -> Resul
                 .list(&["v1", "channels"], &[("NAME", "/name"), ("KIND", "/kind")])
                 .await?
         }
-        ChannelCommand::Show { name } => session.show(&["v1", "channels", &name]).await?,
+        ChannelCommand::Show { name } => session.show_document(Kind::Channel, &name).await?,
         ChannelCommand::Set { name, file } => set(session, Kind::Channel, &name, &document::read_value(&file)?).await?,
         ChannelCommand::Test { name } => {
             let notification = session.client.test_channel(&name).await?;
@@ -357,7 +357,7 @@ pub(crate) async fn notification(session: &Session, command: NotificationCommand
         }
         NotificationCommand::Show { id } => {
             let id = id.find(session).await?.to_string();
-            session.show(&["v1", "notifications", &id]).await?;
+            session.show("notification", &["v1", "notifications", &id]).await?;
         }
         NotificationCommand::Resend { id } => {
             let id = id.find(session).await?.to_string();

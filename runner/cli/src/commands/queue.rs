@@ -67,7 +67,7 @@ pub(crate) async fn run(session: &Session, command: QueueCommand) -> Result<Exit
             ];
             session.list(&["v1", "queues"], &columns).await?;
         }
-        QueueCommand::Show { name } => session.show(&["v1", "queues", &name]).await?,
+        QueueCommand::Show { name } => session.show("queue", &["v1", "queues", &name]).await?,
         QueueCommand::Pause { name } => control(session, &name, "pause", "paused").await?,
         QueueCommand::Limit { name, count, per } => {
             let rate = count.zip(per);

@@ -15,6 +15,7 @@ use crate::session::{MAX_LISTED, Session};
 
 pub(super) async fn show(session: &Session, id: Uuid) -> Result<ExitCode> {
     let run: Value = session.client.get(&["v1", "runs", &id.to_string()]).send().await?;
+    let run = session.output.with_kind("run", run);
     session.output.print(&run, |run| {
         let mut text = String::new();
         for (title, pointer) in [

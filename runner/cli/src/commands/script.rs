@@ -394,7 +394,8 @@ async fn push(session: &Session, push: &Push) -> Result<ExitCode> {
 async fn show(session: &Session, name: &str) -> Result<ExitCode> {
     if let (script, Some(version)) = split_version(name)? {
         let version = version.to_string();
-        session.show(&["v1", "scripts", script, "versions", &version]).await?;
+        let path = ["v1", "scripts", script, "versions", &version];
+        session.show("script", &path).await?;
         return done();
     }
     let mut script: Value = session.client.get(&["v1", "scripts", name]).send().await?;
@@ -405,6 +406,7 @@ async fn show(session: &Session, name: &str) -> Result<ExitCode> {
     if script.get("versions").is_none() {
         script["versions"] = json!(versions);
     }
+    let script = session.output.with_kind("script", script);
     session.output.print(&script, |script| {
         let mut rows = Rows::new(["VERSION", "WORLD", "DIGEST", "BYTES", "CREATED"]);
         for version in items(&script["versions"]) {

@@ -19,7 +19,7 @@ use crate::describe::of;
 use crate::problem::Problem;
 use crate::request::{Outcome, Request, ok};
 use crate::table::{Method, Route};
-use crate::timer_task::{self, DISABLED, Meant};
+use crate::timer_task::{self, DISABLED, Meant, Origin, TimerTask};
 
 /// What `code` says when all is well.
 const CODE_OK: u16 = 200;
@@ -176,46 +176,90 @@ async fn text_of(request: &mut Request) -> Result<String, Problem> {
 /// How many bytes the body of a call about one task may have.
 const ONE_BYTES_MAX: usize = 64 * 1024;
 
+/// The number of a task as a caller gave it.
+#[derive(Debug, PartialEq)]
+struct Given {
+    value: Value,
+    place: Place,
+}
+
+/// Where a caller gave the number of a task.
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum Place {
+    /// In a field of a JSON object.
+    Field(&'static str),
+    /// In a field of a form.
+    Form(&'static str),
+    /// It is the whole body.
+    Body,
+    /// In a parameter of the query.
+    Query(&'static str),
+}
+
+impl Place {
+    /// Only JSON has pointers; another place is named in words.
+    fn problem(self, detail: String) -> Problem {
+        match self {
+            Self::Field(name) => Problem::invalid_at(format!("/{name}"), detail),
+            Self::Form(name) => Problem::invalid_at("", format!("the form field `{name}`: {detail}")),
+            Self::Body => Problem::invalid_at("", format!("the body: {detail}")),
+            Self::Query(name) => Problem::invalid_at("", format!("`{name}` in the query: {detail}")),
+        }
+    }
+}
+
+/// The names that the number of a task may have.
+const NAMES: [&str; 2] = ["taskId", "id"];
+
+/// The number under the first of its names that is there.
+fn first_given(place: impl Fn(&'static str) -> Place, find: impl Fn(&str) -> Option<Value>) -> Option<Given> {
+    let (name, value) = NAMES.into_iter().find_map(|name| Some((name, find(name)?)))?;
+    let place = place(name);
+    (!value.is_null()).then_some(Given { value, place })
+}
+
 /// The number of the task that a call is about: `taskId` as a field of JSON or of a form, the body itself, or in the
 /// query.
 async fn task_id(request: &mut Request) -> Result<i64, Problem> {
     let bytes = request.bytes(ONE_BYTES_MAX).await?;
     let text = String::from_utf8(bytes.into()).map_err(|_| Problem::malformed("the body is not UTF-8"))?;
-    let given = match given_id(&text)? {
-        Value::Null => request
-            .query("taskId")
-            .or(request.query("id"))
-            .map_or(Value::Null, Value::from),
-        given => given,
+    let in_query = || first_given(Place::Query, |name| request.query(name).map(Value::from));
+    let missing = || {
+        let ways = "a field of a JSON object or of a form, as the whole body, or in the query";
+        Problem::invalid_at("", format!("`taskId` is missing; give it as {ways}"))
     };
-    timer_task::number(&given, "taskId")?.ok_or_else(|| Problem::invalid_at("/taskId", "`taskId` is missing"))
+    let Given { value, place } = given_id(&text)?.or_else(in_query).ok_or_else(missing)?;
+    timer_task::whole(&value)
+        .map_err(|detail| place.problem(detail))?
+        .ok_or_else(missing)
 }
 
 /// The `taskId` in a body, whatever its content type: many send JSON as a form.
-fn given_id(text: &str) -> Result<Value, Problem> {
+fn given_id(text: &str) -> Result<Option<Given>, Problem> {
     let text = text.trim();
     if text.is_empty() {
-        return Ok(Value::Null);
+        return Ok(None);
     }
     let not_json = match serde_json::from_str::<Value>(text) {
-        Ok(Value::Object(fields)) => return Ok(fields.get("taskId").or(fields.get("id")).cloned().unwrap_or_default()),
-        Ok(other) => return Ok(other),
+        Ok(Value::Object(fields)) => return Ok(first_given(Place::Field, |name| fields.get(name).cloned())),
+        Ok(Value::Null) => return Ok(None),
+        Ok(value) => {
+            let place = Place::Body;
+            return Ok(Some(Given { value, place }));
+        }
         Err(error) => error,
     };
     if text.starts_with("--") {
-        return Ok(of_multipart(text, "taskId")
-            .or(of_multipart(text, "id"))
-            .map_or(Value::Null, Value::from));
+        return Ok(first_given(Place::Form, |name| {
+            of_multipart(text, name).map(Value::from)
+        }));
     }
     if text.contains('=') && !text.starts_with(['{', '[', '"']) {
         let fields = crate::request::parse_query(Some(text))?;
-        let field = |sought: &str| {
-            fields
-                .iter()
-                .find(|(name, _)| name == sought)
-                .map(|(_, value)| value.as_str())
-        };
-        return Ok(field("taskId").or(field("id")).map_or(Value::Null, Value::from));
+        let field = |sought: &str| fields.iter().find(|(name, _)| name == sought);
+        return Ok(first_given(Place::Form, |name| {
+            field(name).map(|(_, value)| Value::from(value.as_str()))
+        }));
     }
     Err(Problem::malformed(format!("the body is not JSON: {not_json}")))
 }
@@ -229,17 +273,44 @@ fn of_multipart<'a>(text: &'a str, sought: &str) -> Option<&'a str> {
     })
 }
 
-/// The tree of a task, if its group is there.
-async fn tree_of(request: &Request, id: i64) -> Result<(i64, Vec<TimerTaskRow>), Problem> {
-    let (root, rows) = request.app.store.timer_tree_of(id).await?;
-    let there = !rows.is_empty()
-        && request
-            .app
-            .store
-            .group_by_name(timer_task::group_name(root)?.as_str())
-            .await?
-            .is_some();
-    if there { Ok((root, rows)) } else { Err(no_task(id)) }
+/// A tree whose group is there.
+struct Tree {
+    /// The number of its root.
+    root: i64,
+    rows: Vec<TimerTaskRow>,
+    /// Whether its group is enabled.
+    enabled: bool,
+}
+
+/// The tree of a task.
+async fn tree_of(request: &Request, id: i64) -> Result<Tree, Problem> {
+    let store = &request.app.store;
+    let (root, rows) = store.timer_tree_of(id).await?;
+    if rows.is_empty() {
+        return Err(no_task(id));
+    }
+    let group = store.group_by_name(timer_task::group_name(root)?.as_str()).await?;
+    let enabled = group.ok_or_else(|| no_task(id))?.enabled;
+    Ok(Tree { root, rows, enabled })
+}
+
+/// The tree that a submitted one replaces; an empty one if it is new.
+async fn replaced(request: &Request, tree: &[TimerTask]) -> Result<Tree, Problem> {
+    let Some(id) = tree.first().and_then(|root| root.task_id) else {
+        return Ok(Tree {
+            root: 0,
+            rows: Vec::new(),
+            enabled: true,
+        });
+    };
+    let before = tree_of(request, id).await?;
+    if before.root != id {
+        let root = before.root;
+        return Err(Problem::conflict(format!(
+            "task {id} is part of the tree of task {root}; submit the whole tree"
+        )));
+    }
+    Ok(before)
 }
 
 async fn submit(mut request: Request) -> Result<Well, Problem> {
@@ -248,21 +319,11 @@ async fn submit(mut request: Request) -> Result<Well, Problem> {
     let tree = tokio::task::spawn_blocking(move || timer_task::read_tree(&text))
         .await
         .map_err(|error| Problem::internal(&error))??;
+    let enabled = timer_task::said_enabled(&tree)?;
     let mut lost = 0;
     loop {
-        let before = match tree.first().and_then(|root| root.task_id) {
-            Some(id) => {
-                let (root, rows) = tree_of(&request, id).await?;
-                if root != id {
-                    return Err(Problem::conflict(format!(
-                        "task {id} is part of the tree of task {root}; submit the whole tree"
-                    )));
-                }
-                rows
-            }
-            None => Vec::new(),
-        };
-        let known: HashSet<i64> = before.iter().map(|row| row.task_id).collect();
+        let before = replaced(&request, &tree).await?;
+        let known: HashSet<i64> = before.rows.iter().map(|row| row.task_id).collect();
         if let Some(id) = tree
             .iter()
             .filter_map(|task| task.task_id)
@@ -276,7 +337,7 @@ async fn submit(mut request: Request) -> Result<Well, Problem> {
             .iter()
             .map(|task| task.task_id.or_else(|| fresh.next()).unwrap_or_default())
             .collect();
-        let rows: Vec<TimerTaskRow> = tree
+        let mut rows: Vec<TimerTaskRow> = tree
             .iter()
             .zip(&ids)
             .map(|(task, id)| TimerTaskRow {
@@ -285,7 +346,20 @@ async fn submit(mut request: Request) -> Result<Well, Problem> {
                 definition: Value::Object(task.fields.clone()),
             })
             .collect();
-        if let Some(notes) = save(&request, ids[0], &before, &rows).await? {
+        timer_task::keep_disabled(&mut rows, &before.rows, before.enabled);
+        let change = Change {
+            tree: TimerTree {
+                root: ids[0],
+                rows: &rows,
+                before: &before.rows,
+            },
+            origin: Origin::Sent(&tree),
+            enabled: match before.rows.is_empty() {
+                true => Some(enabled.unwrap_or(true)),
+                false => enabled,
+            },
+        };
+        if let Some(notes) = save(&request, change).await? {
             let data = timer_task::shown(&rows);
             return Ok(Well { data, notes });
         }
@@ -293,41 +367,42 @@ async fn submit(mut request: Request) -> Result<Well, Problem> {
     }
 }
 
+/// A change of a tree.
+struct Change<'a> {
+    tree: TimerTree<'a>,
+    /// Where its rows come from.
+    origin: Origin<'a>,
+    /// Whether its group is to be enabled. `None`: that does not change.
+    enabled: Option<bool>,
+}
+
 /// Makes a tree's group what the tree says; answers what its sender should know. `None`: the tree is not what it was
-/// `before` any more, or is gone, and nothing has changed.
-async fn save(
-    request: &Request,
-    root: i64,
-    before: &[TimerTaskRow],
-    rows: &[TimerTaskRow],
-) -> Result<Option<Vec<String>>, Problem> {
-    let name = timer_task::group_name(root)?;
-    let enabled = match rows.first().and_then(|row| row.definition.as_object()) {
-        Some(fields) => timer_task::is_enabled(fields)?,
-        None => true,
-    };
+/// before any more, or is gone, and nothing has changed.
+async fn save(request: &Request, change: Change<'_>) -> Result<Option<Vec<String>>, Problem> {
+    let Change { tree, origin, enabled } = change;
+    let name = timer_task::group_name(tree.root)?;
     let zone = request.app.config.compat_zone;
-    let Meant { spec, notes } = timer_task::group_spec(rows, zone, request.now)?;
-    let spec = parse_group(&spec)?;
+    let Meant { spec, notes } = timer_task::group_spec(tree.rows, origin, zone, request.now)?;
+    let spec = parse_group(&spec).map_err(|faults| origin.of_group(tree.rows, faults.into()))?;
     // Its group may have been deleted by itself.
-    let if_match = (!before.is_empty()).then_some(IfMatch::Exists);
+    let if_match = (!tree.before.is_empty()).then_some(IfMatch::Exists);
     let put = PutGroup {
         name: &name,
         spec,
-        enabled: Some(enabled),
+        enabled,
         if_match,
-        tree: Some(TimerTree { root, rows, before }),
+        tree: Some(tree),
     };
     match put_group(&request.app.store, request.by(), put).await {
         Ok(_) => Ok(Some(notes)),
         Err(GroupRefused::Missing(_) | GroupRefused::Stale { .. }) => Ok(None),
-        Err(refused) => Err(refused.into()),
+        Err(refused) => Err(origin.of_group(tree.rows, refused.into())),
     }
 }
 
 async fn delete(mut request: Request) -> Result<Well, Problem> {
     let id = task_id(&mut request).await?;
-    let (root, _) = tree_of(&request, id).await?;
+    let Tree { root, .. } = tree_of(&request, id).await?;
     only_root(id, root, "delete")?;
     let name = timer_task::group_name(root)?;
     match request.app.store.delete_timer_tree(request.by(), root, &name).await? {
@@ -353,14 +428,24 @@ async fn set_status(mut request: Request, enabled: bool) -> Result<Well, Problem
     let id = task_id(&mut request).await?;
     let mut lost = 0;
     loop {
-        let (root, before) = tree_of(&request, id).await?;
-        let mut rows = before.clone();
+        let before = tree_of(&request, id).await?;
+        let mut rows = before.rows.clone();
         let row = rows
             .iter_mut()
             .find(|row| row.task_id == id)
             .ok_or_else(|| no_task(id))?;
         row.definition["status"] = json!(if enabled { 1 } else { DISABLED });
-        if let Some(notes) = save(&request, root, &before, &rows).await? {
+        let change = Change {
+            tree: TimerTree {
+                root: before.root,
+                rows: &rows,
+                before: &before.rows,
+            },
+            origin: Origin::Stored,
+            // A branch has its own status; it does not enable or disable the group.
+            enabled: (id == before.root).then_some(enabled),
+        };
+        if let Some(notes) = save(&request, change).await? {
             let data = json!({"taskId": id});
             return Ok(Well { data, notes });
         }
@@ -370,7 +455,7 @@ async fn set_status(mut request: Request, enabled: bool) -> Result<Well, Problem
 
 async fn execute(mut request: Request) -> Result<Well, Problem> {
     let id = task_id(&mut request).await?;
-    let (root, _) = tree_of(&request, id).await?;
+    let Tree { root, .. } = tree_of(&request, id).await?;
     only_root(id, root, "start")?;
     let run = adapter::runs::submit(
         &request.app.engine,
@@ -388,20 +473,26 @@ mod tests {
 
     #[test]
     fn a_number_comes_in_many_ways() {
+        let field = Place::Field("taskId");
+        let form = Place::Form("taskId");
         for (body, expect) in [
-            ("", Value::Null),
-            (r#"{"taskId": 122}"#, json!(122)),
-            (r#"{"taskId": "122"}"#, json!("122")),
-            (r#"{"other": 1}"#, Value::Null),
-            ("122", json!(122)),
-            (" \"122\"\n", json!("122")),
-            ("taskId=122", json!("122")),
-            ("a=b&taskId=122", json!("122")),
+            ("", None),
+            ("null", None),
+            (r#"{"taskId": 122}"#, Some((json!(122), field))),
+            (r#"{"taskId": "122"}"#, Some((json!("122"), field))),
+            (r#"{"id": 122}"#, Some((json!(122), Place::Field("id")))),
+            (r#"{"taskId": null}"#, None),
+            (r#"{"other": 1}"#, None),
+            ("122", Some((json!(122), Place::Body))),
+            (" \"122\"\n", Some((json!("122"), Place::Body))),
+            ("taskId=122", Some((json!("122"), form))),
+            ("a=b&taskId=122", Some((json!("122"), form))),
             (
                 "--x1\r\nContent-Disposition: form-data; name=\"taskId\"\r\n\r\n122\r\n--x1--\r\n",
-                json!("122"),
+                Some((json!("122"), form)),
             ),
         ] {
+            let expect = expect.map(|(value, place)| Given { value, place });
             assert_eq!(given_id(body).unwrap(), expect, "{body}");
         }
         for body in ["{", "x", "{\"taskId\"=1}"] {

@@ -14,8 +14,8 @@ pub(super) fn invalid(field: &str, detail: String) -> Problem {
     Problem::invalid(Fault::at(format!("/{field}"), detail))
 }
 
-/// A whole number, also as text; null and empty text are none.
-pub(crate) fn number(value: &Value, field: &str) -> Result<Option<i64>, Problem> {
+/// A whole number, also as text; null and empty text are none. The error is a sentence about the value.
+pub(crate) fn whole(value: &Value) -> Result<Option<i64>, String> {
     let found = match value {
         Value::Null => return Ok(None),
         Value::String(text) if text.trim().is_empty() => return Ok(None),
@@ -25,7 +25,12 @@ pub(crate) fn number(value: &Value, field: &str) -> Result<Option<i64>, Problem>
     };
     found
         .map(Some)
-        .ok_or_else(|| invalid(field, format!("expected a whole number, not {value}")))
+        .ok_or_else(|| format!("expected a whole number, not {value}"))
+}
+
+/// The same for the value of a field.
+pub(super) fn number(value: &Value, field: &str) -> Result<Option<i64>, Problem> {
+    whole(value).map_err(|detail| invalid(field, detail))
 }
 
 pub(super) fn text<'a>(fields: &'a Map<String, Value>, field: &str) -> Option<&'a str> {
@@ -40,21 +45,46 @@ pub(super) fn count(fields: &Map<String, Value>, field: &str) -> Result<Option<i
     fields.get(field).map_or(Ok(None), |value| number(value, field))
 }
 
-/// A span in milliseconds; negative ones are none.
-pub(super) fn millis(fields: &Map<String, Value>, field: &str) -> Result<Option<String>, Problem> {
-    Ok(count(fields, field)?
-        .filter(|millis| *millis >= 0)
-        .map(|millis| format!("{millis}ms")))
+/// A duration of a timer, in milliseconds. What is `stored` may be negative, which was no duration when it was accepted.
+pub(super) fn span(fields: &Map<String, Value>, field: &str, stored: bool) -> Result<Option<String>, Problem> {
+    match count(fields, field)? {
+        Some(millis) if millis >= 0 => Ok(Some(format!("{millis}ms"))),
+        Some(millis) if !stored => Err(invalid(
+            field,
+            format!("`{field}` must be at least 0 milliseconds, not {millis}"),
+        )),
+        _ => Ok(None),
+    }
 }
 
-/// Whether a node, or a timer, is switched on: `status` is 1 or -1, and 1 if it is left out.
-pub(crate) fn is_enabled(fields: &Map<String, Value>) -> Result<bool, Problem> {
+/// The timeout of a node; -1 and 0 are none. What is `stored` may be any negative number, which was none when it was
+/// accepted.
+pub(super) fn timeout(fields: &Map<String, Value>, stored: bool) -> Result<Option<String>, Problem> {
+    match count(fields, "timeout")? {
+        None | Some(-1 | 0) => Ok(None),
+        Some(millis) if millis > 0 => Ok(Some(format!("{millis}ms"))),
+        Some(_) if stored => Ok(None),
+        Some(millis) => Err(invalid(
+            "timeout",
+            format!("`timeout` must be a number of milliseconds, or -1 or 0 for no timeout, not {millis}"),
+        )),
+    }
+}
+
+/// Whether a node, or a timer, is switched on: `status` is 1 or -1. `None`: it is left out.
+pub(super) fn status(fields: &Map<String, Value>) -> Result<Option<bool>, Problem> {
     match count(fields, "status")? {
-        None | Some(ENABLED) => Ok(true),
-        Some(DISABLED) => Ok(false),
+        None => Ok(None),
+        Some(ENABLED) => Ok(Some(true)),
+        Some(DISABLED) => Ok(Some(false)),
         Some(other) => Err(invalid(
             "status",
             format!("`status` must be {ENABLED} or {DISABLED}, not {other}"),
         )),
     }
+}
+
+/// The same, where what is left out means 1.
+pub(super) fn is_enabled(fields: &Map<String, Value>) -> Result<bool, Problem> {
+    Ok(status(fields)?.unwrap_or(true))
 }

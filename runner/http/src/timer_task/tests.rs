@@ -5,20 +5,42 @@ fn now() -> Time {
 }
 
 fn meant(rows: &[TimerTaskRow]) -> Result<Meant, Problem> {
-    group_spec(rows, Tz::Asia__Shanghai, now())
+    group_spec(rows, Origin::Sent(&[]), Tz::Asia__Shanghai, now())
 }
 
 fn rows(text: &str) -> Vec<TimerTaskRow> {
-    let tree = read_tree(text).expect("a tree");
+    rows_of(&read_tree(text).expect("a tree"))
+}
+
+fn rows_of(tree: &[TimerTask]) -> Vec<TimerTaskRow> {
     let id = |index: usize| 100 + index as i64;
-    tree.into_iter()
+    tree.iter()
         .enumerate()
         .map(|(index, task)| TimerTaskRow {
             task_id: id(index),
             parent: task.parent.map(id),
-            definition: Value::Object(task.fields),
+            definition: Value::Object(task.fields.clone()),
         })
         .collect()
+}
+
+/// What is wrong with a tree that a client sends, up to the spec of its group.
+fn refusal(text: &str) -> Problem {
+    let refused = || -> Result<(), Problem> {
+        let tree = read_tree(text)?;
+        said_enabled(&tree)?;
+        let (rows, origin) = (rows_of(&tree), Origin::Sent(&tree));
+        let Meant { spec, .. } = group_spec(&rows, origin, Tz::Asia__Shanghai, now())?;
+        let spec = heddle_domain::spec::parse_group(&spec).map_err(|faults| origin.of_group(&rows, faults.into()))?;
+        // As the check of the whole group does.
+        for (name, schedule) in &spec.schedules {
+            heddle_domain::schedule::Schedule::compile(schedule, Tz::Asia__Shanghai, now()).map_err(|fault| {
+                origin.of_group(&rows, Problem::invalid(fault.below(&format!("/schedules/{name}"))))
+            })?;
+        }
+        Ok(())
+    };
+    refused().expect_err(text)
 }
 
 /// Their services may have any names: workers get them as they were sent.
@@ -106,18 +128,7 @@ fn trees_may_be_deep_but_not_without_end() {
 #[test]
 fn what_is_wrong_is_said() {
     let check = |text: &str, status: u16| {
-        let found = read_tree(text).and_then(|tree| {
-            let rows: Vec<TimerTaskRow> = tree
-                .into_iter()
-                .enumerate()
-                .map(|(index, task)| TimerTaskRow {
-                    task_id: index as i64,
-                    parent: task.parent.map(|parent| parent as i64),
-                    definition: Value::Object(task.fields),
-                })
-                .collect();
-            meant(&rows)
-        });
+        let found = read_tree(text).and_then(|tree| meant(&rows_of(&tree)));
         assert_eq!(found.unwrap_err().status.as_u16(), status, "{text}");
     };
     check("{", 400);
@@ -188,7 +199,7 @@ fn what_looks_like_children_is_refused() {
         (r#"{"taskInfoConf": [], "a": 1}"#, "/taskInfoConf"),
         (
             r#"{"appServiceName": "q", "subTaskList": [{"subTasks": [{}]}]}"#,
-            "/subTasks",
+            "/subTaskList/0/subTasks",
         ),
         (
             r#"{"taskInfoConf": {"appServiceName": "q", "taskScheduleConf": {}}, "taskScheduleConf": {}}"#,
@@ -246,4 +257,176 @@ fn a_timer_whose_window_is_over_is_kept() {
         notes[0].contains("timer 1") && notes[0].contains("window is in the past"),
         "{notes:?}"
     );
+}
+
+/// A tree in the newer shape: fields of its root, and its second timer.
+fn newer(root: &str, timer: &str) -> String {
+    format!(
+        r#"{{"taskInfoConf": {{"taskName": "r", {root}}},
+            "taskScheduleConf": {{"timerList": [{{"timerType": 4, "delay": 1}}, {timer}]}}}}"#
+    )
+}
+
+/// One with a node two levels below the root: fields of this node.
+fn with_node(node: &str) -> String {
+    let list = format!(r#"[{{}}, {{"subTaskList": [{{"taskName": "c", {node}}}]}}]"#);
+    let root = format!(r#""appServiceName": "ca", "subTaskList": {list}"#);
+    newer(&root, r#"{"timerType": 4, "delay": 1}"#)
+}
+
+/// The body is refused, at this place only, with this word.
+fn refused_at(body: &str, pointer: &str, word: &str) {
+    let problem = refusal(body);
+    let found: Vec<&str> = problem.errors.iter().map(|fault| fault.pointer.as_str()).collect();
+    assert_eq!((problem.status.as_u16(), found), (422, vec![pointer]), "{body}");
+    assert!(problem.detail.contains(word), "{body}: {}", problem.detail);
+}
+
+#[test]
+fn an_error_names_the_node_in_the_body() {
+    for (node, field, word) in [
+        (r#""timeout": "abc""#, "/timeout", "whole number"),
+        (r#""timeout": -5"#, "/timeout", "-5"),
+        (r#""timeout": 99999999999999999"#, "/timeout", "maximum"),
+        (r#""status": 9"#, "/status", "9"),
+        (r#""appServiceName": "a b""#, "/appServiceName", "character 2"),
+        (r#""x": "\u0000""#, "/x", "U+0000"),
+        (r#""children": [1]"#, "/children", "unknown field"),
+        (r#""subTaskList": 1"#, "/subTaskList", "list"),
+        (r#""subTaskList": [7]"#, "/subTaskList/0", "object"),
+        (
+            r#""taskScheduleConf": {"timerList": [{}]}"#,
+            "/taskScheduleConf",
+            "only the root",
+        ),
+        (
+            r#""taskId": 5, "subTaskList": [{"taskId": "5"}]"#,
+            "/subTaskList/0/taskId",
+            "5 occurs twice",
+        ),
+    ] {
+        let pointer = format!("/taskInfoConf/subTaskList/1/subTaskList/0{field}");
+        refused_at(&with_node(node), &pointer, word);
+    }
+    for (root, field, word) in [
+        (r#""status": 9"#, "/status", "9"),
+        (r#""timeout": 1"#, "/appServiceName", "missing"),
+        // Two children have the queue of the root: it is one error, of the root.
+        (
+            r#""appServiceName": "a b", "subTaskList": [{}, {}]"#,
+            "/appServiceName",
+            "character 2",
+        ),
+    ] {
+        let body = newer(root, r#"{"timerType": 4, "delay": 1}"#);
+        refused_at(&body, &format!("/taskInfoConf{field}"), word);
+    }
+    // In the older shape, the root is the body.
+    refused_at(r#"{"timeout": 1}"#, "/appServiceName", "missing");
+    let body = r#"{"appServiceName": "q", "subTaskList": [{"status": 9}]}"#;
+    refused_at(body, "/subTaskList/0/status", "9");
+    let problem = refusal(r#"{"taskInfoConf": {"subTaskList": [{"x": 1e999}]}}"#);
+    assert_eq!(problem.status.as_u16(), 400);
+    assert!(
+        problem.detail.starts_with("/taskInfoConf/subTaskList/0/x: "),
+        "{}",
+        problem.detail
+    );
+}
+
+/// Also if the error is found in the schedule that the timer means.
+#[test]
+fn an_error_names_the_timer_in_the_body() {
+    for (timer, field, word) in [
+        ("7", "", "object"),
+        (r#"{"type": 9}"#, "/type", "`type`"),
+        (r#"{"timerType": 1, "cron": "bad"}"#, "/cron", "cron"),
+        (
+            r#"{"timerType": 2, "period": 5}"#,
+            "/period",
+            "`period` must be at least",
+        ),
+        (r#"{"timerType": 3, "delay": 0}"#, "/delay", "`delay`"),
+        (r#"{"timerType": 3, "period": 0}"#, "/period", "`period`"),
+        (r#"{"timerType": 3, "delay": 9, "initDelay": -1}"#, "/initDelay", "-1"),
+        (r#"{"timerType": 4, "delay": -1}"#, "/delay", "at least 0"),
+        (
+            r#"{"timerType": 4, "delay": 1, "startDateTime": "soon"}"#,
+            "/startDateTime",
+            "soon",
+        ),
+        (
+            r#"{"timerType": 4, "delay": 1, "timeZone": "Mars"}"#,
+            "/timeZone",
+            "Mars",
+        ),
+    ] {
+        let body = newer(r#""appServiceName": "ca""#, timer);
+        refused_at(&body, &format!("/taskScheduleConf/timerList/1{field}"), word);
+    }
+    let older = r#"{"appServiceName": "q", "taskScheduleConf": {"timerList": [{"type": 2, "period": 1}]}}"#;
+    refused_at(older, "/taskScheduleConf/timerList/0/period", "`period`");
+    let inside = r#"{"taskInfoConf": {"appServiceName": "q", "taskScheduleConf": {"timerList": [{}]}}}"#;
+    let pointer = "/taskInfoConf/taskScheduleConf/timerList/0/timerType";
+    refused_at(inside, pointer, "`timerType`");
+}
+
+/// The end of a window is after its start, also in the past.
+#[test]
+fn a_reversed_window_is_refused() {
+    for (starts, ends) in [
+        ("2021-10-01", "2021-08-09"),
+        ("2021-10-01", "2021-10-01"),
+        ("2090-10-01", "2090-08-09"),
+    ] {
+        let problem = refusal(&format!(
+            r#"{{"appServiceName": "q", "taskScheduleConf": {{"timerList": [
+                {{"timerType": 4, "delay": 1, "startDateTime": "{starts}", "endDateTime": "{ends}"}}]}}}}"#
+        ));
+        assert_eq!(problem.errors[0].pointer, "/taskScheduleConf/timerList/0/endDateTime");
+        assert!(
+            problem.detail.contains("`endDateTime` must be after `startDateTime`"),
+            "{}",
+            problem.detail
+        );
+    }
+}
+
+/// A tree that was accepted before a rule can still be enabled and disabled.
+#[test]
+fn what_was_accepted_stays_valid() {
+    let stored = rows(
+        r#"{"appServiceName": "q", "timeout": -5, "taskScheduleConf": {"timerList": [
+              {"timerType": 3, "delay": 300, "initDelay": -1},
+              {"timerType": 4, "delay": 1, "startDateTime": "2021-10-01", "endDateTime": "2021-08-09"}]}}"#,
+    );
+    let of_stored = |rows: &[TimerTaskRow]| group_spec(rows, Origin::Stored, Tz::Asia__Shanghai, now());
+    let spec = of_stored(&stored).unwrap().spec;
+    assert_eq!(spec["tasks"]["task-100"]["timeout"], "never");
+    assert_eq!(spec["schedules"]["timer-1"], json!({"after": "300ms"}));
+    assert_eq!(spec["schedules"]["timer-2"]["enabled"], false);
+    // What was never accepted has no place in the body of a call about one task: the error names the task.
+    let problem = of_stored(&rows(r#"{"appServiceName": "q", "subTaskList": [{"timeout": "x"}]}"#)).unwrap_err();
+    assert_eq!(problem.errors[0].pointer, "");
+    assert!(
+        problem.detail.contains("task 101 is no longer valid: /timeout: "),
+        "{}",
+        problem.detail
+    );
+}
+
+#[test]
+fn what_is_disabled_and_sent_without_a_status_stays_disabled() {
+    let before = rows(r#"{"appServiceName": "q", "subTaskList": [{"status": -1}, {"status": "-1"}, {"status": 1}]}"#);
+    let sent = r#"{"appServiceName": "q", "subTaskList": [{}, {"status": 1}, {}, {}]}"#;
+    let statuses = |enabled: bool| {
+        let mut rows = rows(sent);
+        keep_disabled(&mut rows, &before, enabled);
+        rows.into_iter()
+            .map(|row| row.definition["status"].clone())
+            .collect::<Vec<_>>()
+    };
+    let (none, off) = (Value::Null, json!(DISABLED));
+    assert_eq!(statuses(true), [&none, &off, &json!(1), &none, &none].map(Value::clone));
+    assert_eq!(statuses(false)[0], off);
 }
