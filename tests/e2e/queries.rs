@@ -232,6 +232,35 @@ async fn failures_have_a_kind() {
     assert_eq!(task(&run, "t")["error"]["kind"], "output", "{run:#}");
 }
 
+/// A statement can raise a text of any length. As for every executor, its beginning is kept, with the SQLSTATE.
+#[tokio::test]
+async fn a_long_error_is_cut() {
+    let world = World::new().await;
+    let node = shop(&world).await;
+    let raise = |what: &str| {
+        let sql = format!("do $$ begin raise exception {what}; end $$");
+        query(&sql, json!({"mode": "execute"}))
+    };
+    let long = "repeat('é', 500000)";
+    let tasks = json!({
+        "text": raise(&format!("'%', {long}")),
+        "all": raise(&format!("using message = 'no', detail = {long}, hint = {long}")),
+    });
+    node.put_group("g", group(tasks)).await;
+    let run = node.run("g", json!({})).await;
+    for (name, begins) in [("text", "éé"), ("all", "no (SQLSTATE P0001); é")] {
+        let attempts = node.attempts(&heddle_tests::id(&run), name).await;
+        for error in [&attempts[0]["error"], &task(&run, name)["error"]] {
+            let message = error["message"].as_str().unwrap();
+            assert!(message.starts_with(begins), "{name}: {message}");
+            assert!(message.contains("(SQLSTATE P0001)"), "{name}: {message}");
+            assert!((8_000..=8_192).contains(&message.len()), "{name}: {}", message.len());
+        }
+    }
+    let of_run = run["error"]["message"].as_str().unwrap();
+    assert!(of_run.len() < 9_000, "{}", of_run.len());
+}
+
 /// Statements of this test that the server works on.
 async fn at_work(sql: &tokio_postgres::Client, mark: &str) -> i64 {
     let row = sql

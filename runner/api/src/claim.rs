@@ -151,8 +151,7 @@ pub struct ClaimOutput {
 pub struct ClaimFailure {
     /// The token of the claim.
     pub token: String,
-    /// A message, or an object with a `message`. It is truncated after 16,384 characters. Default: the worker gave no
-    /// reason.
+    /// A message, or an object with a `message`. It is truncated after 8 KiB. Default: the worker gave no reason.
     #[serde(default)]
     #[schemars(extend("type" = ["string", "object", "null"]))]
     pub error: Value,

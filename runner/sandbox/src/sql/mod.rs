@@ -264,11 +264,7 @@ impl Broken {
             return Self::Connection(Failure::passing(message));
         };
         let code = db.code().code();
-        let mut message = format!("{} (SQLSTATE {code})", db.message());
-        for more in [db.detail(), db.hint()].into_iter().flatten() {
-            message.push_str("; ");
-            message.push_str(more);
-        }
+        let message = failure::message_of(db.message(), code, [db.detail(), db.hint()]);
         let class = Class::of(code, db.message(), read_only);
         if error.is_closed() {
             Self::Connection(Failure { message, class })
