@@ -158,7 +158,7 @@ pub struct ClaimFailure {
     /// Do not retry the task run. Default: false.
     #[serde(default, deserialize_with = "or_default")]
     pub fatal: bool,
-    /// The minimum duration before the next attempt. Default: the retry policy decides.
+    /// The duration before the next attempt, in place of the interval of the retry policy. Default: its interval.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub retry_after: Option<Span>,
 }
