@@ -20,6 +20,12 @@ async fn http() {
             "headers": {"x-day": "{{ params.day }}"}, "body": {"day": "{{ params.day }}", "n": 1},
         }, "params": {"day": "monday"}},
     });
+    let typed = |name: &str, content_type: &str, body: &str| {
+        let headers = json!({"content-type": content_type});
+        json!({"http": {"url": format!("{}/{name}", sink.url), "headers": headers, "body": body}, "params": {"n": 1}})
+    };
+    tasks["xml"] = typed("xml", "text/xml", "<n>{{ params.n }}</n>");
+    tasks["text"] = typed("text", "application/json", "n={{ params.n }}");
     for status in [201, 302, 404, 408, 429, 500, 503] {
         tasks[format!("s{status}")] = call(&format!("/status/{status}"));
     }
@@ -28,6 +34,8 @@ async fn http() {
     for (name, state, attempts) in [
         ("plain", "succeeded", 1),
         ("full", "succeeded", 1),
+        ("xml", "succeeded", 1),
+        ("text", "succeeded", 1),
         ("s201", "succeeded", 1),
         ("s404", "failed", 1),
         ("s408", "failed", 2),
@@ -63,6 +71,15 @@ async fn http() {
     let full = of("/full/monday")[0];
     assert_eq!((full.method.as_str(), full.header("x-day")), ("PUT", Some("monday")));
     assert_eq!(full.body, json!({"day": "monday", "n": 1}));
+    // A string is sent as it is if its type is not JSON.
+    for (path, content_type, raw) in [
+        ("/xml", "text/xml", "<n>1</n>"),
+        ("/text", "application/json", "\"n=1\""),
+    ] {
+        let sent = of(path)[0];
+        assert_eq!(sent.header("content-type"), Some(content_type));
+        assert_eq!(String::from_utf8_lossy(&sent.raw), raw);
+    }
     assert_eq!(of("/status/503").len(), 2);
     assert_eq!(of("/status/404").len(), 1);
 }

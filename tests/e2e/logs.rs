@@ -424,11 +424,14 @@ async fn events() {
             .await
             .expect_problem(400, &[]);
     }
-    let resumed = nodes[0].request(reqwest::Method::GET, &format!("/v1/runs/{run}/events"));
-    nodes[0]
-        .send(resumed.header("Last-Event-ID", "x"))
-        .await
-        .expect_problem(400, &[]);
+    // The error names where the cursor was.
+    for path in ["events?cursor=2", "logs?follow=true"] {
+        let resumed = nodes[0].request(reqwest::Method::GET, &format!("/v1/runs/{run}/{path}"));
+        nodes[0]
+            .send(resumed.header("Last-Event-ID", "x"))
+            .await
+            .expect_said(400, "the header `Last-Event-ID`");
+    }
     nodes[0]
         .get("/v1/runs/00000000-0000-7000-8000-000000000000/events")
         .await

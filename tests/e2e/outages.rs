@@ -7,6 +7,7 @@ use heddle_tests::{Answer, NodeOptions, Receiver, Wire, World, eventually, task}
 use serde_json::{Value, json};
 use tokio::time::Instant;
 
+use crate::events::lines;
 use crate::{calls, one, sleeps, with};
 
 /// All connections are cut, again and again: who reads, or waits for a run, gets the answer. Only a read is answered again.
@@ -23,12 +24,39 @@ async fn reads_do_not_notice_cuts() {
     );
     for _ in 0..20 {
         owner.query(&cut, &[]).await.unwrap();
-        let reads = (0..8).map(async |n| match n % 2 {
+        let reads = (0..9).map(async |n| match n % 3 {
             0 => node.get("/v1/runs?group=g").await,
+            1 => node.get("/v1/events?kinds=run.*").await,
             _ => node.get(&format!("/v1/runs/{run}?wait=20s")).await,
         });
         for reply in futures::future::join_all(reads).await {
             assert_eq!(reply.status, 200, "{:#}", reply.body);
+        }
+    }
+}
+
+/// Connections are cut while the feed of events is read, which takes several statements: each reader gets all of it.
+#[tokio::test]
+async fn a_feed_does_not_notice_cuts() {
+    let (world, node) = World::with_node().await;
+    node.put_group("g", one(json!({"script": "hello"}))).await;
+    // One after the other: more rows than the first statement reads.
+    for _ in 0..20 {
+        node.run("g", json!({})).await;
+    }
+    let all = lines(&node, "kinds=run.*").await;
+    assert!(all.len() >= 20, "{all:#?}");
+    let owner = world.sql_as_owner().await;
+    let cut = format!(
+        "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = '{}'",
+        world.database()
+    );
+    for _ in 0..20 {
+        let reads = futures::future::join_all((0..4).map(|_| lines(&node, "kinds=run.*")));
+        let (cut, read) = tokio::join!(owner.query(&cut, &[]), reads);
+        cut.unwrap();
+        for found in read {
+            assert_eq!(found, all);
         }
     }
 }

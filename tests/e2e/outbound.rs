@@ -135,6 +135,10 @@ async fn redirects_lead_nowhere_else() {
     for (found, url) in tried(&node, "calls", calls).await.iter().zip(&inside) {
         assert_eq!(found["state"], "failed", "{url}: {found:#}");
         assert_eq!(found["error"]["kind"], "http", "{url}");
+        if url.contains("file:") {
+            let said = "302 Found: the redirect is not allowed: file is not an http or https address";
+            assert_eq!(found["error"]["message"], said, "{found:#}");
+        }
     }
     for url in &inside {
         let body = json!({"url": url, "sha256": "0".repeat(64)});

@@ -232,6 +232,35 @@ async fn failures_have_a_kind() {
     assert_eq!(task(&run, "t")["error"]["kind"], "output", "{run:#}");
 }
 
+/// A statement can raise a text of any length. As for every executor, its beginning is kept, with the SQLSTATE.
+#[tokio::test]
+async fn a_long_error_is_cut() {
+    let world = World::new().await;
+    let node = shop(&world).await;
+    let raise = |what: &str| {
+        let sql = format!("do $$ begin raise exception {what}; end $$");
+        query(&sql, json!({"mode": "execute"}))
+    };
+    let long = "repeat('é', 500000)";
+    let tasks = json!({
+        "text": raise(&format!("'%', {long}")),
+        "all": raise(&format!("using message = 'no', detail = {long}, hint = {long}")),
+    });
+    node.put_group("g", group(tasks)).await;
+    let run = node.run("g", json!({})).await;
+    for (name, begins) in [("text", "éé"), ("all", "no (SQLSTATE P0001); é")] {
+        let attempts = node.attempts(&heddle_tests::id(&run), name).await;
+        for error in [&attempts[0]["error"], &task(&run, name)["error"]] {
+            let message = error["message"].as_str().unwrap();
+            assert!(message.starts_with(begins), "{name}: {message}");
+            assert!(message.contains("(SQLSTATE P0001)"), "{name}: {message}");
+            assert!((8_000..=8_192).contains(&message.len()), "{name}: {}", message.len());
+        }
+    }
+    let of_run = run["error"]["message"].as_str().unwrap();
+    assert!(of_run.len() < 9_000, "{}", of_run.len());
+}
+
 /// Statements of this test that the server works on.
 async fn at_work(sql: &tokio_postgres::Client, mark: &str) -> i64 {
     let row = sql
@@ -276,6 +305,55 @@ async fn timeouts_and_cancels_end_it_on_the_server() {
     })
     .await;
     assert_eq!(node.ended(&run).await["state"], "cancelled");
+}
+
+/// A statement that never reached its database did not take too long: the error says what did.
+#[tokio::test]
+async fn timeouts_say_what_took_so_long() {
+    let world = World::new().await;
+    let node = shop(&world).await;
+    let sql = world.sql().await;
+    // Nobody answers behind this port.
+    let deaf = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let url = format!("postgres://nobody@{}/none", deaf.local_addr().unwrap());
+    for (name, url) in [("deaf", url), ("busy", world.url().to_owned())] {
+        let spec = json!({"url": url, "groups": ["g"], "max_connections": 1});
+        node.put(&format!("/v1/connections/{name}"), spec)
+            .await
+            .expect_status(201);
+    }
+    let on = |connection: &str, timeout: &str| {
+        let query = json!({"connection": connection, "sql": "select pg_sleep(600)::text as slept -- holds"});
+        group(json!({"t": {"query": query, "timeout": timeout}}))
+    };
+    node.put_group("g", on("busy", "never")).await;
+    let holds = node.start("g", json!({})).await;
+    eventually("the statement's beginning", async || {
+        (at_work(&sql, "-- holds").await == 1).then_some(())
+    })
+    .await;
+    for (connection, timeout, said) in [
+        ("deaf", "1s", "cannot connect to `deaf` within 1000 ms"),
+        (
+            "busy",
+            "1s",
+            "no connection to `busy` became free within 1000 ms (its `max_connections` is 1 for each node)",
+        ),
+        ("shop", "3s", "the statement took longer than 3000 ms and was cancelled"),
+    ] {
+        node.put_group("g", on(connection, timeout)).await;
+        let run = node.run("g", json!({})).await;
+        let error = &task(&run, "t")["error"];
+        assert_eq!(
+            (&error["kind"], &error["message"]),
+            (&json!("timeout"), &json!(said)),
+            "{run:#}"
+        );
+    }
+    node.post(&format!("/v1/runs/{holds}/cancel"), json!({}))
+        .await
+        .expect_status(200);
+    node.ended(&holds).await;
 }
 
 /// A connection that breaks off in the middle fails the attempt, and the next one goes on.

@@ -1,6 +1,6 @@
 //! Retries and timeouts, as attempts show them. (The exact times of every strategy are tests of the domain.)
 
-use heddle_tests::{Node, World, seconds, task};
+use heddle_tests::{Node, Sink, World, seconds, task};
 use serde_json::{Value, json};
 
 use crate::{one, sleeps, with};
@@ -134,6 +134,28 @@ async fn retry_after() {
     .await;
     assert_eq!(run["state"], "succeeded");
     check_gaps(&found, &[0.8]);
+}
+
+/// The `Retry-After` of a called server delays a retry, and never hastens it.
+#[tokio::test]
+async fn retry_after_of_a_server() {
+    let world = World::new().await;
+    let sink = Sink::start().await;
+    let node = world.options().env("HEDDLE_ALLOW_PRIVATE", "127.0.0.1").start().await;
+    let call = |after: u64| {
+        json!({"http": {"url": format!("{}/after/{after}", sink.url)},
+               "retry": {"strategy": "forever", "interval": "30s"}})
+    };
+    let tasks = json!({"sooner": call(0), "later": call(60), "latest": call(u64::MAX)});
+    node.put_group("g", json!({"tasks": tasks})).await;
+    let run = node.start("g", json!({})).await;
+    for (name, waits) in [("sooner", 30.0), ("later", 60.0), ("latest", 3_600.0)] {
+        let found = node.task_becomes(&run, name, "retrying").await;
+        let failed = node.attempts(&run, name).await;
+        let found = seconds(&failed[0]["finished_at"], &task(&found, name)["next_attempt_at"]);
+        assert!((waits..waits + SLACK_SECONDS).contains(&found), "{name}: {found} s");
+    }
+    assert_eq!(sink.requests().len(), 3);
 }
 
 /// Without a timeout an attempt takes as long as it takes. (How soon a timeout ends one: `tests/alone/promises.rs`.)

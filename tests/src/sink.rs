@@ -29,7 +29,8 @@ impl Request {
     }
 }
 
-/// The server; the path says what it answers: `/status/503` is 503, everything else 200.
+/// The server; the path says what it answers: `/status/503` is 503, `/after/5` is 503 with `Retry-After: 5`, everything
+/// else 200.
 #[derive(Clone, Debug)]
 pub struct Sink {
     /// Where it is, `http://127.0.0.1:1234`.
@@ -61,10 +62,16 @@ impl Sink {
 /// One request per connection will do.
 async fn serve(mut stream: TcpStream, seen: Arc<Mutex<Vec<Request>>>) -> Option<()> {
     let request = read_request(&mut stream).await?;
-    let status = request.path.strip_prefix("/status/").unwrap_or("200").to_owned();
+    let (status, more) = match request.path.strip_prefix("/after/") {
+        Some(seconds) => ("503".to_owned(), format!("retry-after: {seconds}\r\n")),
+        None => (
+            request.path.strip_prefix("/status/").unwrap_or("200").to_owned(),
+            String::new(),
+        ),
+    };
     seen.lock().ok()?.push(request);
     let answer = format!(
-        "HTTP/1.1 {status} As asked\r\ncontent-type: application/json\r\ncontent-length: 11\r\nconnection: close\r\n\r\n{{\"ok\":true}}"
+        "HTTP/1.1 {status} As asked\r\n{more}content-type: application/json\r\ncontent-length: 11\r\nconnection: close\r\n\r\n{{\"ok\":true}}"
     );
     stream.write_all(answer.as_bytes()).await.ok()?;
     stream.shutdown().await.ok()

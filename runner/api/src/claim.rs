@@ -151,15 +151,14 @@ pub struct ClaimOutput {
 pub struct ClaimFailure {
     /// The token of the claim.
     pub token: String,
-    /// A message, or an object with a `message`. It is truncated after 16,384 characters. Default: the worker gave no
-    /// reason.
+    /// A message, or an object with a `message`. It is truncated after 8 KiB. Default: the worker gave no reason.
     #[serde(default)]
     #[schemars(extend("type" = ["string", "object", "null"]))]
     pub error: Value,
     /// Do not retry the task run. Default: false.
     #[serde(default, deserialize_with = "or_default")]
     pub fatal: bool,
-    /// The minimum duration before the next attempt. Default: the retry policy decides.
+    /// The duration before the next attempt, in place of the interval of the retry policy. Default: its interval.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub retry_after: Option<Span>,
 }

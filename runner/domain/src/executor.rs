@@ -21,6 +21,18 @@ const TIMEOUT_DEFAULT: Duration = Duration::from_secs(3600);
 /// The longest statement of a `query`, in bytes, and the most params that it has.
 const QUERY_SQL_MAX_BYTES: usize = 256 << 10;
 const QUERY_PARAMS_MAX: usize = 1_000;
+/// Headers that are about the connection (RFC 9110, 7.6.1) or about how the body is sent on it: the client sets them. One
+/// that a spec sets could contradict the body, and the server would wait for the rest of it, or misread it.
+const CONNECTION_HEADERS: [&str; 8] = [
+    "connection",
+    "content-length",
+    "keep-alive",
+    "proxy-connection",
+    "te",
+    "trailer",
+    "transfer-encoding",
+    "upgrade",
+];
 const METHODS: [&str; 7] = ["GET", "POST", "PUT", "PATCH", "DELETE", "HEAD", "OPTIONS"];
 
 /// Does the work of a task.
@@ -147,6 +159,14 @@ fn check_script(reference: &str, pointer: &str, catalog: &dyn Catalog, faults: &
     faults.add(pointer, detail);
 }
 
+/// Whether an `http` task may set a header of this name. The error says why not.
+pub fn check_header(name: &str) -> Result<(), &'static str> {
+    if CONNECTION_HEADERS.iter().any(|own| own.eq_ignore_ascii_case(name)) {
+        return Err("a task cannot set this header: Heddle sets the headers of the connection itself");
+    }
+    Ok(())
+}
+
 fn check_http(http: &HttpSpec, prefix: &str, templates: &Checker<'_>, faults: &mut Faults) {
     for (field, text) in [("method", &http.method), ("url", &http.url)] {
         templates.value(&Value::String(text.clone()), &format!("{prefix}/{field}"), faults);
@@ -173,6 +193,9 @@ fn check_http(http: &HttpSpec, prefix: &str, templates: &Checker<'_>, faults: &m
         let token = |c: char| c.is_ascii_alphanumeric() || "!#$%&'*+-.^_`|~".contains(c);
         if name.is_empty() || !name.chars().all(token) {
             faults.add(pointer.clone(), "this is not a valid header name");
+        }
+        if let Err(detail) = check_header(name) {
+            faults.add(pointer.clone(), detail);
         }
         if value.chars().any(|c| c.is_control() && c != '\t') && !is_template(value) {
             faults.add(

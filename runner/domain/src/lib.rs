@@ -49,4 +49,4 @@ pub use duration::Span;
 pub use fault::{Fault, Faults};
 pub use hex::hex;
 pub use name::Name;
-pub use storable::has_nul;
+pub use storable::{ERROR_MESSAGE_BYTES_MAX, ERROR_TRACE_BYTES_MAX, has_nul, storable_text};

@@ -4,6 +4,8 @@
 //! between attempts; [`next`] is the decision. `n` retries are `n + 1` attempts. Attempts that are lost with their
 //! nodes do not count as retries, and are not handled here.
 
+use std::time::Duration;
+
 use chrono::{Datelike, NaiveDate, NaiveTime};
 use chrono_tz::Tz;
 use serde::{Deserialize, Serialize};
@@ -12,6 +14,7 @@ use serde_json::Value;
 use crate::chance::fraction;
 use crate::schedule::local::{parse_time_of_day, resolve, wall_clock};
 use crate::spec::{RetrySpec, RetryStrategy};
+use crate::state::ErrorKind;
 use crate::{Fault, Span, Time};
 
 /// The interval of a policy that names none.
@@ -24,6 +27,32 @@ pub const FIXED_DEFAULT: u32 = 3;
 pub const DAYS_DEFAULT: u32 = 2;
 /// The most retries (in all, or a day) and the most days.
 pub const RETRIES_MAX: u32 = 1_000_000;
+
+/// The longest that the `Retry-After` of a server delays a retry; a server that asks for more is asked again by then.
+pub const RETRY_AFTER_MAX: Duration = Duration::from_secs(3_600);
+/// The shortest wait between the retries of `forever` that a script or a worker can ask for, if the interval of the
+/// policy is not shorter: retries that never end must not follow each other without a pause.
+const ENDLESS_WAIT_MIN: Span = Span::from_secs(1);
+
+/// The wait that came with a failure.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Wait {
+    /// A script or a worker knows when the next try is useful: in place of the policy's interval.
+    Instead(Duration),
+    /// The `Retry-After` of a server, which is a stranger: the policy's interval, and not before this has passed, up to
+    /// [`RETRY_AFTER_MAX`].
+    AtLeast(Duration),
+}
+
+impl Wait {
+    /// What a failure of this kind means by its wait: those of HTTP come from the called server.
+    pub fn of(kind: ErrorKind, asked: Option<Duration>) -> Option<Self> {
+        asked.map(|wait| match kind {
+            ErrorKind::Http => Self::AtLeast(wait),
+            _ => Self::Instead(wait),
+        })
+    }
+}
 
 /// A retry policy, checked and complete.
 #[derive(Clone, Debug, PartialEq)]
@@ -75,6 +104,14 @@ pub struct RetryState {
 }
 
 impl Policy {
+    /// The shortest wait that may replace its interval.
+    fn wait_min(&self) -> Span {
+        match self.strategy {
+            Strategy::Counted { retries: None, .. } => self.interval.min(ENDLESS_WAIT_MIN),
+            Strategy::Counted { .. } | Strategy::Daily { .. } => Span::ZERO,
+        }
+    }
+
     /// Checks a spec. A fault's pointer is relative to the spec.
     #[expect(clippy::too_many_lines, reason = "a list: the fields of each strategy")]
     pub fn compile(spec: &RetrySpec) -> Result<Self, Fault> {
@@ -208,14 +245,13 @@ fn compile_jitter(jitter: Option<&Value>) -> Result<Jitter, Fault> {
 
 /// When an attempt that failed at `failed_at` is tried again; `None` if its retries are exhausted.
 ///
-/// A retry is counted in `state` each time. `retry_after`, which the script or the other side asked for, replaces the
-/// policy's interval but still uses up a retry. Jitter is added to either.
+/// A retry is counted in `state` each time, also if the failure asked for a `wait`. Jitter is added to either.
 pub fn next(
     policy: &Policy,
     state: &mut RetryState,
     failed_at: Time,
     zone: Tz,
-    retry_after: Option<std::time::Duration>,
+    wait: Option<Wait>,
     random_bits: u128,
 ) -> Option<Time> {
     let due = match &policy.strategy {
@@ -232,7 +268,12 @@ pub fn next(
         } => next_daily(state, policy.interval, *per_day, *days, *next_day_at, failed_at, zone)?,
     };
     state.retries = state.retries.saturating_add(1);
-    let due = retry_after.map_or(due, |wait| later(failed_at, Span::from_std(wait)));
+    let after = |wait: Span| later(failed_at, wait);
+    let due = match wait {
+        None => due,
+        Some(Wait::Instead(wait)) => after(Span::from_std(wait).max(policy.wait_min())),
+        Some(Wait::AtLeast(wait)) => due.max(after(Span::from_std(wait.min(RETRY_AFTER_MAX)))),
+    };
     let spread = match policy.jitter {
         Jitter::Share(share) => Span::between(failed_at, due).micros() as f64 * share,
         Jitter::UpTo(most) => most.micros() as f64,
@@ -302,279 +343,4 @@ fn next_daily(
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use serde_json::json;
-
-    fn policy(spec: Value) -> Result<Policy, String> {
-        let spec: RetrySpec = serde_json::from_value(spec).map_err(|error| error.to_string())?;
-        Policy::compile(&spec).map_err(|fault| fault.to_string())
-    }
-
-    /// Fails each time as soon as a retry is due; returns the seconds between, at most `most` of them.
-    fn intervals(spec: Value, most: usize) -> (Vec<f64>, bool) {
-        let policy = policy(spec).unwrap();
-        let mut state = RetryState::default();
-        let mut at: Time = "2026-11-20T10:00:00Z".parse().unwrap();
-        let mut found = Vec::new();
-        while found.len() < most {
-            let Some(due) = next(&policy, &mut state, at, Tz::UTC, None, 0) else {
-                return (found, true);
-            };
-            found.push((due - at).num_milliseconds() as f64 / 1000.0);
-            at = due;
-        }
-        (found, false)
-    }
-
-    fn check(spec: Value, expect: &[f64], ends: bool) {
-        assert_eq!(
-            intervals(spec.clone(), if ends { 100 } else { expect.len() }),
-            (expect.to_vec(), ends),
-            "{spec}"
-        );
-    }
-
-    #[test]
-    fn n_retries_are_n_plus_one_attempts() {
-        check(
-            json!({"strategy": "fixed", "retries": 3, "interval": "10s"}),
-            &[10.0; 3],
-            true,
-        );
-        check(json!({"strategy": "fixed", "retries": 0}), &[], true);
-        check(json!({"strategy": "fixed", "retries": 2}), &[10.0; 2], true);
-    }
-
-    #[test]
-    fn doubles() {
-        check(
-            json!({"strategy": "exponential", "retries": 5, "interval": "10s"}),
-            &[10., 20., 40., 80., 160.],
-            true,
-        );
-        check(
-            json!({"strategy": "exponential", "retries": 5, "interval": "10s", "max_interval": "35s"}),
-            &[10., 20., 35., 35., 35.],
-            true,
-        );
-        check(
-            json!({"strategy": "fixed_then_exponential", "retries": 5, "interval": "10s"}),
-            &[10., 10., 10., 20., 40.],
-            true,
-        );
-        check(
-            json!({"strategy": "fixed_then_exponential", "retries": 5, "interval": "10s", "fixed": 1, "max_interval": "30s"}),
-            &[10., 20., 30., 30., 30.],
-            true,
-        );
-        check(
-            json!({"strategy": "fixed_then_exponential", "retries": 3, "interval": "10s", "fixed": 0}),
-            &[20., 40., 80.],
-            true,
-        );
-    }
-
-    #[test]
-    fn forever_has_no_end() {
-        check(json!({"strategy": "forever", "interval": "1s"}), &[1.0; 1000], false);
-        check(
-            json!({"strategy": "forever", "interval": "1s", "max_interval": "4s"}),
-            &[1., 2., 4., 4.],
-            false,
-        );
-        let (many, _) = intervals(
-            json!({"strategy": "forever", "interval": "1h", "max_interval": "36500d"}),
-            100,
-        );
-        assert!(
-            many.iter()
-                .all(|seconds| *seconds > 0.0 && *seconds <= Span::MAX.std().as_secs_f64())
-        );
-    }
-
-    /// Each failure follows its retry after `lasts`; the instants at which retries are due.
-    fn dues(spec: Value, zone: Tz, failed_at: &str, lasts: Span) -> Vec<String> {
-        let policy = policy(spec).unwrap();
-        let mut state = RetryState::default();
-        let mut at: Time = failed_at.parse().unwrap();
-        let mut found = Vec::new();
-        while let Some(due) = next(&policy, &mut state, at, zone, None, 0) {
-            found.push(due.to_rfc3339_opts(chrono::SecondsFormat::Secs, true));
-            at = due + lasts.chrono();
-        }
-        found
-    }
-
-    #[test]
-    fn counts_by_day_in_the_zone() {
-        let spec = |more: Value| {
-            let mut spec = json!({"strategy": "daily", "per_day": 2, "interval": "10m"});
-            spec.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
-            spec
-        };
-        let none = Span::ZERO;
-        assert_eq!(
-            dues(spec(json!({})), Tz::UTC, "2026-11-20T10:00:00Z", none),
-            [
-                "2026-11-20T10:10:00Z",
-                "2026-11-20T10:20:00Z",
-                "2026-11-21T00:00:00Z",
-                "2026-11-21T00:10:00Z"
-            ]
-        );
-        assert_eq!(
-            dues(
-                spec(json!({"next_day_at": "08:30", "days": 3})),
-                Tz::UTC,
-                "2026-11-20T10:00:00Z",
-                none
-            ),
-            [
-                "2026-11-20T10:10:00Z",
-                "2026-11-20T10:20:00Z",
-                "2026-11-21T08:30:00Z",
-                "2026-11-21T08:40:00Z",
-                "2026-11-22T08:30:00Z",
-                "2026-11-22T08:40:00Z"
-            ]
-        );
-        // In Shanghai the day ends at 16:00 UTC.
-        assert_eq!(
-            dues(spec(json!({})), Tz::Asia__Shanghai, "2026-11-20T10:00:00Z", none),
-            [
-                "2026-11-20T10:10:00Z",
-                "2026-11-20T10:20:00Z",
-                "2026-11-20T16:00:00Z",
-                "2026-11-20T16:10:00Z"
-            ]
-        );
-        // A retry that would be due after midnight becomes the first one of the next day, at the time of that one.
-        assert_eq!(
-            dues(spec(json!({})), Tz::UTC, "2026-11-20T23:45:00Z", none),
-            ["2026-11-20T23:55:00Z", "2026-11-21T00:00:00Z", "2026-11-21T00:10:00Z"]
-        );
-        assert_eq!(
-            dues(
-                spec(json!({"next_day_at": "06:00"})),
-                Tz::UTC,
-                "2026-11-20T23:55:00Z",
-                none
-            ),
-            ["2026-11-21T06:00:00Z", "2026-11-21T06:10:00Z"]
-        );
-        let long = json!({"next_day_at": "06:00", "interval": "14h"});
-        assert_eq!(
-            dues(spec(long), Tz::UTC, "2026-11-20T08:00:00Z", none),
-            ["2026-11-20T22:00:00Z", "2026-11-21T06:00:00Z", "2026-11-21T20:00:00Z"]
-        );
-        // An attempt that lasts into the next day.
-        assert_eq!(
-            dues(
-                spec(json!({"next_day_at": "06:00"})),
-                Tz::UTC,
-                "2026-11-20T10:00:00Z",
-                Span::from_secs(15 * 3600)
-            ),
-            ["2026-11-20T10:10:00Z", "2026-11-21T06:00:00Z", "2026-11-21T21:10:00Z"]
-        );
-        // The retry ends at 01:10 of the next day: after the time of that day's first retry, or before it.
-        for (next_day_at, second) in [("00:30", "2026-11-21T01:20:00Z"), ("06:00", "2026-11-21T06:00:00Z")] {
-            let spec = spec(json!({"next_day_at": next_day_at, "days": 3}));
-            assert_eq!(
-                dues(spec, Tz::UTC, "2026-11-20T10:00:00Z", Span::from_secs(15 * 3600))[1],
-                second
-            );
-        }
-        // The retry ends at 23:00 of the next day, so the interval leads to the day after.
-        let day = Span::from_secs(24 * 3600);
-        assert_eq!(
-            dues(
-                spec(json!({"per_day": 1, "interval": "20h"})),
-                Tz::UTC,
-                "2026-11-20T03:00:00Z",
-                day
-            ),
-            ["2026-11-20T23:00:00Z", "2026-11-22T00:00:00Z"]
-        );
-        assert_eq!(
-            dues(spec(json!({"days": 1})), Tz::UTC, "2026-11-20T10:00:00Z", none).len(),
-            2
-        );
-        // New York's clock goes forward on 2026-03-08; 02:30 does not exist.
-        assert_eq!(
-            dues(
-                spec(json!({"next_day_at": "02:30"})),
-                Tz::America__New_York,
-                "2026-03-07T17:00:00Z",
-                none
-            )[2..],
-            ["2026-03-08T07:00:00Z", "2026-03-08T07:10:00Z"]
-        );
-    }
-
-    #[test]
-    fn retry_after_and_jitter() {
-        let at: Time = "2026-11-20T10:00:00Z".parse().unwrap();
-        let due = |spec: Value, wait: Option<u64>, bits: u128| {
-            let mut state = RetryState::default();
-            let wait = wait.map(std::time::Duration::from_secs);
-            let due = next(&policy(spec).unwrap(), &mut state, at, Tz::UTC, wait, bits).unwrap();
-            assert_eq!(state.retries, 1);
-            (due - at).num_milliseconds()
-        };
-        let fixed = json!({"strategy": "fixed", "retries": 1, "interval": "10s"});
-        assert_eq!(due(fixed.clone(), Some(60), 0), 60_000);
-        assert_eq!(due(fixed.clone(), Some(1), 0), 1_000);
-        assert_eq!(due(fixed, Some(u64::MAX), 0), Span::MAX.millis() as i64);
-        let half = 1u128 << 127;
-        let share = json!({"strategy": "fixed", "retries": 1, "interval": "10s", "jitter": 0.5});
-        assert_eq!(due(share.clone(), None, half), 12_500);
-        assert_eq!(due(share, None, 0), 10_000);
-        let up_to = json!({"strategy": "fixed", "retries": 1, "interval": "10s", "jitter": "4s"});
-        assert_eq!(due(up_to.clone(), None, half), 12_000);
-        assert!(due(up_to, None, u128::MAX) < 14_000);
-    }
-
-    #[test]
-    fn refuses() {
-        for (spec, expect) in [
-            (json!({"strategy": "fixed"}), "the strategy `fixed` needs `retries`"),
-            (json!({"strategy": "daily"}), "the strategy `daily` needs `per_day`"),
-            (
-                json!({"strategy": "forever", "retries": 3}),
-                "/retries: the strategy `forever` cannot have `retries`",
-            ),
-            (
-                json!({"strategy": "fixed", "retries": 3, "per_day": 1}),
-                "/per_day: the strategy `fixed` cannot have `per_day`",
-            ),
-            (
-                json!({"strategy": "fixed", "retries": 9_000_000}),
-                "/retries: `retries` must be at most 1000000",
-            ),
-            (
-                json!({"strategy": "forever", "interval": "0s"}),
-                "/interval: the strategy `forever` needs an `interval` longer than zero",
-            ),
-            (
-                json!({"strategy": "exponential", "retries": 1, "interval": "1m", "max_interval": "1s"}),
-                "/max_interval: `max_interval` must not be shorter than `interval`",
-            ),
-            (
-                json!({"strategy": "daily", "per_day": 1, "days": 0}),
-                "/days: `days` must be at least 1",
-            ),
-            (
-                json!({"strategy": "daily", "per_day": 1, "next_day_at": "25:00"}),
-                "/next_day_at: `25:00` is not a valid time of day; write `HH:MM` or `HH:MM:SS`",
-            ),
-            (
-                json!({"strategy": "fixed", "retries": 1, "jitter": 2}),
-                "/jitter: `jitter` must be a fraction of the interval from 0 to 1, or a duration such as `5s`",
-            ),
-        ] {
-            assert_eq!(policy(spec.clone()), Err(expect.to_owned()), "{spec}");
-        }
-    }
-}
+mod tests;

@@ -405,10 +405,11 @@ pub struct HttpSpec {
     pub method: String,
     /// The URL, http or https.
     pub url: String,
-    /// The headers, at most 100.
+    /// The headers, at most 100. Those of the connection, such as `content-length`, cannot be set.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub headers: BTreeMap<String, String>,
-    /// The body, sent as JSON. Default: the context of the task.
+    /// The body, sent as JSON. A string is sent as it is if `headers` has a `content-type` that is not JSON. Default: the
+    /// context of the task.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub body: Option<Value>,
 }

@@ -421,7 +421,7 @@ async fn serve(app: App, route: Arc<Route>, path: Option<RawPathParams>, request
 
 /// How often a request that only reads is handled, if the connection to the database is cut each time. Once would do if all
 /// connections were cut at the same instant; a server that goes down ends them within some milliseconds.
-const READS_MAX: u32 = 3;
+pub(crate) const READS_MAX: u32 = 3;
 
 /// Handles a request; again if it only reads, and the connection to the database was cut meanwhile. So the caller of a read
 /// does not notice that Postgres was restarted.

@@ -71,7 +71,7 @@ pub use effects::Effect;
 pub use fair_slots::{FairSlot, FairSlots};
 pub use lanes::AttemptHandle;
 pub use outbound::{HostPattern, OutboundPolicy, Refused};
-pub use query::{QueryClass, QueryFailure, QueryRequest};
+pub use query::{QueryClass, QueryFailure, QueryReach, QueryRequest};
 pub use rehearsal::{Exchanges, Rehearsal, SqlAnswer, SqlStatement, WebAnswer, WebRequest};
 pub use sandbox::{CompileError, Compiled, Load, LoadError, Sandbox, SandboxError, Uploaded};
 pub use script::{Script, World};

@@ -6,7 +6,7 @@ use crate::Sandbox;
 use crate::rehearsal::{SqlAnswer, SqlStatement};
 use crate::services::ConnectionTarget;
 use crate::sql::Bounds;
-pub use crate::sql::{Class as QueryClass, Failure as QueryFailure};
+pub use crate::sql::{Class as QueryClass, Failure as QueryFailure, Reach as QueryReach};
 
 /// How long after an attempt's own timeout the server ends its statement by itself, in case nobody is left to cancel
 /// it.
@@ -27,6 +27,8 @@ pub struct QueryRequest {
     pub timeout: Option<Duration>,
     /// The maximum bytes of the output.
     pub output_bytes_max: usize,
+    /// Is told how far the statement has come.
+    pub reach: QueryReach,
 }
 
 impl Sandbox {
@@ -41,6 +43,7 @@ impl Sandbox {
             rows,
             timeout,
             output_bytes_max,
+            reach,
         } = request;
         let bounds = Bounds {
             timeout: Some(timeout.map_or(Duration::ZERO, |timeout| timeout + SERVER_GRACE)),
@@ -52,7 +55,11 @@ impl Sandbox {
             params,
             rows,
         };
-        match self.databases().carry_out_within(&target, &asked, bounds).await? {
+        match self
+            .databases()
+            .carry_out_within(&target, &asked, bounds, &reach)
+            .await?
+        {
             SqlAnswer::Rows(rows) => Ok(rows),
             SqlAnswer::Count(changed) => Ok(format!("{{\"rows_affected\":{changed}}}")),
         }

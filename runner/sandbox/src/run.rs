@@ -7,7 +7,7 @@ use crate::bindings::task::heddle::task::types::Failure;
 use crate::command::Captured;
 use crate::effects::{Effect, Effects};
 use crate::guest::{CommandIo, Guest, HostSide, MemoryBudget, MemoryGuard, MemoryMeter, Progress};
-use crate::journal::{Journal, cut};
+use crate::journal::Journal;
 use crate::lanes::Signals;
 use crate::outbound::OutboundPolicy;
 use crate::rehearsal::{Chance, Draws, Rehearsal, StageClock};
@@ -17,7 +17,7 @@ use crate::sql::Databases;
 use crate::texts::{check_json, message};
 use crate::web::WebHooks;
 use heddle_domain::state::{ErrorKind, tells_of_no_grant};
-use heddle_domain::{Clock, Time};
+use heddle_domain::{Clock, ERROR_TRACE_BYTES_MAX, Time, storable_text};
 use std::pin::pin;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::{Acquire, Relaxed};
@@ -25,8 +25,6 @@ use std::task::Poll;
 use std::time::Duration;
 use wasmtime::{Engine, Store, Trap, WasmBacktrace};
 use wasmtime_wasi::I32Exit;
-/// The longest trace of a failure that is kept, in bytes.
-const MAX_TRACE_BYTES: usize = 16 << 10;
 
 /// What all attempts share.
 pub(crate) struct Runner {
@@ -335,7 +333,7 @@ async fn run_source(
         } => Answer::Thrown(Outcome::Failed {
             kind,
             message: crate::texts::message(&message),
-            trace: trace.map(|trace| cut(&trace, MAX_TRACE_BYTES).replace('\0', "\u{fffd}")),
+            trace: trace.map(|trace| storable_text(&trace, ERROR_TRACE_BYTES_MAX)),
             retry_after,
         }),
     })
@@ -468,7 +466,7 @@ fn broken(error: &wasmtime::Error) -> Outcome {
     }
     let trace = error
         .downcast_ref::<WasmBacktrace>()
-        .map(|trace| cut(&trace.to_string(), MAX_TRACE_BYTES).to_owned());
+        .map(|trace| storable_text(&trace.to_string(), ERROR_TRACE_BYTES_MAX));
     let text = match error.downcast_ref::<Trap>() {
         Some(Trap::StackOverflow) => "trap: the call stack is exhausted".to_owned(),
         Some(trap) => format!("trap: {}", trap.to_string().trim_start_matches("wasm trap: ")),

@@ -1,18 +1,16 @@
 //! Texts of guests: bounded, and checked to be JSON.
 
-use crate::journal::cut;
 use heddle_domain::spec::NESTING_MAX;
+use heddle_domain::{ERROR_MESSAGE_BYTES_MAX, storable_text};
 use serde_json::Value;
 use std::borrow::Cow;
 
-/// The longest error message that is kept.
-const MAX_MESSAGE_BYTES: usize = 8 << 10;
 /// How long an escape with four digits is, such as `\ud83d`.
 const ESCAPE_BYTES: usize = 6;
 
 /// A text for the database: bounded, without zero characters.
 pub(crate) fn message(text: &str) -> String {
-    cut(text, MAX_MESSAGE_BYTES).replace('\0', "\u{fffd}")
+    storable_text(text, ERROR_MESSAGE_BYTES_MAX)
 }
 
 /// Whether a text is JSON. The error is for the author of a script.

@@ -418,8 +418,8 @@ impl<'a> Machine<'a> {
                 let policy = self.task(key.task).retry.as_ref().filter(|_| may_retry);
                 let detail = self.detail(key);
                 detail.used = at.attempt;
-                let due =
-                    policy.and_then(|policy| retry::next(policy, &mut detail.retry, now, zone, *retry_after, bits));
+                let wait = retry::Wait::of(*kind, *retry_after);
+                let due = policy.and_then(|policy| retry::next(policy, &mut detail.retry, now, zone, wait, bits));
                 match due {
                     Some(due) if due <= now => self.make_ready(key),
                     Some(due) => {

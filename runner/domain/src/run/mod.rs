@@ -233,7 +233,7 @@ pub enum Outcome {
         kind: ErrorKind,
         /// The error message that people read.
         message: String,
-        /// The next attempt starts no earlier than after this duration.
+        /// When the next attempt is to start: [`crate::retry::Wait`] says what it means.
         retry_after: Option<Duration>,
         /// It is never retried, whatever the kind.
         fatal: bool,

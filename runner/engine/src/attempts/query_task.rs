@@ -14,7 +14,7 @@ use heddle_domain::plan::PlanTask;
 use heddle_domain::spec::{QueryMode, QuerySpec};
 use heddle_domain::state::ErrorKind;
 use heddle_domain::template::{Scope, Templates};
-use heddle_sandbox::{QueryClass, QueryRequest};
+use heddle_sandbox::{QueryClass, QueryReach, QueryRequest};
 use serde_json::Value;
 use tokio::time::Instant;
 
@@ -72,12 +72,13 @@ impl Outside for Query {
 
 impl Attempts {
     async fn carry_out(&self, context: &RunContext, query: Query) -> Ending {
-        let timeout = query.timeout;
-        let late = |millis: u128| format!("the statement took longer than {millis} ms and was cancelled");
-        within(timeout, self.carry_out_untimed(context, query), late).await
+        let (timeout, connection) = (query.timeout, query.connection.clone());
+        let reach = QueryReach::default();
+        let late = |millis: u128| reach.late(&connection, millis);
+        within(timeout, self.carry_out_untimed(context, query, reach.clone()), late).await
     }
 
-    async fn carry_out_untimed(&self, context: &RunContext, query: Query) -> Ending {
+    async fn carry_out_untimed(&self, context: &RunContext, query: Query, reach: QueryReach) -> Ending {
         let revision = &context.revision;
         let category = revision.plan.spec.category.as_ref().map(|category| category.as_str());
         let ask = || {
@@ -99,6 +100,7 @@ impl Attempts {
             rows: query.mode == QueryMode::Rows,
             timeout: query.timeout,
             output_bytes_max: query.output_bytes_max,
+            reach,
         };
         match self.runs.scripts.sandbox.query(request).await {
             Ok(output) if output.len() > query.output_bytes_max => Ending::failed(

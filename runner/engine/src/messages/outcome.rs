@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use heddle_domain::Time;
-use heddle_domain::retry::{self, RetryState};
+use heddle_domain::retry::{self, RetryState, Wait};
 use heddle_domain::topic::Topic;
 use heddle_sandbox::{Effect, MessageOutcome};
 use heddle_store::message::{FailedMessage, Finish, MessageBatch, MessageEffect, Tried};
@@ -93,7 +93,8 @@ pub(super) fn finish_of(node: &Node, topic: &Topic, handled: Handled<'_>, ends: 
                 let kept = before.map_or(&Value::Null, |tried| &tried.retry);
                 let policy = |state: &mut RetryState| {
                     let policy = topic.retry.as_ref().filter(|_| !fatal)?;
-                    retry::next(policy, state, now, topic.zone, retry_after, node.chance.bits())
+                    let wait = retry_after.map(Wait::Instead);
+                    retry::next(policy, state, now, topic.zone, wait, node.chance.bits())
                 };
                 let (retry, due_at, error) = match again(kept, policy) {
                     Ok((retry, due_at)) => (retry, due_at, message),

@@ -1,8 +1,7 @@
 //! A POST of JSON under the outbound policy: bounded in time by the caller, in size here, redirects checked.
 
-use std::time::Duration;
-
 use heddle_domain::Time;
+use heddle_domain::retry::RETRY_AFTER_MAX;
 use heddle_sandbox::{OutboundPolicy, outbound};
 use reqwest::header::{HeaderMap, LOCATION};
 use reqwest::{Client, StatusCode, Url};
@@ -17,8 +16,6 @@ const EXCERPT_MAX_BYTES: usize = 2 * 1024;
 const EXCERPT_MAX_CHARS: usize = 300;
 /// How many redirects are followed.
 const REDIRECTS_MAX: usize = 5;
-/// The longest that a receiver may ask us to wait.
-const RETRY_AFTER_MAX: Duration = Duration::from_secs(3_600);
 
 /// An answer that is a success.
 pub(super) struct Answer {

@@ -16,7 +16,7 @@ use crate::node::Node;
 use crate::node::group_commit::{Answered, Asked, Commits, Committed, Policy, answer, chunks};
 use crate::runs::contexts::Contexts;
 use crate::runs::create::batch_run::check_batch_output;
-use crate::runs::ending::{Applied, Ending, applied};
+use crate::runs::ending::{Applied, Ending, applied, message_kept};
 use crate::runs::waiters::queued::millis;
 use crate::{EngineError, RunContext};
 
@@ -321,7 +321,7 @@ async fn ending_of(
             retry_after,
         } => Ending::Failed {
             kind: if fatal { ErrorKind::Fatal } else { ErrorKind::Failed },
-            message,
+            message: message_kept(&message),
             trace: None,
             retry_after,
             fatal,

@@ -2,10 +2,10 @@
 
 use std::time::Duration;
 
-use heddle_domain::Time;
 use heddle_domain::id::RunId;
 use heddle_domain::run::AttemptKey;
 use heddle_domain::state::ErrorKind;
+use heddle_domain::{ERROR_MESSAGE_BYTES_MAX, ERROR_TRACE_BYTES_MAX, Time, storable_text};
 use heddle_sandbox::Effect;
 use heddle_store::live::EndedAttempt;
 
@@ -59,7 +59,7 @@ impl Ending {
     pub(crate) fn failed(kind: ErrorKind, message: impl Into<String>) -> Self {
         Self::Failed {
             kind,
-            message: message.into(),
+            message: message_kept(&message.into()),
             trace: None,
             retry_after: None,
             fatal: false,
@@ -69,12 +69,23 @@ impl Ending {
     pub(crate) fn fatal(kind: ErrorKind, message: impl Into<String>) -> Self {
         Self::Failed {
             kind,
-            message: message.into(),
+            message: message_kept(&message.into()),
             trace: None,
             retry_after: None,
             fatal: true,
         }
     }
+}
+
+/// What is kept of an error message, whichever executor made it. It is asked for where outcomes become events and rows
+/// (`change/apply.rs`), and earlier where a message may be long.
+pub(crate) fn message_kept(message: &str) -> String {
+    storable_text(message, ERROR_MESSAGE_BYTES_MAX)
+}
+
+/// What is kept of a trace.
+pub(crate) fn trace_kept(trace: &str) -> String {
+    storable_text(trace, ERROR_TRACE_BYTES_MAX)
 }
 
 impl Ending {

@@ -4,7 +4,7 @@
 
 pub(crate) mod backfills;
 pub(crate) mod claims;
-mod cursor;
+pub(crate) mod cursor;
 pub(crate) mod next;
 pub(crate) mod node;
 pub(crate) mod params;

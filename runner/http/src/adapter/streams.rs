@@ -20,7 +20,8 @@ use heddle_store::log::{LogFilter, LogPosition, LogsSeen};
 use serde_json::{Value, json};
 
 use super::Refusal;
-use super::{cursor, not_found, runs, views};
+use super::cursor::Given;
+use super::{not_found, runs, views};
 
 /// Which lines of a log are wanted.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -30,7 +31,7 @@ pub(crate) struct LogQuery {
     pub(crate) item: Option<u32>,
     pub(crate) attempt: Option<u32>,
     /// Behind which line; before which, of the last.
-    pub(crate) cursor: Option<String>,
+    pub(crate) cursor: Option<Given>,
     /// The last lines instead of the first.
     pub(crate) last: bool,
     /// How many at most.
@@ -125,7 +126,7 @@ impl LogReader {
             item: query.item.map(|item| item as i32),
             attempt: query.attempt.map(|attempt| attempt as i32),
             after: match &query.cursor {
-                Some(text) => Some(cursor::read(text, parse_cursor)?),
+                Some(given) => Some(given.read(parse_cursor)?),
                 None => None,
             },
             last: query.last,
@@ -359,10 +360,10 @@ fn moved_at(task: &TaskRun, run: &Run, seen_at: Moment) -> Moment {
 pub(crate) async fn events(
     engine: Engine,
     run: RunId,
-    cursor: Option<String>,
+    cursor: Option<Given>,
 ) -> Result<BoxStream<'static, io::Result<RunEvent>>, Refusal> {
     let resumed = match &cursor {
-        Some(text) => Some(cursor::read(text, Shown::parse)?),
+        Some(given) => Some(given.read(Shown::parse)?),
         None => None,
     };
     let watch = engine.watch(run);

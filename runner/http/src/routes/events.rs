@@ -12,8 +12,8 @@ use heddle_api::{Event, Moment};
 use heddle_domain::Chain;
 use heddle_domain::Fault;
 use heddle_engine::Engine;
-use heddle_store::Store;
-use heddle_store::event::{EventPosition, EventRow};
+use heddle_store::event::{EventPage, EventPosition, EventRow};
+use heddle_store::{Store, StoreError};
 use serde::Deserialize;
 use serde::de::IgnoredAny;
 use serde_json::json;
@@ -23,7 +23,7 @@ use crate::access::Access;
 use crate::describe::of;
 use crate::problem::Problem;
 use crate::request::{Outcome, Request};
-use crate::table::{Method, Pace, Route};
+use crate::table::{Method, Pace, READS_MAX, Route};
 
 /// How many rows one statement reads at most, and the first one; a row may contain up to a thousand events.
 const PAGE: i64 = 1_000;
@@ -112,6 +112,8 @@ struct Feed {
     rounds: u32,
     /// How many rows are read next.
     page: i64,
+    /// What was read before the answer began, so that an error of it is the status of the answer.
+    first: Option<EventPage>,
     waiting: VecDeque<Bytes>,
     over: bool,
 }
@@ -166,6 +168,27 @@ fn next_page(rows: i64, events: u64) -> i64 {
 }
 
 impl Feed {
+    /// How many rows the next read asks for: no more than events are wanted.
+    fn rows(&self) -> i64 {
+        self.page.min(self.left.try_into().unwrap_or(PAGE))
+    }
+
+    async fn read_once(&self) -> Result<EventPage, StoreError> {
+        let kinds = self.kinds.as_deref();
+        self.store.events_after(self.after, kinds, self.rows()).await
+    }
+
+    /// Reads behind the last position; again if the connection to the database is cut meanwhile.
+    async fn read(&self) -> Result<EventPage, StoreError> {
+        for _ in 1..READS_MAX {
+            match self.read_once().await {
+                Err(error) if error.is_cut() => {}
+                read => return read,
+            }
+        }
+        self.read_once().await
+    }
+
     async fn next(mut self) -> Option<(Result<Bytes, std::io::Error>, Self)> {
         loop {
             if let Some(line) = self.waiting.pop_front() {
@@ -174,9 +197,12 @@ impl Feed {
             if self.over || self.left == 0 {
                 return None;
             }
-            // No more rows than events are wanted.
-            let rows = self.page.min(self.left.try_into().unwrap_or(PAGE));
-            let page = match self.store.events_after(self.after, self.kinds.as_deref(), rows).await {
+            let rows = self.rows();
+            let read = match self.first.take() {
+                Some(first) => Ok(first),
+                None => self.read().await,
+            };
+            let page = match read {
                 Ok(page) => page,
                 Err(error) => {
                     // The reader comes back with its cursor.
@@ -273,7 +299,7 @@ async fn events(request: Request) -> Outcome {
         }
     }
     let kinds = (!asked.is_empty()).then(|| kinds.into_iter().map(str::to_owned).collect());
-    let feed = Feed {
+    let mut feed = Feed {
         store: request.app.store.clone(),
         after,
         kinds,
@@ -283,9 +309,12 @@ async fn events(request: Request) -> Outcome {
         target: None,
         rounds: 0,
         page: PAGE_FIRST,
+        first: None,
         waiting: VecDeque::new(),
         over: false,
     };
+    // If its connection is cut, the whole request is handled again.
+    feed.first = Some(feed.read_once().await?);
     let body = Body::from_stream(stream::unfold(feed, Feed::next));
     Ok((StatusCode::OK, [(header::CONTENT_TYPE, "application/x-ndjson")], body).into_response())
 }

@@ -7,7 +7,7 @@ use heddle_api::{
     OfClaim, Queue, QueueMinute, QueueSpec, QueueTask, Rate, Worker,
 };
 use heddle_domain::spec::{TAG_CHARS_MAX, TAGS_MAX, is_tag, read};
-use heddle_domain::{Fault, Faults, Span, Time};
+use heddle_domain::{ERROR_MESSAGE_BYTES_MAX, Fault, Faults, Span, Time, storable_text};
 use heddle_store::queue::{QueueChange, QueueView, WorkerView};
 use serde_json::Value;
 use uuid::Uuid;
@@ -31,9 +31,6 @@ const LEASE_MAX: Duration = Duration::from_secs(24 * 3600);
 
 /// The bound of a worker's name.
 const WORKER_CHARS_MAX: usize = 200;
-
-/// The longest message of a failure; more is cut.
-const MESSAGE_CHARS_MAX: usize = 16_384;
 
 /// How far back the minutes of a queue go unless it is said.
 const HISTORY_SHOWN: chrono::TimeDelta = chrono::TimeDelta::hours(1);
@@ -493,7 +490,7 @@ fn message_of(error: Value, faults: &mut Faults) -> String {
             String::new()
         }
     };
-    text.chars().take(MESSAGE_CHARS_MAX).collect()
+    storable_text(&text, ERROR_MESSAGE_BYTES_MAX)
 }
 
 /// The queues that a caller is bound to; none: all. Who is bound to users does no queued work at all.

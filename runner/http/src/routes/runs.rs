@@ -21,6 +21,7 @@ use uuid::Uuid;
 use super::run_filter;
 use crate::access::Access;
 use crate::adapter;
+use crate::adapter::cursor::Given;
 use crate::adapter::params::Wanted;
 use crate::describe::of;
 use crate::problem::{OfParts, Problem};
@@ -427,15 +428,15 @@ async fn get(request: Request) -> Outcome {
     Ok(answer_bytes(StatusCode::OK, body))
 }
 
+/// Where a reader of server-sent events continues.
+pub(crate) fn continued(request: &Request) -> Option<Given> {
+    let last = request.headers.get("last-event-id");
+    Given::of(last.and_then(|value| value.to_str().ok()), request.cursor())
+}
+
 async fn events(request: Request) -> Outcome {
     let id = request.id("id", "run")?;
-    let resumed = request
-        .headers
-        .get("last-event-id")
-        .and_then(|value| value.to_str().ok())
-        .map(str::to_owned);
-    let cursor = resumed.or_else(|| request.cursor().map(str::to_owned));
-    let stream = adapter::streams::events(request.app.engine.clone(), RunId(id), cursor).await?;
+    let stream = adapter::streams::events(request.app.engine.clone(), RunId(id), continued(&request)).await?;
     Ok(server_sent(
         request.app.engine.clone(),
         stream

@@ -9,7 +9,7 @@ use heddle_engine::Clear;
 use serde_json::json;
 
 use super::run_controls::{bounded_reason, checked_reason};
-use super::runs::server_sent;
+use super::runs::{continued, server_sent};
 use crate::access::Access;
 use crate::adapter;
 use crate::adapter::runs::TaskRef;
@@ -164,16 +164,11 @@ fn log_query(request: &Request) -> Result<LogQuery, Problem> {
         .query("task")
         .map(|task| heddle_domain::Name::new(task).map_err(|_| Problem::not_found("task", task)))
         .transpose()?;
-    let resumed = request
-        .headers
-        .get("last-event-id")
-        .and_then(|value| value.to_str().ok())
-        .map(str::to_owned);
     Ok(LogQuery {
         task,
         item: request.query_number("item", 0..=NUMBER_MAX)?,
         attempt: request.query_number("attempt", 0..=NUMBER_MAX)?,
-        cursor: resumed.or_else(|| request.cursor().map(str::to_owned)),
+        cursor: continued(request),
         last: request.flag("last", false)?,
         limit: request.limit()?,
     })

@@ -1,5 +1,24 @@
 //! The error of a statement, and whether another try is useful.
 
+use heddle_domain::{ERROR_MESSAGE_BYTES_MAX, storable_text};
+
+/// How many bytes of an error message are kept for the SQLSTATE, which comes after the server's text.
+const CODE_BYTES: usize = 64;
+
+/// An error of the server as one message. A statement can raise a text of any length, so each part is cut before it is
+/// copied.
+pub(super) fn message_of(text: &str, code: &str, more: [Option<&str>; 2]) -> String {
+    let text = storable_text(text, ERROR_MESSAGE_BYTES_MAX - CODE_BYTES);
+    let mut message = format!("{text} (SQLSTATE {code})");
+    for more in more.into_iter().flatten() {
+        message.push_str("; ");
+        let left = ERROR_MESSAGE_BYTES_MAX.saturating_sub(message.len());
+        message.push_str(&storable_text(more, left));
+    }
+    message.truncate(message.floor_char_boundary(ERROR_MESSAGE_BYTES_MAX));
+    message
+}
+
 /// A statement that failed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Failure {
@@ -60,6 +79,19 @@ impl Class {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_message_is_bounded_and_keeps_its_code() {
+        let said = message_of("no", "P0001", [None, Some("try this")]);
+        assert_eq!(said, "no (SQLSTATE P0001); try this");
+        let long = "é".repeat(1_000_000);
+        let said = message_of(&long, "P0001", [Some(&long), Some(&long)]);
+        assert!(said.contains("é (SQLSTATE P0001); "), "{said}");
+        assert!(said.len() <= ERROR_MESSAGE_BYTES_MAX, "{}", said.len());
+        let said = message_of("no", "P0001", [Some(&long), None]);
+        assert!(said.starts_with("no (SQLSTATE P0001); é"), "{said}");
+        assert!(said.len() <= ERROR_MESSAGE_BYTES_MAX, "{}", said.len());
+    }
 
     #[test]
     fn what_is_worth_another_try() {

@@ -12,15 +12,19 @@ mod copy;
 mod encode;
 mod failure;
 mod json;
+mod reach;
 mod tls;
 
 use crate::rehearsal::{SqlAnswer, SqlStatement};
 use crate::services::ConnectionTarget;
-use deadpool_postgres::{Manager, ManagerConfig, Object, Pool, PoolError, RecyclingMethod, Runtime, Timeouts};
+use deadpool_postgres::{
+    Manager, ManagerConfig, Object, Pool, PoolError, RecyclingMethod, Runtime, TimeoutType, Timeouts,
+};
 pub use failure::{Class, Failure};
 use futures::TryStreamExt;
 use heddle_domain::Chain;
 use parking_lot::Mutex;
+pub use reach::Reach;
 use std::collections::HashMap;
 use std::pin::pin;
 use std::time::Duration;
@@ -89,16 +93,19 @@ struct Database {
 impl Databases {
     /// The result of a script's statement; its error is for the script's author.
     pub async fn carry_out(&self, target: &ConnectionTarget, asked: &SqlStatement) -> Result<SqlAnswer, String> {
-        let answer = self.carry_out_within(target, asked, Bounds::default()).await;
+        let answer = self
+            .carry_out_within(target, asked, Bounds::default(), &Reach::default())
+            .await;
         answer.map_err(|failure| failure.message)
     }
 
-    /// The same, with separate bounds.
+    /// The same, with separate bounds. `reach` knows how far it has come.
     pub async fn carry_out_within(
         &self,
         target: &ConnectionTarget,
         asked: &SqlStatement,
         bounds: Bounds,
+        reach: &Reach,
     ) -> Result<SqlAnswer, Failure> {
         let SqlStatement {
             connection,
@@ -106,7 +113,12 @@ impl Databases {
             params,
             rows,
         } = asked;
-        let mut session = self.session(connection, target, statement, bounds.timeout).await?;
+        if statement.len() > MAX_STATEMENT_BYTES {
+            return Err(Failure::fatal(format!(
+                "a statement must have at most {MAX_STATEMENT_BYTES} bytes"
+            )));
+        }
+        let mut session = self.session(connection, target, bounds.timeout, reach).await?;
         let (max_rows, max_bytes) = (
             target.max_rows.clamp(1, MAX_ROWS),
             bounds.max_bytes.min(MAX_RESULT_BYTES),
@@ -125,18 +137,16 @@ impl Databases {
         &self,
         name: &str,
         target: &ConnectionTarget,
-        statement: &str,
         statement_timeout: Option<Duration>,
+        reach: &Reach,
     ) -> Result<Session, Failure> {
-        if statement.len() > MAX_STATEMENT_BYTES {
-            return Err(Failure::fatal(format!(
-                "a statement must have at most {MAX_STATEMENT_BYTES} bytes"
-            )));
-        }
         let database = self.database(name, target)?;
+        reach.connecting(&database.pool);
         let connection = database.pool.get().await.map_err(|error| match error {
-            PoolError::Timeout(_) => Failure::passing(format!("connection `{name}`: no connection became free in \
-                time; increase `max_connections`, or run fewer attempts at the same time")),
+            PoolError::Timeout(TimeoutType::Wait) => Failure::passing(format!(
+                "connection `{name}`: no connection became free in time; increase `max_connections`, or run fewer \
+                 attempts at the same time"
+            )),
             PoolError::Backend(error) => match error.code() {
                 Some(code) => Failure {
                     message: format!(
@@ -156,6 +166,7 @@ impl Databases {
             },
             _ => Failure::passing(format!("connection `{name}`: cannot connect to the database")),
         })?;
+        reach.connected();
         let cancel = connection.cancel_token();
         Ok(Session {
             connection: Some(connection),
@@ -264,11 +275,7 @@ impl Broken {
             return Self::Connection(Failure::passing(message));
         };
         let code = db.code().code();
-        let mut message = format!("{} (SQLSTATE {code})", db.message());
-        for more in [db.detail(), db.hint()].into_iter().flatten() {
-            message.push_str("; ");
-            message.push_str(more);
-        }
+        let message = failure::message_of(db.message(), code, [db.detail(), db.hint()]);
         let class = Class::of(code, db.message(), read_only);
         if error.is_closed() {
             Self::Connection(Failure { message, class })

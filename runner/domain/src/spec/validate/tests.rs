@@ -403,6 +403,20 @@ fn fields() {
         one(json!({"http": {"url": "http://x", "headers": {"a b": "x"}}})),
         &[("/tasks/t/http/headers/a b", "is not a valid header name")],
     );
+    // They would contradict the body, and the server would wait for the rest of it.
+    for name in ["content-length", "Content-Length", "transfer-encoding", "connection"] {
+        check(
+            one(json!({"http": {"url": "http://x", "headers": {name: "300"}}})),
+            &[(
+                format!("/tasks/t/http/headers/{name}").as_str(),
+                "cannot set this header",
+            )],
+        );
+    }
+    check(
+        one(json!({"http": {"url": "http://x", "headers": {"host": "y", "content-type": "text/xml"}}})),
+        &[],
+    );
     check(
         one(json!({"audience": {"audience": "team"}})),
         &[("/tasks/t/audience/audience", "`uid_` or `gid_`")],

@@ -20,7 +20,7 @@ use crate::node::signals::{Signal, SignalSet};
 use crate::runs::change::notices::notices_of;
 use crate::runs::change::transition::{Parts, Snapshot, Transition, bytes_of};
 use crate::runs::contexts::Contexts;
-use crate::runs::ending::{Applied, Done, End, Ending};
+use crate::runs::ending::{Applied, Done, End, Ending, message_kept, trace_kept};
 use crate::runs::params::enqueued;
 use crate::runs::trace::Span;
 use crate::runs::waiters::queued::{FilledQueues, target_at_once};
@@ -432,7 +432,7 @@ pub(crate) fn event_of(at: AttemptKey, end: &End) -> Event {
                 ..
             } => Outcome::Failed {
                 kind: *kind,
-                message: message.clone(),
+                message: message_kept(message),
                 retry_after: *retry_after,
                 fatal: *fatal,
             },
@@ -449,18 +449,14 @@ pub(crate) fn attempt_row(
     finished_at: Time,
     node: Option<uuid::Uuid>,
 ) -> AttemptRow {
-    let clean = |text: String| {
-        if text.contains('\0') {
-            text.replace('\0', "\u{fffd}")
-        } else {
-            text
-        }
-    };
     let (state, skipped, output, error) = match done.result {
         Ending::Succeeded(output) => (AttemptState::Succeeded, false, Some(output), None),
         Ending::Skipped(_) => (AttemptState::Succeeded, true, None, None),
         Ending::Released => (AttemptState::Cancelled, false, None, None),
-        Ending::Ours { message, .. } => (AttemptState::Lost, false, None, Some((ErrorKind::Lost, message, None))),
+        Ending::Ours { message, .. } => {
+            let error = (ErrorKind::Lost, message_kept(&message), None);
+            (AttemptState::Lost, false, None, Some(error))
+        }
         Ending::Lost => {
             let error = (ErrorKind::Lost, "its node or worker was lost".to_owned(), None);
             (AttemptState::Lost, false, None, Some(error))
@@ -473,7 +469,12 @@ pub(crate) fn attempt_row(
             } else {
                 AttemptState::Failed
             };
-            (state, false, None, Some((kind, clean(message), trace.map(clean))))
+            (
+                state,
+                false,
+                None,
+                Some((kind, message_kept(&message), trace.as_deref().map(trace_kept))),
+            )
         }
     };
     AttemptRow {
@@ -507,5 +508,55 @@ fn released_row(ended: EndedAttempt, started_at: Time, now: Time, node: uuid::Uu
         error: Some((ErrorKind::Lost, "released, because its node stopped".to_owned(), None)),
         memory_bytes: None,
         cpu_micros: None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use heddle_domain::run::TaskKey;
+    use heddle_domain::{ERROR_MESSAGE_BYTES_MAX, ERROR_TRACE_BYTES_MAX};
+
+    use super::*;
+
+    #[test]
+    fn what_is_kept_of_an_error_is_bounded_for_every_executor() {
+        let long = "é\0".repeat(1_000_000);
+        let ended = EndedAttempt {
+            run: RunId(uuid::Uuid::nil()),
+            at: AttemptKey {
+                key: TaskKey::whole(0),
+                attempt: 1,
+            },
+            lease: 1,
+        };
+        let failed = Ending::Failed {
+            kind: ErrorKind::Fatal,
+            message: long.clone(),
+            trace: Some(long.clone()),
+            retry_after: None,
+            fatal: true,
+        };
+        let by_task = [failed, Ending::fatal(ErrorKind::Http, long.clone())];
+        for ending in by_task.map(End::plain) {
+            let Event::Ended {
+                outcome: Outcome::Failed { message, .. },
+                ..
+            } = event_of(ended.at, &ending)
+            else {
+                panic!("it failed");
+            };
+            let End::Done(done) = ending else {
+                panic!("it is done");
+            };
+            let now = Time::UNIX_EPOCH;
+            let row = attempt_row(ended, done, now, now, None);
+            let (_, kept, trace) = row.error.expect("an error");
+            assert_eq!(message, kept);
+            assert!(kept.starts_with("é\u{fffd}é"), "{kept}");
+            // As much as fits: a character has at most four bytes.
+            let fits = |text: &str, most: usize| (most - 3..=most).contains(&text.len());
+            assert!(fits(&kept, ERROR_MESSAGE_BYTES_MAX), "{}", kept.len());
+            assert!(trace.is_none_or(|trace| fits(&trace, ERROR_TRACE_BYTES_MAX)));
+        }
     }
 }
