@@ -16,6 +16,7 @@ mod minute;
 mod open;
 mod pages;
 mod people;
+mod phone;
 mod provider;
 mod roles;
 mod steady;
