@@ -8,6 +8,7 @@ mod asked;
 mod between;
 mod by_hand;
 mod chrome;
+mod ended;
 mod keyboard;
 mod large;
 mod live;
