@@ -20,8 +20,12 @@ async fn the_head_is_two_lines_on_a_phone() {
                       document.documentElement.scrollWidth <= document.documentElement.clientWidth].join(); })()";
     for width in [360, 390] {
         chrome.shape(width, false).await;
-        for path in ["/", &format!("/groups/{long}"), &format!("/groups/{long}/spec")] {
-            open_signed_in(&mut chrome, node.base(), path).await;
+        for path in [
+            "/".to_owned(),
+            format!("/groups/{long}"),
+            format!("/groups/{long}/spec"),
+        ] {
+            open_signed_in(&mut chrome, node.base(), &path).await;
             chrome.until("document.readyState === 'complete'").await;
             let found = chrome.value(measured).await;
             assert_eq!(found, "true,true,true,true,true", "{path} at {width} px");

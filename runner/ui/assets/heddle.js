@@ -15,8 +15,9 @@ function isTyped() {
   return !!notice.dataset.typed || [...document.querySelectorAll("main :is(input, select, textarea)")].some(changed);
 }
 function signedOut() {
-  if (notice && isTyped()) notice.hidden = false;
-  else location.reload();
+  if (!notice || !isTyped()) { location.reload(); return; }
+  notice.setAttribute("role", "alert");
+  notice.hidden = false;
 }
 const signedIn = () => { if (notice) notice.hidden = true; };
 

@@ -211,7 +211,7 @@ fn said(ctx: &Ctx) -> Markup {
 /// Shown by a script when the session has ended while somebody was typing.
 fn ended(ctx: &Ctx) -> Markup {
     html! {
-        div #ended role="alert" data-typed=[ctx.shows_typed().then_some("1")] hidden {
+        div #ended data-typed=[ctx.shows_typed().then_some("1")] hidden {
             (glyph("failed"))
             p { (t!(ctx, "session-typed")) " " a href="/sign-in" target="_blank" { (t!(ctx, "sign-in-tab")) } }
         }
