@@ -255,3 +255,51 @@ async fn what_one_presses_in_the_grid_is_large_enough() {
                 return Math.abs(one.getBoundingClientRect().top - first) < .5; })";
     assert_eq!(chrome.value(rows).await, true);
 }
+
+/// However many tasks there are, the Tab key has three stops in the grid: the names, the cells, the bars of the runs.
+#[tokio::test(flavor = "multi_thread")]
+async fn the_grid_is_three_stops_of_the_tab_key() {
+    let Some(mut chrome) = browser().await else { return };
+    let (_world, node) = World::with_node().await;
+    let tasks = (0..60).map(|n| (format!("t{n:02}"), json!({"script": "hello"})));
+    let tasks: serde_json::Map<_, _> = tasks.collect();
+    node.put_group("wide", json!({ "tasks": tasks })).await;
+    for _ in 0..3 {
+        node.run("wide", json!({})).await;
+    }
+    open_signed_in(&mut chrome, node.base(), "/groups/wide").await;
+    let stops =
+        "[...document.querySelectorAll('.grid-scroll, .grid-scroll *')].filter((one) => one.tabIndex >= 0).length";
+    chrome.until(&format!("{stops} === 3")).await;
+    let name = |at: u32| format!("{FOCUS} === document.querySelectorAll('.grid-names a')[{at}]");
+    chrome.value("document.querySelector('.grid-names a').focus()").await;
+    chrome.press("ArrowDown").await;
+    chrome.press("ArrowDown").await;
+    chrome.press("ArrowUp").await;
+    chrome.until(&name(1)).await;
+    // The cells.
+    chrome.press("Tab").await;
+    chrome.until(&format!("{FOCUS}.matches('svg[data-columns]')")).await;
+    chrome.press("ArrowLeft").await;
+    chrome
+        .until("!document.querySelector('.here').hasAttribute('visibility')")
+        .await;
+    // The runs, beginning with the newest, and what follows the grid.
+    let run = |at: u32| format!("{FOCUS} === document.querySelectorAll('svg[data-columns] > a')[{at}]");
+    chrome.press("Tab").await;
+    chrome.until(&run(2)).await;
+    chrome.press("ArrowLeft").await;
+    chrome.until(&run(1)).await;
+    chrome.press("Tab").await;
+    chrome.until(&format!("!{FOCUS}.closest('.grid-scroll')")).await;
+    // An update writes the grid anew.
+    node.run("wide", json!({})).await;
+    let updated = "document.querySelectorAll('svg[data-columns] > a').length === 4";
+    chrome.until(&format!("{updated} && {stops} === 3")).await;
+    // A run is opened as a run, although a cell is marked.
+    chrome
+        .value("document.querySelector('svg[data-columns] > a').focus()")
+        .await;
+    chrome.press("Enter").await;
+    chrome.until("location.pathname.startsWith('/runs/')").await;
+}

@@ -127,6 +127,19 @@ async fn what_goes_away_while_a_page_is_open_is_said() {
             "{}",
             shown.text
         );
+        // A browser with scripts looks by itself, and the page has its main part.
+        assert!(
+            shown.text.contains("data-again=\"5\"") && shown.text.contains("<main id=\"main\""),
+            "{}",
+            shown.text
+        );
+        assert!(shown.text.contains("<noscript><meta http-equiv"), "{}", shown.text);
+        // So does that for somebody of whom only the database knows.
+        let mut unknown = Visitor::new(node.base());
+        let last = if visitor.cookie.ends_with('0') { "1" } else { "0" };
+        unknown.cookie = format!("{}{last}", &visitor.cookie[..visitor.cookie.len() - 1]);
+        let shown = unknown.get("/runs").await;
+        assert!(shown.text.contains("<main id=\"main\""), "{}", shown.text);
     };
     tokio::join!(hear(&mut stream, &["event: away"]), away);
     owner.batch_execute(&format!("{allow} true")).await.unwrap();

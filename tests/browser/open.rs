@@ -7,6 +7,7 @@ use serde_json::{Value, json};
 use crate::Visitor;
 use crate::between::Between;
 use crate::chrome::{self, Chrome};
+use crate::looks::faults;
 
 /// A browser, if there is one.
 pub async fn browser() -> Option<Chrome> {
@@ -162,6 +163,10 @@ async fn a_page_comes_back_with_its_database() {
     let base = node.base().to_owned();
     open_signed_in(&mut chrome, &base, "/runs").await;
     chrome.until(&shows(1, "live")).await;
+    // All that the dot says from now on.
+    let watches = "window.said = []; new MutationObserver(() => window.said.push(document.querySelector('#live').dataset.state)) \
+                   .observe(document.querySelector('#live'), {attributes: true, attributeFilter: ['data-state']}); 0";
+    chrome.value(watches).await;
     let owner = world.sql_as_owner().await;
     let allow = format!("ALTER DATABASE {} ALLOW_CONNECTIONS", world.database());
     let cut = format!(
@@ -171,13 +176,15 @@ async fn a_page_comes_back_with_its_database() {
     owner.batch_execute(&format!("{allow} false")).await.unwrap();
     owner.query(&cut, &[]).await.unwrap();
     chrome
-        .until("window.isTheSame && ['reconnecting', 'stale'].includes(document.querySelector('#live').dataset.state)")
+        .until("window.isTheSame && document.querySelector('#live').dataset.state === 'stale'")
         .await;
     let first = chrome.tab().await;
     chrome.open(&format!("{base}/runs")).await;
     chrome
         .until("document.body.innerText.includes('database does not answer')")
         .await;
+    let wrong = faults(&mut chrome, &base, "away-1280-light").await;
+    assert!(wrong.is_empty(), "{wrong:#?}");
     owner.batch_execute(&format!("{allow} true")).await.unwrap();
     // Nobody presses anything.
     chrome
@@ -186,6 +193,13 @@ async fn a_page_comes_back_with_its_database() {
     chrome.turn_to(first).await;
     node.run("short", json!({})).await;
     chrome.until(&shows(2, "live")).await;
+    // It was out of date until it was live.
+    let said = chrome.value("window.said.join(' ')").await;
+    let said = said.as_str().unwrap();
+    assert!(
+        said.ends_with("stale live") && said.matches("stale").count() == 1,
+        "{said}"
+    );
 }
 
 /// Without any script all pages are whole, and links and forms lead on.

@@ -2,6 +2,25 @@
 const words = document.getElementById("words").dataset;
 const dot = document.getElementById("live");
 
+// When the session ends while something is typed that was not sent, the page stays and says so: with a new session, from
+// another tab, it can be sent.
+const notice = document.getElementById("ended");
+function isTyped() {
+  const changed = (field) => {
+    if (field.form?.method !== "post" || field.type === "hidden") return false;
+    if (field.type === "checkbox" || field.type === "radio") return field.checked !== field.defaultChecked;
+    if (field.tagName !== "SELECT") return field.value !== field.defaultValue;
+    return field.selectedIndex !== Math.max(0, [...field.options].findIndex((option) => option.defaultSelected));
+  };
+  return !!notice.dataset.typed || [...document.querySelectorAll("main :is(input, select, textarea)")].some(changed);
+}
+function signedOut() {
+  if (!notice || !isTyped()) { location.reload(); return; }
+  notice.setAttribute("role", "alert");
+  notice.hidden = false;
+}
+const signedIn = () => { if (notice) notice.hidden = true; };
+
 if (dot) {
   let since = null;
   let over = false;
@@ -15,13 +34,19 @@ if (dot) {
     dot.dataset.state = state;
     dot.lastElementChild.textContent = text;
   };
-  const fine = () => { since = null; heard = Date.now(); if (!over) show("live", brief ? words.brief : words.live); };
+  const fine = () => { since = null; heard = Date.now(); signedIn(); if (!over) show("live", brief ? words.brief : words.live); };
   // In brief mode, every stream ends soon, and the next one follows. So an end counts as a loss only after 15 seconds
   // without a message.
   const lost = (seconds) => {
     if (brief && Date.now() - heard < 15000) return;
     since ??= new Date(Date.now() - 1000 * seconds);
-    if (!over) show("reconnecting", words.reconnecting);
+    tellLost();
+  };
+  // Once it says that it is out of date, it says so until something arrives.
+  const tellLost = () => {
+    if (over) return;
+    if (Date.now() - since < 5000) show("reconnecting", words.reconnecting);
+    else show("stale", words.stale.replace("#", since.toLocaleTimeString(document.documentElement.lang, { hourCycle: "h23" })));
   };
   // A proxy may hold an answer back until it has ended. So if nothing arrives within 6 seconds, the page asks for brief
   // answers from then on: the server ends each of these soon.
@@ -47,14 +72,15 @@ if (dot) {
     const source = new EventSource(brief ? `${url}&brief=1` : url, { withCredentials: true });
     open = source;
     listen(source);
-    source.addEventListener("here", () => { clearTimeout(deaf); fine(); });
+    source.addEventListener("heard", () => clearTimeout(deaf));
+    source.addEventListener("here", fine);
     source.addEventListener("error", () => listen(source));
     source.addEventListener("away", (message) => lost(Number(message.data)));
     source.addEventListener("over", (message) => {
       over = true;
       source.close();
       show("stale", message.data === "signed-out" ? words.ended : words.over);
-      if (message.data === "signed-out") location.reload();
+      if (message.data === "signed-out") signedOut();
       else told();
     });
     return source;
@@ -76,19 +102,56 @@ if (dot) {
   const rest = () => { rests = -1; open?.close(); };
   const wake = () => {
     clearTimeout(rests);
-    if (!resting() || over) return;
+    // Somebody may have signed in again in another tab.
+    const back = over && notice && !notice.hidden;
+    if (back) over = false;
+    if (over || !(back || resting())) return;
     rests = 0;
     if (open?.readyState === EventSource.CLOSED) open.dispatchEvent(new Event("error"));
   };
   addEventListener("pagehide", rest);
   addEventListener("pageshow", wake);
+  addEventListener("focus", wake);
   document.addEventListener("visibilitychange", () => { if (document.hidden) { if (!resting()) rests = setTimeout(rest, 10000); } else wake(); });
   document.addEventListener("htmx:sseMessage", fine);
   // Signing out leads to another page. Without this, the message about the ended session would load this page again.
   document.addEventListener("submit", (event) => { if (event.target.matches('[action="/sign-out"]')) { over = true; open?.close(); } });
-  setInterval(() => {
-    if (since && !over && Date.now() - since > 10000) show("stale", words.stale.replace("#", since.toLocaleTimeString(document.documentElement.lang, { hourCycle: "h23" })));
-  }, 1000);
+  setInterval(() => { if (since) tellLost(); }, 1000);
+}
+
+// A page that is not kept up to date, such as a form, hears only that its session has ended.
+if (document.body.dataset.session) {
+  let source = null, deaf = 0, rests = 0, brief = false, left = false;
+  const listen = () => {
+    clearTimeout(deaf);
+    source?.close();
+    const one = source = new EventSource(document.body.dataset.session + (brief ? "&brief=1" : ""));
+    // A proxy may hold back what does not end.
+    if (!brief) deaf = setTimeout(() => { brief = true; listen(); }, 6000);
+    one.addEventListener("heard", () => { clearTimeout(deaf); signedIn(); });
+    one.addEventListener("over", () => { clearTimeout(deaf); one.close(); if (!left) signedOut(); });
+    // Refused, which a browser does not repeat.
+    one.addEventListener("error", () => { if (one === source && one.readyState === EventSource.CLOSED) { clearTimeout(deaf); deaf = setTimeout(listen, 5000); } });
+  };
+  const rest = () => { clearTimeout(deaf); source.close(); };
+  const wake = () => { clearTimeout(rests); if (!left && source.readyState === EventSource.CLOSED) listen(); };
+  listen();
+  addEventListener("pagehide", rest);
+  addEventListener("pageshow", wake);
+  addEventListener("focus", wake);
+  document.addEventListener("visibilitychange", () => { if (document.hidden) rests = setTimeout(rest, 10000); else wake(); });
+  document.addEventListener("submit", (event) => { if (event.target.matches('[action="/sign-out"]')) { left = true; rest(); } });
+}
+
+// A page in place of one that cannot be shown at present: it is loaded as soon as there is another answer.
+if (document.body.dataset.again) {
+  const address = location.pathname + location.search;
+  const look = async () => {
+    const answer = await fetch(address, { headers: { accept: "text/html" } }).catch(() => null);
+    if (answer && ![429, 503].includes(answer.status)) location.replace(address);
+    else setTimeout(look, 1000 * document.body.dataset.again);
+  };
+  setTimeout(look, 1000 * document.body.dataset.again);
 }
 
 document.addEventListener("submit", (event) => {

@@ -94,6 +94,8 @@ function setUp(svg) {
   svg.addEventListener("blur", () => point(svg));
   svg.addEventListener("click", (event) => { const cell = from(event); if (cell) { event.preventDefault(); show(cell, true); svg.focus({ preventScroll: true }); } });
   svg.addEventListener("keydown", (event) => {
+    // The bars of the runs are links.
+    if (event.target !== svg) return;
     const grid = read();
     const moves = { ArrowLeft: [-1, 0], ArrowRight: [1, 0], ArrowUp: [0, -1], ArrowDown: [0, 1], h: [-1, 0], l: [1, 0], k: [0, -1], j: [0, 1] };
     if (moves[event.key]) {
@@ -133,9 +135,35 @@ document.addEventListener("click", (event) => {
   if (event.target.closest("#detail [data-close]") && close()) { event.preventDefault(); document.querySelector("svg[data-columns]")?.focus({ preventScroll: true }); }
 });
 
+// The names of the grid are one stop of the Tab key, and so are the bars of the runs: arrows, Home and End move within them.
+// A thousand links would keep the key from what follows.
+const LISTS = [[".grid-names a", "ArrowUp", "ArrowDown"], ["svg[data-columns] > a", "ArrowLeft", "ArrowRight"]];
+function stops(box) {
+  for (const [selector] of LISTS) {
+    const all = [...box.querySelectorAll(selector)];
+    const stop = all.find((one) => one === document.activeElement) ?? all.find((one) => one === box.stops?.[selector]) ?? all[selector[0] === "s" ? all.length - 1 : 0];
+    (box.stops ??= {})[selector] = stop;
+    for (const one of all) if (one.tabIndex !== (one === stop ? 0 : -1)) one.setAttribute("tabindex", one === stop ? 0 : -1);
+  }
+}
+function walk(event) {
+  const box = event.currentTarget;
+  const list = LISTS.find(([selector]) => event.target.matches(selector));
+  if (!list || event.ctrlKey || event.metaKey || event.altKey) return;
+  const [selector, back, forth] = list, all = [...box.querySelectorAll(selector)], at = all.indexOf(event.target);
+  const to = { [back]: at - 1, [forth]: at + 1, Home: 0, End: all.length - 1 }[event.key];
+  if (to === undefined) return;
+  event.preventDefault();
+  event.stopPropagation();
+  all[to]?.focus();
+}
+
 function newest(box) {
+  stops(box);
   if (known.has(box)) return;
   known.set(box, () => {});
+  box.addEventListener("keydown", walk);
+  box.addEventListener("focusin", () => stops(box));
   box.scrollLeft = box.scrollWidth;
   box.querySelector(".here:not([visibility])")?.scrollIntoView({ block: "nearest", inline: "nearest" });
 }

@@ -83,6 +83,10 @@ async fn to_stranger(ctx: &Ctx, path: &str, headers: &HeaderMap, worker: bool) -
     if path == "/live" {
         return live::signed_out();
     }
+    // Where one of our scripts puts a piece, there is no room for a sign-in.
+    if ctx.is_piece() {
+        return plain(StatusCode::UNAUTHORIZED, "sign in again");
+    }
     // Which language is chosen before one signs in.
     let answer = if ctx.posts() && path == "/preferences" {
         pages::page(ctx).await
@@ -160,7 +164,7 @@ async fn refused(ctx: &Ctx, trouble: &Trouble, headers: &HeaderMap) -> Response 
 }
 
 /// What was typed into a form that cannot be shown.
-fn typed(ctx: &Ctx) -> Markup {
+pub(crate) fn typed(ctx: &Ctx) -> Markup {
     let form = ctx.form();
     // Left out: the text of a button, and what the page itself has put into the form.
     let is_typed = |name: &str, text: &str| !matches!(name, "do" | "opened") && !text.trim().is_empty();

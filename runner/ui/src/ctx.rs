@@ -193,6 +193,27 @@ impl Ctx {
             .map(|(_, value)| value.as_str())
     }
 
+    /// Whether the page may show what was typed into a form and not saved.
+    pub(crate) fn shows_typed(&self) -> bool {
+        self.posts() || self.refused.is_some()
+    }
+
+    /// Whether the request comes from one of our own pages, as far as the browser says. This decides only what is shown: a
+    /// request that changes something is checked by the API.
+    pub(crate) fn is_from_our_page(&self) -> bool {
+        let origin = || self.header("origin")?.split_once("://").map(|(_, host)| host);
+        match self.header("sec-fetch-site") {
+            Some(site) => site == "same-origin",
+            None => origin().is_some_and(|origin| self.header("host") == Some(origin)),
+        }
+    }
+
+    /// Whether a form was sent that consists of texts, and no files.
+    pub(crate) fn posts_texts(&self) -> bool {
+        let is_form = |kind: &str| kind.starts_with("application/x-www-form-urlencoded");
+        self.posts() && self.header("content-type").is_some_and(is_form)
+    }
+
     /// Why this field of the form was refused.
     pub(crate) fn fault(&self, name: &str) -> Option<&str> {
         let faults = &self.refused.as_ref()?.trouble.errors;
@@ -275,11 +296,10 @@ impl Ctx {
     /// Whether the address or a form has a character that no text in Postgres can have. (Files that are uploaded are no
     /// text, and what is sent in them is another matter.)
     pub(crate) fn has_nul(&self) -> bool {
-        let form = self
-            .header("content-type")
-            .is_some_and(|kind| kind.starts_with("application/x-www-form-urlencoded"));
         let has_nul = |(name, value): &(String, String)| name.contains('\0') || value.contains('\0');
-        self.path.contains("%00") || self.query.iter().any(has_nul) || (form && self.form().iter().any(has_nul))
+        self.path.contains("%00")
+            || self.query.iter().any(has_nul)
+            || (self.posts_texts() && self.form().iter().any(has_nul))
     }
 
     /// Whether one of our scripts asks for only a piece of a page.

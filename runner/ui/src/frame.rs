@@ -21,7 +21,7 @@ pub(crate) struct Page {
     /// The last crumb, if it is a time.
     pub(crate) of_time: Option<Time>,
     pub(crate) body: Markup,
-    /// The seconds after which a browser without scripts reloads.
+    /// The seconds after which a browser reloads: without scripts in any case, with them when there is another answer.
     pub(crate) refresh: Option<u32>,
     /// Without the rail, because nobody has signed in.
     pub(crate) bare: bool,
@@ -82,6 +82,8 @@ pub(crate) fn write(ctx: &Ctx, page: Page) -> Markup {
             .finish();
         format!("/live?{query}")
     });
+    // Where the end of the session is told to a page that is not kept up to date.
+    let session = connect.is_none() && !page.bare && !ctx.viewer.dev && page.refresh.is_none();
     let theme = (ctx.theme != Theme::System).then(|| ctx.theme.code());
     html! {
         (DOCTYPE)
@@ -91,7 +93,8 @@ pub(crate) fn write(ctx: &Ctx, page: Page) -> Markup {
                 meta name="viewport" content="width=device-width, initial-scale=1";
                 meta name="color-scheme" content="light dark";
                 meta name="htmx-config" content=(HTMX);
-                @if let Some(seconds) = page.refresh { meta http-equiv="refresh" content=(seconds); }
+                // Scripts look whether the page is back, and load it then (`data-again`).
+                @if let Some(seconds) = page.refresh { noscript { meta http-equiv="refresh" content=(seconds); } }
                 title { (page.title) " · Heddle" }
                 link rel="icon" href="data:image/svg+xml,%3Csvg xmlns='http://www.w3.org/2000/svg' viewBox='0 0 16 16'%3E%3Cpath d='M3 2v12M13 2v12M3 8h10' stroke='%233b7de0' stroke-width='2.4' fill='none' stroke-linecap='round'/%3E%3Ccircle cx='8' cy='8' r='2.6' fill='%233b7de0'/%3E%3C/svg%3E";
                 link rel="stylesheet" href=(assets::address("tokens.css"));
@@ -103,7 +106,7 @@ pub(crate) fn write(ctx: &Ctx, page: Page) -> Markup {
                     script type="module" src=(assets::address(module)) {}
                 }
             }
-            body data-zone=(ctx.zone.name()) data-lang=(ctx.lang.code()) {
+            body data-zone=(ctx.zone.name()) data-lang=(ctx.lang.code()) data-session=[session.then_some("/live?session=1")] data-again=[page.refresh] {
                 (PreEscaped(GLYPHS))
                 a.skip href="#main" { (t!(ctx, "skip")) }
                 @if page.bare {
@@ -115,6 +118,7 @@ pub(crate) fn write(ctx: &Ctx, page: Page) -> Markup {
                             (top(ctx, &page, connect.is_some()))
                             main #main tabindex="-1" {
                                 (said(ctx))
+                                @if !ctx.viewer.dev { (ended(ctx)) }
                                 (page.body)
                             }
                         }
@@ -204,6 +208,16 @@ fn said(ctx: &Ctx) -> Markup {
     }
 }
 
+/// Shown by a script when the session has ended while somebody was typing.
+fn ended(ctx: &Ctx) -> Markup {
+    html! {
+        div #ended data-typed=[ctx.shows_typed().then_some("1")] hidden {
+            (glyph("failed"))
+            p { (t!(ctx, "session-typed")) " " a href="/sign-in" target="_blank" { (t!(ctx, "sign-in-tab")) } }
+        }
+    }
+}
+
 fn palette(ctx: &Ctx) -> Markup {
     html! {
         dialog #palette aria-label=(t!(ctx, "search")) {
@@ -261,7 +275,7 @@ pub(crate) fn trouble(ctx: &Ctx, trouble: &Trouble, known: bool) -> Page {
     let again = matches!(trouble.status, 429 | 503);
     // A replacement page is not kept up to date part by part.
     ctx.take_parts();
-    let body = html! {
+    let inside = html! {
         section.trouble {
             p.status { (trouble.status) }
             h1 { (title) }
@@ -269,6 +283,11 @@ pub(crate) fn trouble(ctx: &Ctx, trouble: &Trouble, known: bool) -> Page {
             @if !trouble.said(ctx.lang).is_empty() { pre.error { (trouble.said(ctx.lang)) } }
             p { a.button href=(ctx.path) { (t!(ctx, "try-again")) } " " a.button href="/" { (t!(ctx, "nav-overview")) } }
         }
+    };
+    // The frame, which has this element, is only around pages for people who are known.
+    let body = match known {
+        true => inside,
+        false => html! { main #main tabindex="-1" { (inside) } },
     };
     Page {
         status: trouble.status,

@@ -27,10 +27,13 @@
 //! statements, which may hang for longer, and say since when they are out of date.
 //!
 //! A page ends with its viewer's token or session: the log of changes reports a revoked token or an ended session, on
-//! any node ([`crate::Host::left`]). The browser then loads the page again, has to sign in, and is led back to it.
+//! any node ([`crate::Host::left`]). The browser then loads the page again, has to sign in, and is led back to it. If
+//! somebody has typed something there, the page stays instead, and says so. Pages without parts, such as forms, open
+//! `/live?session=1`, which tells them only of that end.
 
 pub(crate) mod part;
 mod pulse;
+mod session;
 mod shown;
 mod stream;
 

@@ -25,7 +25,7 @@ const RUNS_EVERY: u64 = 2;
 /// How long the database may take to answer the watcher before pages say that they are out of date. The watcher waits on.
 const ANSWER_MAX: Duration = Duration::from_secs(5);
 /// How often a comment is sent if nothing else is, so that proxies and browsers know that the connection is alive.
-const KEEP_ALIVE: Duration = Duration::from_secs(15);
+pub(super) const KEEP_ALIVE: Duration = Duration::from_secs(15);
 
 /// What the watcher has read: the fingerprint, and the counters of this node. `None`: the database did not answer.
 type Seen = Option<(PageFingerprint, String)>;

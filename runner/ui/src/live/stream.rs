@@ -16,6 +16,7 @@ use uuid::Uuid;
 
 use super::part::parse_has;
 use super::pulse::{Changes, Open, Pulse, wait};
+use super::session;
 use super::shown::{Looks, Shown, What, looks_of, parts_of};
 use crate::ctx::Beat;
 use crate::{Ctx, Ui};
@@ -44,7 +45,8 @@ struct Again {
     shown: Option<(Looks, Arc<Shown>)>,
     /// When what the browser has was made.
     given: Option<Instant>,
-    /// The browser was told that the page cannot be made.
+    /// The browser has to hear that the page is up to date: it has not been told yet, or was told that the page cannot be
+    /// made.
     away: bool,
     open: Open,
 }
@@ -124,6 +126,10 @@ pub(crate) async fn stream(ctx: Ctx) -> Response {
         *response.status_mut() = StatusCode::TOO_MANY_REQUESTS;
         return response;
     };
+    let brief = ctx.q("brief").is_some();
+    if ctx.q("session").is_some() {
+        return session::stream(&ctx, open, brief);
+    }
     let at = ctx.q("at").unwrap_or("/").to_owned();
     if !at.starts_with('/') || at.starts_with("//") || at.starts_with("/live") {
         let mut response = Response::new("`at` must be the address of a page".into());
@@ -138,22 +144,16 @@ pub(crate) async fn stream(ctx: Ctx) -> Response {
         target: at,
         shown: None,
         given: None,
-        away: false,
+        away: true,
         open,
     };
     let left = ctx.ui.host.left(ctx.head());
-    let brief = ctx.q("brief").is_some();
-    let here: &[u8] = if brief {
-        b"retry: 5000\nevent: here\ndata: 1\n\n"
-    } else {
-        b"retry: 1000\nevent: here\ndata: 1\n\n"
-    };
     let pulse = Pulse::listen(&ctx.ui);
     let state = Stream {
         again,
         pulse,
         left,
-        queue: VecDeque::from([Bytes::from_static(here)]),
+        queue: VecDeque::from([greeting(brief)]),
         gap: GAP,
         brief,
         beat: Beat::Cluster,
@@ -167,16 +167,28 @@ pub(crate) async fn stream(ctx: Ctx) -> Response {
     }))
 }
 
+/// The first event: that events arrive, and how soon a browser that loses the stream asks again. Whether the page is up to
+/// date follows when it was made.
+pub(super) fn greeting(brief: bool) -> Bytes {
+    Bytes::from_static(match brief {
+        true => b"retry: 5000\nevent: heard\ndata: 1\n\n",
+        false => b"retry: 1000\nevent: heard\ndata: 1\n\n",
+    })
+}
+
+/// What a page hears whose session has ended.
+pub(super) const SIGNED_OUT: &[u8] = b"event: over\ndata: signed-out\n\n";
+
 /// The stream of a page whose session has ended, to a page that was not listening then (nobody was looking at it). It is
 /// told, and asks to sign in. A browser does not pass the status of a refused stream on to the page, which would only
 /// try again.
 pub(crate) fn signed_out() -> Response {
-    let said = Bytes::from_static(b"event: over\ndata: signed-out\n\n");
+    let said = Bytes::from_static(SIGNED_OUT);
     events(futures::stream::once(std::future::ready(Ok(said))))
 }
 
 /// An answer whose body goes on, such as a stream of events.
-fn events(stream: impl futures::Stream<Item = Result<Bytes, Infallible>> + Send + 'static) -> Response {
+pub(super) fn events(stream: impl futures::Stream<Item = Result<Bytes, Infallible>> + Send + 'static) -> Response {
     let mut response = Response::new(Body::from_stream(stream));
     let fixed = HeaderValue::from_static;
     let headers = response.headers_mut();

@@ -4,10 +4,11 @@ use axum::body::Body;
 use axum::http::{HeaderValue, Method, StatusCode, header};
 use axum::response::Response;
 use heddle_api::{Role, Session};
-use maud::html;
+use maud::{Markup, html};
 use serde_json::json;
 
 use super::answer::Answer;
+use crate::answer::typed;
 use crate::elements::glyph;
 use crate::frame::{Page, languages};
 use crate::words::t;
@@ -87,6 +88,27 @@ pub(crate) async fn page(ctx: &Ctx, worker: bool) -> Result<Answer, Trouble> {
     shown(ctx, &to, wrong)
 }
 
+/// A form that was sent after its session had ended. It is shown, and sent again when somebody who has signed in meanwhile
+/// presses the button. Only a form of one of our own pages: otherwise, another site could write here, or prepare what
+/// somebody sends.
+fn kept(ctx: &Ctx) -> Option<Markup> {
+    let is_signing = ctx.path.starts_with("/sign-");
+    if is_signing || !ctx.posts_texts() || !ctx.is_from_our_page() {
+        return None;
+    }
+    let action = ctx.head().uri.path_and_query()?.as_str();
+    Some(html! {
+        section.panel {
+            p role="alert" { (t!(ctx, "session-kept")) }
+            form method="post" action=(action) {
+                @for (name, value) in ctx.form() { input type="hidden" name=(name) value=(value); }
+                button type="submit" { (t!(ctx, "send-again")) }
+            }
+        }
+        (typed(ctx))
+    })
+}
+
 /// Ends the session that has just begun: nobody has got its cookie.
 async fn end(ctx: &Ctx, cookies: &[HeaderValue]) -> Result<(), Trouble> {
     for cookie in cookies {
@@ -113,17 +135,21 @@ fn shown(ctx: &Ctx, to: &str, wrong: Option<(u16, String)>) -> Result<Answer, Tr
             t!(ctx, "sign-in-with", name = name),
         )
     });
+    // Beside a form that is to be sent again, one signs in in another tab.
+    let kept = kept(ctx).filter(|_| wrong.is_none());
+    let target = kept.as_ref().map(|_| "_blank");
     let body = html! {
         main #main.sign-in tabindex="-1" {
             h1.brand { (glyph("heddle")) "Heddle" }
+            @if let Some(kept) = &kept { (kept) }
             @if let Some((address, words)) = &provider {
                 section.panel {
                     @if let Some(wrong) = &wrong { p.error role="alert" { (wrong) } }
-                    a.button.primary href=(address) { (words) }
+                    a.button.primary href=(address) target=[target] { (words) }
                     p.muted { (t!(ctx, "sign-in-or")) }
                 }
             }
-            form.panel method="post" action="/sign-in" {
+            form.panel method="post" action="/sign-in" target=[target] {
                 input type="hidden" name="to" value=(to);
                 p.muted { (t!(ctx, "sign-in-text")) }
                 @if let Some(wrong) = wrong.as_ref().filter(|_| provider.is_none()) { p.error #wrong role="alert" { (wrong) } }

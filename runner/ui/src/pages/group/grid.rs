@@ -14,6 +14,7 @@ use heddle_api::{TaskDetail, TaskState};
 use heddle_domain::Time;
 use heddle_domain::plan::TaskIndex;
 use heddle_domain::run::{Control, Progress, TaskKey};
+use heddle_domain::state::RunState;
 use heddle_store::pages::group::GroupRunRow;
 use maud::{Markup, html};
 use uuid::Uuid;
@@ -23,7 +24,7 @@ use super::times::millis;
 use crate::chart::fill;
 use crate::ctx::segment;
 use crate::elements::{
-    Button, TASK_STATES, ago, button, choice, empty, failure, glyph, number, state, state_word, time, took,
+    Button, Shown, TASK_STATES, ago, button, choice, empty, failure, glyph, number, state, state_word, time, took,
 };
 use crate::pages::answer::Answer;
 use crate::words::{Lang, t};
@@ -162,6 +163,8 @@ fn shape(path: &mut String, state: TaskState, x: usize, y: usize) {
         TaskState::Ready | TaskState::Pending => write!(path, "M{} {}a3 3 0 1 0 6 0a3 3 0 1 0 -6 0z", x + 4, y + 7),
         TaskState::Paused => write!(path, "M{} {}v10h3v-10zM{} {}v10h3v-10z", x + 3, y + 2, x + 8, y + 2),
         TaskState::Cancelled => write!(path, "M{} {}h8v8h-8z", x + 3, y + 3),
+        // A hollow square with a stroke through it.
+        TaskState::UpstreamFailed => write!(path, "M{} {}h{SIDE}v{SIDE}h-{SIDE}zl{SIDE} {SIDE}", x - 1, y - 1),
         _ => write!(path, "M{} {}h{SIDE}v{SIDE}h-{SIDE}z", x - 1, y - 1),
     };
 }
@@ -188,9 +191,9 @@ fn legend(ctx: &Ctx) -> Markup {
     };
     html! {
         ul.legend aria-label=(t!(ctx, "legend")) {
-            @for state in TASK_STATES { li { span class={ "state s-" (crate::elements::Shown::glyph(&state)) } { (key(state)) span { (state_word(ctx, state)) } } } }
+            @for state in TASK_STATES { li { span class={ "state s-" (state.glyph()) } { (key(state)) span { (state_word(ctx, state)) } } } }
             // Of the runs, whose bars stand above: no task waits for other groups.
-            li { span.state.s-waiting { svg.key.picture width="16" height="16" aria-hidden="true" { rect.f-waiting x="4" y="2" width="8" height="12" rx="2" {} } span { (state_word(ctx, "waiting")) } } }
+            li { (state(ctx, "waiting")) }
         }
     }
 }
@@ -237,7 +240,7 @@ fn picture(ctx: &Ctx, here: &Here, grid: &Grid) -> Markup {
     let names: Vec<String> = grid.tasks.iter().map(|name| segment(name)).collect();
     let times: Vec<Time> = grid.runs.iter().map(|run| run.logical_time).collect();
     html! {
-        div.grid-scroll tabindex="0" role="group" aria-label=(t!(ctx, "tab-grid")) {
+        div.grid-scroll role="group" aria-label=(t!(ctx, "tab-grid")) {
             div.grid-names {
                 div.grid-top {}
                 @for name in &grid.tasks { div title=(name) { a href={ (here.address("graph")) "#task-" (segment(name)) } { (name) } } }
@@ -249,12 +252,16 @@ fn picture(ctx: &Ctx, here: &Here, grid: &Grid) -> Markup {
             {
                 @for (x, anchor, text) in headings(ctx.lang, ctx.zone, ctx.now, &times) { text x=(x) y="12" text-anchor=(anchor) { (text) } }
                 @for (column, run) in grid.runs.iter().enumerate() {
-                    @let bar = millis(run).map_or(10.0, |millis| 4.0 + 52.0 * (millis as f64 / longest).sqrt());
+                    @let bar = millis(run).map_or(10.0, |millis| 4.0 + 40.0 * (millis as f64 / longest).sqrt());
                     @let x = column * SIZE;
                     a href={ "/runs/" (run.id) } {
                         title { (labels[column]) " · " (state_word(ctx, run.state)) }
                         rect.hit x=(x) y=(BARS) width=(SIZE) height=(TOP - BARS) {}
                         rect class=(fill(run.state)) x=(x + MARGIN) y=(format!("{:.1}", 78.0 - bar)) width=(SIDE) height=(format!("{bar:.1}")) rx="2" {}
+                        // The glyph of every other state stands on its bar.
+                        @if run.state != RunState::Succeeded {
+                            use class={ "bar-mark s-" (run.state.glyph()) } href={ "#g-" (run.state.glyph()) } x=(x + 6) y=(format!("{:.1}", 78.0 - bar - 14.0)) width="12" height="12" {}
+                        }
                     }
                 }
                 @for (row, cells) in grid.cells.iter().enumerate() {
@@ -459,6 +466,11 @@ mod tests {
         // Both that wait for something before them are drawn alike.
         assert_eq!(looks.len(), TASK_STATES.len() - 1);
         assert_eq!(look(TaskState::Pending), look(TaskState::Ready));
+        // Without its hue, too, except that what is skipped is hatched.
+        let mut shapes: Vec<_> = looks.into_iter().map(|(_, area, sign)| (area, sign)).collect();
+        shapes.sort();
+        shapes.dedup();
+        assert_eq!(shapes.len(), TASK_STATES.len() - 2);
     }
 
     #[test]

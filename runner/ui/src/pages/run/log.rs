@@ -217,6 +217,9 @@ const COLOURS: [&str; 8] = [
     "c-dim", "c-red", "c-green", "c-yellow", "c-blue", "c-violet", "c-blue", "c-dim",
 ];
 
+/// How long what a program tells a terminal may be, in characters, to be left out.
+const TOLD_MAX: usize = 4_096;
+
 /// The colour after a sequence of codes (`ESC [ codes m`); those that mean no colour leave it as it is.
 fn colour_after(before: Option<&'static str>, codes: &str) -> Option<&'static str> {
     let mut codes = codes.split(';').map(|code| code.parse::<usize>().unwrap_or_default());
@@ -236,6 +239,21 @@ fn colour_after(before: Option<&'static str>, codes: &str) -> Option<&'static st
     colour
 }
 
+/// How many characters belong to what a program tells a terminal, with its end: `BEL`, or `ESC \`. `None`: it does not end
+/// within [`TOLD_MAX`], or before the next sequence, so what follows may be text, and stays visible.
+fn told_length(rest: impl Iterator<Item = char>) -> Option<usize> {
+    let mut escaped = false;
+    for (index, c) in rest.take(TOLD_MAX).enumerate() {
+        match c {
+            '\u{7}' | '\u{9c}' => return Some(index + 1),
+            '\\' if escaped => return Some(index + 1),
+            _ if escaped => return None,
+            _ => escaped = c == '\u{1b}',
+        }
+    }
+    None
+}
+
 /// A text in pieces of one colour each, without escape sequences and other control characters.
 fn coloured(text: &str) -> Vec<(Option<&'static str>, String)> {
     let mut pieces: Vec<(Option<&'static str>, String)> = Vec::new();
@@ -243,18 +261,29 @@ fn coloured(text: &str) -> Vec<(Option<&'static str>, String)> {
     let mut chars = text.chars().peekable();
     while let Some(c) = chars.next() {
         if c == '\u{1b}' {
-            if chars.peek() == Some(&'[') {
-                chars.next();
-                let mut codes = String::new();
-                for c in chars.by_ref() {
-                    if ('@'..='~').contains(&c) {
-                        if c == 'm' {
-                            colour = colour_after(colour, &codes);
+            match chars.peek() {
+                Some('[') => {
+                    chars.next();
+                    let mut codes = String::new();
+                    for c in chars.by_ref() {
+                        if ('@'..='~').contains(&c) {
+                            if c == 'm' {
+                                colour = colour_after(colour, &codes);
+                            }
+                            break;
                         }
-                        break;
+                        codes.push(c);
                     }
-                    codes.push(c);
                 }
+                // What programs tell a terminal (ECMA-48, 5.6): the target of a link, a title, an image.
+                Some(']' | 'P' | 'X' | '^' | '_') => {
+                    if let Some(length) = told_length(chars.clone()) {
+                        chars.by_ref().take(length).for_each(drop);
+                    }
+                }
+                // The choice of a character set: one letter or more, and its end.
+                Some(' '..='/') => while chars.next().is_some_and(|c| (' '..='/').contains(&c)) {},
+                _ => {}
             }
         } else if c == '\n' || c == '\t' || !c.is_control() {
             match pieces.last_mut().filter(|(of, _)| *of == colour) {
@@ -343,6 +372,25 @@ mod tests {
             marked("\u{1b}[33mwarning\u{1b}[m: warn", Some("warn")).into_string(),
             "<span class=\"c-yellow\"><mark>warn</mark>ing</span>: <mark>warn</mark>"
         );
+    }
+
+    #[test]
+    fn what_a_terminal_is_told_is_not_shown() {
+        let shown = |text: &str| marked(text, None).into_string();
+        // A link, ended by BEL and by ESC \: its text stays.
+        let link = |end: &str| format!("a \u{1b}]8;;javascript:alert(1){end}link\u{1b}]8;;{end} b");
+        assert_eq!(shown(&link("\u{7}")), "a link b");
+        assert_eq!(shown(&link("\u{1b}\\")), "a link b");
+        // A title, an image, a character set.
+        assert_eq!(shown("\u{1b}]0;title\u{7}x\u{1b}Pq#0\u{1b}\\y\u{1b}(B\u{1b}[mz"), "xyz");
+        // One that does not end hides nothing.
+        assert_eq!(shown("\u{1b}]8;;the rest"), "]8;;the rest");
+        assert_eq!(
+            shown("\u{1b}]8;;\u{1b}[31mred\u{7}"),
+            "]8;;<span class=\"c-red\">red</span>"
+        );
+        let long = "x".repeat(TOLD_MAX);
+        assert_eq!(shown(&format!("\u{1b}]{long}\u{7}")), format!("]{long}"));
     }
 
     fn line(task: &str, item: Option<u32>) -> LogLine {

@@ -1,0 +1,34 @@
+//! The head of pages on a phone.
+
+use heddle_tests::World;
+use serde_json::json;
+
+use crate::open::{browser, open_signed_in};
+
+/// Where one is takes one line, however long names are, and no word is broken.
+#[tokio::test(flavor = "multi_thread")]
+async fn the_head_is_two_lines_on_a_phone() {
+    let Some(mut chrome) = browser().await else { return };
+    let (_world, node) = World::with_node().await;
+    let long = "abcdefghi".repeat(7);
+    node.put_group(&long, json!({"tasks": {"a": {"script": "hello"}}}))
+        .await;
+    let measured = "(() => { const crumbs = document.querySelector('.crumbs'), place = crumbs.getBoundingClientRect(); \
+                    const inside = [...crumbs.querySelectorAll('li')].every((one) => { \
+                      const at = one.getBoundingClientRect(); return at.right <= place.right + 1 && at.height <= 24; }); \
+                    return [crumbs.offsetWidth >= 200, crumbs.offsetHeight <= 24, document.querySelector('.top').offsetHeight <= 90, inside, \
+                      document.documentElement.scrollWidth <= document.documentElement.clientWidth].join(); })()";
+    for width in [360, 390] {
+        chrome.shape(width, false).await;
+        for path in [
+            "/".to_owned(),
+            format!("/groups/{long}"),
+            format!("/groups/{long}/spec"),
+        ] {
+            open_signed_in(&mut chrome, node.base(), &path).await;
+            chrome.until("document.readyState === 'complete'").await;
+            let found = chrome.value(measured).await;
+            assert_eq!(found, "true,true,true,true,true", "{path} at {width} px");
+        }
+    }
+}
