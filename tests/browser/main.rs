@@ -21,6 +21,7 @@ mod roles;
 mod steady;
 mod uploads;
 mod waiting;
+mod zones;
 
 use chrono::{DateTime, Datelike, Months, NaiveDate, Utc};
 use heddle_tests::{Node, PATIENCE};
