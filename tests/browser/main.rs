@@ -8,6 +8,7 @@ mod asked;
 mod between;
 mod by_hand;
 mod chrome;
+mod forms;
 mod keyboard;
 mod large;
 mod live;

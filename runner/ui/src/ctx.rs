@@ -14,6 +14,7 @@ use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
 use serde::de::{DeserializeOwned, IgnoredAny};
 use serde_json::Value;
 
+use crate::answer::UPLOAD;
 use crate::words::Lang;
 use crate::{Trouble, Ui, Viewer, span};
 
@@ -275,9 +276,7 @@ impl Ctx {
     /// Whether the address or a form has a character that no text in Postgres can have. (Files that are uploaded are no
     /// text, and what is sent in them is another matter.)
     pub(crate) fn has_nul(&self) -> bool {
-        let form = self
-            .header("content-type")
-            .is_some_and(|kind| kind.starts_with("application/x-www-form-urlencoded"));
+        let form = self.path != UPLOAD;
         let has_nul = |(name, value): &(String, String)| name.contains('\0') || value.contains('\0');
         self.path.contains("%00") || self.query.iter().any(has_nul) || (form && self.form().iter().any(has_nul))
     }
