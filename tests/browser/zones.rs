@@ -60,3 +60,30 @@ async fn a_backfill_means_the_days_of_its_group() {
     let page = visitor.get("/groups/tz/run").await.fine();
     assert!(page.contains("midnight in Pacific/Auckland"), "{page}");
 }
+
+/// The form of a filter has times without a zone. The address to which it leads has instants, so that somebody in another zone
+/// who is given the address sees the same runs; the form shows the times of its reader.
+#[tokio::test]
+async fn a_link_means_the_same_times_for_everybody() {
+    let (_world, node) = World::with_node().await;
+    let mut visitor = Visitor::signed_in(node.base(), TOKEN).await;
+    let session = visitor.cookie.clone();
+    for (list, more) in [("/runs", "group=x"), ("/dispatch", "uid=ann")] {
+        visitor.cookie = format!("{session}; heddle_zone=Europe%2FBerlin");
+        let sent = format!("{list}?{more}&state=&from=2026-02-27T12%3A40&to=");
+        let page = visitor.get(&sent).await;
+        assert_eq!(page.status, StatusCode::SEE_OTHER, "{}", page.text);
+        let link = page.leads_to().to_owned();
+        assert_eq!(link, format!("{list}?{more}&from=2026-02-27T11%3A40%3A00Z"));
+        let page = visitor.get(&link).await;
+        check_page(list, &page);
+        let page = page.fine();
+        assert!(page.contains("name=\"from\" value=\"2026-02-27T12:40\""), "{page}");
+        visitor.cookie = format!("{session}; heddle_zone=Asia%2FShanghai");
+        let page = visitor.get(&link).await.fine();
+        assert!(page.contains("name=\"from\" value=\"2026-02-27T19:40\""), "{page}");
+    }
+    // What is no time is refused by the API, as before.
+    let page = visitor.get("/runs?from=yesterday").await;
+    assert_eq!(page.status, StatusCode::BAD_REQUEST, "{}", page.text);
+}

@@ -134,6 +134,9 @@ async fn to_viewer(ctx: Ctx, path: &str, headers: &HeaderMap) -> Response {
     if path == "/live" {
         return live::stream(ctx).await;
     }
+    if let Some(to) = ctx.with_instants() {
+        return see(&to, None);
+    }
     match pages::page(&ctx).await {
         Ok(answer) => finish(&ctx, answer, headers),
         Err(trouble) if ctx.posts() && !ctx.is_piece() => refused(&ctx, &trouble, headers).await,
