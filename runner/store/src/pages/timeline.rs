@@ -176,9 +176,9 @@ async fn spread_failed(
                  SELECT d.group_id, d.id, d.state, d.trigger, d.created_at, d.started_at, d.reopened_at, d.finished_at,
                         d.logical_time
                    FROM heddle.runs_done d
-                  WHERE d.group_id = n.id AND d.state = 4 AND d.state > 3 AND d.id >= h.first AND d.id < h.after
-                    AND d.id >= $4 AND d.id < $5
-                  ORDER BY d.id DESC LIMIT $6) AS l"#,
+                  WHERE d.group_id = ANY (ARRAY[n.id]) AND d.state = 4 AND d.state > 3
+                    AND d.id >= h.first AND d.id < h.after AND d.id >= $4 AND d.id < $5
+                  ORDER BY d.group_id DESC, d.id DESC LIMIT $6) AS l"#,
         groups,
         first,
         after,
@@ -208,9 +208,9 @@ async fn groups_failed(session: &mut PgSession, window: Window, limit: i64) -> R
             CROSS JOIN LATERAL (SELECT id, name FROM heddle.groups
                                  WHERE id = f.group_id AND deleted_at IS NULL OFFSET 0) AS g
             CROSS JOIN LATERAL (SELECT d.id FROM heddle.runs_done d
-                                 WHERE d.group_id = f.group_id AND d.state = 4 AND d.state > 3
+                                 WHERE d.group_id = ANY (ARRAY[f.group_id]) AND d.state = 4 AND d.state > 3
                                    AND d.id >= $2 AND d.id < $3
-                                 ORDER BY d.id DESC LIMIT 1) AS r
+                                 ORDER BY d.group_id DESC, d.id DESC LIMIT 1) AS r
             LIMIT $4"#,
         window.day,
         window.first,
