@@ -11,7 +11,7 @@ use heddle_domain::hex;
 use maud::{Markup, html};
 use sha2::{Digest, Sha256};
 
-use crate::ctx::{Ctx, printable};
+use crate::ctx::{Ctx, UPLOAD, printable};
 use crate::frame::{self, Page};
 use crate::pages::answer::{Answer, form_home, set_cookie};
 use crate::words::t;
@@ -19,9 +19,6 @@ use crate::{Role, Trouble, Turned, Ui, Viewer, assets, live, pages};
 
 /// The maximum bytes of a form; uploads of scripts have the API's own bound.
 const FORM_BYTES_MAX: usize = 2 * 1024 * 1024;
-
-/// The path of the form that uploads files.
-pub(crate) const UPLOAD: &str = "/scripts/upload";
 
 /// The maximum bytes of an upload.
 const UPLOAD_BYTES_MAX: usize = 80 * 1024 * 1024;

@@ -14,7 +14,6 @@ use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
 use serde::de::{DeserializeOwned, IgnoredAny};
 use serde_json::Value;
 
-use crate::answer::UPLOAD;
 use crate::words::Lang;
 use crate::{Trouble, Ui, Viewer, span};
 
@@ -23,6 +22,9 @@ const ANSWER_BYTES_MAX: usize = 64 * 1024 * 1024;
 
 /// Names of topics that are kept.
 pub(crate) const TOPICS_KEPT: usize = 10_000;
+
+/// The path of the form that uploads files.
+pub(crate) const UPLOAD: &str = "/scripts/upload";
 
 /// Lists whose filters have times, `from` and `to`.
 const LISTS_BY_TIME: [&str; 2] = ["/runs", "/dispatch"];
