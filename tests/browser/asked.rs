@@ -379,6 +379,38 @@ async fn a_group_that_failed_is_on_the_timeline_before_those_that_are_due() {
     assert_eq!(day.matches("lane-name").count(), 40, "{day}");
 }
 
+/// However many runs one group has, the others have their lanes; of the many, some of each hour are drawn, and it says so.
+#[tokio::test]
+async fn a_busy_group_hides_no_other_on_the_timeline() {
+    let (world, node) = World::with_node().await;
+    let visitor = Visitor::signed_in(node.base(), TOKEN).await;
+    let bad = json!({"tasks": {"a": {"script": "flaky", "params": {"fail_times": 9, "kind": "fatal"}}}});
+    node.put_group("lonely", bad).await;
+    node.put_group("quiet", json!({"tasks": {"a": {"script": "hello"}}}))
+        .await;
+    node.put_group("busy", json!({"tasks": {"a": {"script": "hello"}}}))
+        .await;
+    let run = node.start("lonely", json!({})).await;
+    node.run_becomes(&run, "failed").await;
+    node.run("quiet", json!({})).await;
+    let many = "INSERT INTO heddle.runs_done (id, group_id, revision_id, state, trigger, priority, logical_time,
+                                              interval_start, interval_end, params, created_at, started_at, progress,
+                                              finished_at)
+                SELECT heddle.uuid_v7(clock_timestamp()), g.id, g.revision_id, 3, 1, 0, now(), now(), now(), '{}', now(),
+                       now(), '\\x00', now() + interval '1 millisecond'
+                  FROM heddle.groups g, generate_series(1, 2500) WHERE g.name = 'busy'";
+    world.sql().await.batch_execute(many).await.unwrap();
+    let page = visitor.get("/").await.fine();
+    let day = page.split("id=\"day\"").nth(1).expect("the page has a timeline");
+    let day = day.split("id=\"pace\"").next().unwrap();
+    for group in ["lonely", "quiet", "busy"] {
+        assert!(day.contains(&format!("href=\"/groups/{group}\"")), "{group}: {day}");
+    }
+    assert!(day.contains(&format!("href=\"/runs/{run}\"")), "{day}");
+    assert!(day.contains("Of a group with more than 150 runs"), "{day}");
+    assert!(!day.contains("2,500 runs") && !day.contains("busy: 150 runs"), "{day}");
+}
+
 /// A topic whose messages fail says why, on its page and on the page of the day.
 #[tokio::test]
 async fn a_topic_says_why_its_messages_failed() {

@@ -9,6 +9,7 @@ mod between;
 mod by_hand;
 mod chrome;
 mod ended;
+mod forms;
 mod keyboard;
 mod large;
 mod live;
@@ -23,6 +24,7 @@ mod roles;
 mod steady;
 mod uploads;
 mod waiting;
+mod zones;
 
 use chrono::{DateTime, Datelike, Months, NaiveDate, Utc};
 use heddle_tests::{Node, PATIENCE};

@@ -45,7 +45,7 @@ pub(crate) const ID_SLACK: TimeDelta = TimeDelta::minutes(1);
 const PLANNED_ANEW: TimeDelta = TimeDelta::days(4);
 
 /// How far a clock may be ahead so that its runs still count as today's.
-const AHEAD: TimeDelta = TimeDelta::hours(1);
+pub(crate) const AHEAD: TimeDelta = TimeDelta::hours(1);
 
 impl Span {
     /// Whether its plan should be kept instead of made each time.

@@ -11,7 +11,7 @@ use heddle_domain::hex;
 use maud::{Markup, html};
 use sha2::{Digest, Sha256};
 
-use crate::ctx::{Ctx, printable};
+use crate::ctx::{Ctx, UPLOAD, printable};
 use crate::frame::{self, Page};
 use crate::pages::answer::{Answer, form_home, set_cookie};
 use crate::words::t;
@@ -46,20 +46,48 @@ pub(crate) async fn answer(ui: Ui, request: Request) -> Response {
             return html_page(&ctx, page, &headers);
         }
     };
-    let upload = path == "/scripts/upload";
+    let upload = path == UPLOAD;
     let limit = if upload { UPLOAD_BYTES_MAX } else { FORM_BYTES_MAX };
-    let body = match ui.host.read(&head, viewer.is_some(), body, limit).await {
+    let read = ui.host.read(&head, viewer.is_some(), body, limit).await;
+    let worker = viewer.as_ref().is_some_and(|viewer| viewer.role == Role::Worker);
+    let viewer = viewer.filter(|_| !worker);
+    let body = match read.and_then(|body| as_form(&head, upload, body)) {
         Ok(body) => body,
         Err(Turned { status, detail }) => {
-            let status = StatusCode::from_u16(status).unwrap_or(StatusCode::BAD_REQUEST);
-            return plain(status, detail);
+            let known = viewer.is_some();
+            let ctx = Ctx::new(ui, viewer.unwrap_or_else(nobody), head, Bytes::new());
+            let page = frame::trouble(&ctx, &Trouble::new(status, detail), known);
+            return html_page(&ctx, page, &headers);
         }
     };
-    let worker = viewer.as_ref().is_some_and(|viewer| viewer.role == Role::Worker);
-    match viewer.filter(|_| !worker) {
+    match viewer {
         Some(viewer) => to_viewer(Ctx::new(ui, viewer, head, body), &path, &headers).await,
         None => to_stranger(&Ctx::new(ui, nobody(), head, body), &path, &headers, worker).await,
     }
+}
+
+/// The body of a form as browsers send it, whose fields are read. A body of another media type has none: it would be a form in
+/// which nothing is filled in. A button without fields may send nothing.
+fn as_form(head: &Parts, upload: bool, body: Bytes) -> Result<Bytes, Turned> {
+    let wanted = if upload {
+        "multipart/form-data"
+    } else {
+        "application/x-www-form-urlencoded"
+    };
+    let is_form = match head.headers.get(header::CONTENT_TYPE) {
+        None => body.is_empty(),
+        Some(value) => {
+            let media = value.to_str().unwrap_or_default().split(';').next();
+            media.unwrap_or_default().trim().eq_ignore_ascii_case(wanted)
+        }
+    };
+    if is_form || head.method != Method::POST {
+        return Ok(body);
+    }
+    Err(Turned {
+        status: 415,
+        detail: String::new(),
+    })
 }
 
 /// The answer to what asks for no page, whoever asks.
@@ -106,6 +134,9 @@ async fn to_viewer(ctx: Ctx, path: &str, headers: &HeaderMap) -> Response {
     }
     if path == "/live" {
         return live::stream(ctx).await;
+    }
+    if let Some(to) = ctx.with_instants() {
+        return see(&to, None);
     }
     match pages::page(&ctx).await {
         Ok(answer) => finish(&ctx, answer, headers),

@@ -23,6 +23,12 @@ const ANSWER_BYTES_MAX: usize = 64 * 1024 * 1024;
 /// Names of topics that are kept.
 pub(crate) const TOPICS_KEPT: usize = 10_000;
 
+/// The path of the form that uploads files.
+pub(crate) const UPLOAD: &str = "/scripts/upload";
+
+/// Lists whose filters have times, `from` and `to`.
+const LISTS_BY_TIME: [&str; 2] = ["/runs", "/dispatch"];
+
 /// What has to be escaped in a segment of a path.
 const SEGMENT: &AsciiSet = &NON_ALPHANUMERIC
     .remove(b'-')
@@ -118,6 +124,24 @@ pub(crate) fn pairs(text: &[u8]) -> Vec<(String, String)> {
     url::form_urlencoded::parse(text).into_owned().collect()
 }
 
+/// A time without a zone in a field of a filter, as an instant. `None`: it is none, or has its zone.
+fn instant_of(zone: Tz, name: &str, value: &str) -> Option<String> {
+    let at = matches!(name, "from" | "to").then(|| span::in_zone(zone, value.trim()));
+    Some(at.flatten()?.to_rfc3339_opts(chrono::SecondsFormat::Secs, true))
+}
+
+/// A query with its times as instants, and without empty fields. `None`: all its times are instants already.
+fn with_instants(zone: Tz, query: &[(String, String)]) -> Option<String> {
+    let mut changed = false;
+    let mut written = url::form_urlencoded::Serializer::new(String::new());
+    for (name, value) in query.iter().filter(|(_, value)| !value.is_empty()) {
+        let instant = instant_of(zone, name, value);
+        changed |= instant.is_some();
+        written.append_pair(name, instant.as_deref().unwrap_or(value));
+    }
+    changed.then(|| written.finish())
+}
+
 /// A segment of a path.
 pub(crate) fn segment(text: &str) -> String {
     utf8_percent_encode(text, SEGMENT).to_string()
@@ -208,10 +232,9 @@ impl Ctx {
         }
     }
 
-    /// Whether a form was sent that consists of texts, and no files.
+    /// Whether a form was sent that consists of texts, and no files. (What is no form has been refused.)
     pub(crate) fn posts_texts(&self) -> bool {
-        let is_form = |kind: &str| kind.starts_with("application/x-www-form-urlencoded");
-        self.posts() && self.header("content-type").is_some_and(is_form)
+        self.posts() && self.path != UPLOAD
     }
 
     /// Why this field of the form was refused.
@@ -273,14 +296,17 @@ impl Ctx {
     /// A parameter of the query in the format of the API. Times in a form have no zone; they are read in the zone of
     /// the viewer.
     pub(crate) fn said_for_api(&self, name: &str, value: &str) -> String {
-        let value = value.trim();
-        let at = matches!(name, "from" | "to")
-            .then(|| span::in_zone(self.zone, value))
-            .flatten();
-        at.map_or_else(
-            || value.to_owned(),
-            |at| at.to_rfc3339_opts(chrono::SecondsFormat::Secs, true),
-        )
+        instant_of(self.zone, name, value).unwrap_or_else(|| value.trim().to_owned())
+    }
+
+    /// The address of this list with its times as instants, if the form of its filter has sent times without a zone. An
+    /// address that is passed on means the same times for somebody in another zone.
+    pub(crate) fn with_instants(&self) -> Option<String> {
+        let path = self.path.trim_end_matches('/');
+        if self.posts() || !LISTS_BY_TIME.contains(&path) {
+            return None;
+        }
+        Some(format!("{path}?{}", with_instants(self.zone, &self.query)?))
     }
 
     /// Whether the browser sent a form.
@@ -439,5 +465,29 @@ impl Ctx {
             tracing::error!(%error, path = target, "cannot read an answer of the API");
             Trouble::new(500, "")
         })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_address_has_instants() {
+        let berlin = chrono_tz::Europe::Berlin;
+        let query = |text: &str| with_instants(berlin, &pairs(text.as_bytes()));
+        assert_eq!(
+            query("group=a+b&state=&from=2026-11-27T12%3A40&to=2026-11-28").as_deref(),
+            Some("group=a+b&from=2026-11-27T11%3A40%3A00Z&to=2026-11-27T23%3A00%3A00Z")
+        );
+        for same in [
+            "",
+            "group=x&from=&to=",
+            "from=2026-11-27T11:40:00Z",
+            "from=yesterday",
+            "logical_from=2026-11-27",
+        ] {
+            assert_eq!(query(same), None, "{same}");
+        }
     }
 }

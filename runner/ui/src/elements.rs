@@ -250,6 +250,11 @@ pub(crate) fn time(ctx: &Ctx, at: impl Into<Time>) -> Markup {
     html! { time datetime=(iso(at)) title=(zones(ctx, at)) data-at { (span::moment(ctx.lang, ctx.zone, at, ctx.now, false)) } }
 }
 
+/// A moment in another zone than the viewer's, which the page names; the others on hover.
+pub(crate) fn time_in(ctx: &Ctx, zone: chrono_tz::Tz, at: Time) -> Markup {
+    html! { time datetime=(iso(at)) title=(zones(ctx, at)) { (span::moment(ctx.lang, zone, at, ctx.now, false)) } }
+}
+
 /// A moment with its seconds.
 pub(crate) fn time_exact(ctx: &Ctx, at: impl Into<Time>) -> Markup {
     let at = at.into();

@@ -262,6 +262,7 @@ pub(crate) fn means(ctx: &Ctx, status: u16) -> (String, String) {
     match status {
         404 => (t!(ctx, "not-found"), t!(ctx, "not-found-text")),
         403 => (t!(ctx, "forbidden"), t!(ctx, "forbidden-text")),
+        415 => (t!(ctx, "refused"), t!(ctx, "not-a-form")),
         429 => (t!(ctx, "busy"), t!(ctx, "busy-text")),
         503 => (t!(ctx, "away"), t!(ctx, "away-text")),
         500.. => (t!(ctx, "broken"), t!(ctx, "broken-text")),

@@ -78,6 +78,18 @@ async fn pages_read_what_they_show() {
     .await;
     assert_eq!(bars.len(), 200);
     check("bars of twenty groups", read, 200 + READ_MAX);
+    let (read, rows) = asked(&world, &sql, async |store| {
+        store.page_timeline(ago(1), ago(0), 41).await.expect("a timeline")
+    })
+    .await;
+    assert_eq!(rows.len(), 41);
+    check("forty lanes of a timeline", read, READ_MAX);
+    let (read, bars) = asked(&world, &sql, async |store| {
+        store.page_spread_bars(some, ago(1), 5).await.expect("bars")
+    })
+    .await;
+    assert!(!bars.is_empty());
+    check("bars of twenty groups, hour by hour", read, READ_MAX);
     let (read, ends) = asked(&world, &sql, async |store| {
         store.page_last_ends(&ids).await.expect("ends")
     })

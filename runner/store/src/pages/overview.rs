@@ -21,13 +21,6 @@ pub struct FailureRow {
     pub finished_at: Time,
 }
 
-/// A group on the overview's timeline.
-#[derive(Clone, Debug)]
-pub struct TimelineRow {
-    pub id: i64,
-    pub name: String,
-}
-
 /// A run as a bar.
 #[derive(Clone, Debug)]
 pub struct BarRow<S = RunState, T = Trigger> {
@@ -45,7 +38,7 @@ pub struct BarRow<S = RunState, T = Trigger> {
 }
 
 /// The same, with the state and the trigger as numbers, as in the table.
-type BarNumbers = BarRow<i16, i16>;
+pub(super) type BarNumbers = BarRow<i16, i16>;
 
 impl BarRow {
     /// Since when it has been at work: since its start, or since somebody continued it after its end.
@@ -55,7 +48,7 @@ impl BarRow {
 }
 
 impl BarNumbers {
-    fn known(self) -> Result<BarRow, StoreError> {
+    pub(super) fn known(self) -> Result<BarRow, StoreError> {
         Ok(BarRow {
             state: StoreError::known(RunState::from_number, self.state, ("runs", "state"), self.id)?,
             trigger: StoreError::known(Trigger::from_number, self.trigger, ("runs", "trigger"), self.id)?,
@@ -185,35 +178,6 @@ impl Store {
             tx.commit().await?;
             Ok(ends.into_iter().map(|(group, _, state)| (group, state)).collect())
         })
-    }
-
-    /// Groups of the newest runs, and of the next instants; at most `limit`: first those with a run that failed, then those
-    /// with one that goes on, then those that are due, then all others.
-    pub async fn page_timeline(&self, since: Time, until: Time, limit: i64) -> Result<Vec<TimelineRow>, StoreError> {
-        Ok(sqlx::query_as!(
-            TimelineRow,
-            r#"SELECT g.id AS "id!", g.name AS "name!"
-                 FROM (SELECT found.group_id, min(found.place) AS place
-                         FROM (SELECT group_id, 1 AS place
-                                 FROM (SELECT group_id FROM heddle.runs_live ORDER BY id DESC LIMIT 1000) AS live
-                                UNION ALL
-                               SELECT group_id, CASE WHEN state = 4 THEN 0 ELSE 3 END
-                                 FROM (SELECT group_id, state FROM heddle.runs_done WHERE id >= heddle.uuid_floor($1)
-                                        ORDER BY id DESC LIMIT 2000) AS done
-                                UNION ALL
-                               SELECT group_id, 2
-                                 FROM (SELECT group_id FROM heddle.schedules WHERE next_fire_at < $2
-                                        ORDER BY next_fire_at LIMIT 500) AS due) AS found
-                        GROUP BY found.group_id) AS n
-                CROSS JOIN LATERAL (SELECT id, name FROM heddle.groups
-                                     WHERE id = n.group_id AND deleted_at IS NULL OFFSET 0) AS g
-                ORDER BY n.place, g.name LIMIT $3"#,
-            since,
-            until,
-            limit
-        )
-        .fetch_all(&self.reads)
-        .await?)
     }
 
     /// The newest runs of each of these groups, newest first: at most `each` ended ones, and as many others.

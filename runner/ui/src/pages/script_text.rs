@@ -10,7 +10,7 @@ use crate::ctx::{Beat, segment};
 use crate::form::field;
 use crate::frame::Page;
 use crate::words::t;
-use crate::{Ctx, Trouble};
+use crate::{Ctx, Trouble, yaml};
 
 /// The largest text that a page shows: what the API takes.
 const TEXT_BYTES_MAX: usize = 1 << 20;
@@ -172,16 +172,30 @@ pub(super) enum Tab {
     Shown(Markup, u16),
 }
 
+/// The version onto which a form saves: the one that was active when its page was opened. A form without it saves onto the
+/// version of its page.
+fn based_on(form: &[(String, String)], shown: i32) -> i32 {
+    let written = field(form, "opened").and_then(|n| n.parse().ok());
+    written.unwrap_or(shown)
+}
+
 /// The text of a version. Authors can change it.
+///
+/// A save replaces only the version that its author has seen. The API has no condition for uploads, so the page compares the
+/// active version before it uploads: of two saves within the time that one upload takes, the later one is active, and the
+/// other one is a version before it.
 pub(super) async fn tab(ctx: &Ctx, name: &str, script: &Script, api: &str) -> Result<Tab, Trouble> {
     ctx.beats_with(Beat::Still);
+    let current = script.version.version;
     let asked = ctx.q("version").and_then(|n| n.parse::<i32>().ok());
-    let number = asked.unwrap_or(script.version.version);
+    let number = asked.unwrap_or(current);
     let version: ScriptVersion = ctx.get(&format!("{api}/versions/{number}")).await?;
     let language = of_world(&version.world).ok_or_else(Trouble::not_found)?;
     let form = ctx.form();
+    let based = based_on(&form, number);
+    let changed = ctx.posts() && based != current;
     let mut wrong = None;
-    if ctx.posts() {
+    if ctx.posts() && !changed {
         let text = written(&form).unwrap_or_default();
         match put(ctx, name, language, &text, field(&form, "keep").is_some()).await {
             Ok(made) => return Ok(Tab::Gone(done(ctx, name, &made, &form))),
@@ -192,13 +206,19 @@ pub(super) async fn tab(ctx: &Ctx, name: &str, script: &Script, api: &str) -> Re
         Some(text) => text,
         None => kept(ctx, &format!("{api}/versions/{number}/source")).await?,
     };
-    let status = wrong.as_ref().map_or(200, |trouble| trouble.status);
+    let status = match changed {
+        true => 412,
+        false => wrong.as_ref().map_or(200, |trouble| trouble.status),
+    };
     let shown = html! {
+        @if changed { (meanwhile(ctx, script, api, based).await) }
         (wrong_shown(ctx, wrong.as_ref()))
         section.panel {
             h2 { (language.shown) " · @" (number) }
             @if ctx.viewer.authors() {
                 form.stack method="post" action={ "/scripts/" (segment(name)) "/source?version=" (number) } {
+                    // What is saved next replaces what the page has shown.
+                    input type="hidden" name="opened" value=(current);
                     (text_field(ctx, &text))
                     (buttons(ctx))
                 }
@@ -206,6 +226,24 @@ pub(super) async fn tab(ctx: &Ctx, name: &str, script: &Script, api: &str) -> Re
         }
     };
     Ok(Tab::Shown(shown, status))
+}
+
+/// Another version is active than the one from which somebody began to write: which, since when, and what it changed, if both
+/// are texts.
+async fn meanwhile(ctx: &Ctx, script: &Script, api: &str, based: i32) -> Markup {
+    let current = script.version.version;
+    let before = kept(ctx, &format!("{api}/versions/{based}/source")).await.ok();
+    let after = kept(ctx, &format!("{api}/versions/{current}/source")).await.ok();
+    let texts = before.zip(after);
+    html! {
+        div.said.wrong role="alert" { p { (t!(ctx, "script-meanwhile", before = i64::from(based), n = i64::from(current))) } }
+        @if let Some((before, after)) = texts.filter(|(before, after)| before != after) {
+            section.panel {
+                h2 { "@" (based) " → @" (current) }
+                (yaml::difference(&before, &after))
+            }
+        }
+    }
 }
 
 /// The text of a version, as it was uploaded.
@@ -234,5 +272,12 @@ mod tests {
         let form = [("text".to_owned(), "a\r\nb\r\n".to_owned())];
         assert_eq!(written(&form).as_deref(), Some("a\nb\n"));
         assert_eq!(written(&[]), None);
+    }
+
+    #[test]
+    fn a_form_says_onto_which_version_it_saves() {
+        let form = [("opened".to_owned(), "3".to_owned())];
+        assert_eq!(based_on(&form, 1), 3);
+        assert_eq!(based_on(&[], 1), 1);
     }
 }

@@ -4,15 +4,17 @@ use std::collections::BTreeMap;
 
 use axum::http::Method;
 use chrono::{Datelike, Months, NaiveDate};
+use chrono_tz::Tz;
 use heddle_api::{BackfillPlan, BackfillStarted};
 use heddle_domain::Time;
+use heddle_domain::schedule::local::parse_moment;
 use maud::{Markup, html};
 use serde_json::{Value, json};
 
 use super::calendar::{Day, begins, days_of, legend_of_days, month_and_year, month_of};
 use super::here::{Here, framed};
 use super::times::median;
-use crate::elements::{self, parse, prose, time};
+use crate::elements::{self, prose, time_in};
 use crate::form::{field, object, whole};
 use crate::pages::answer::Answer;
 use crate::words::t;
@@ -71,7 +73,7 @@ pub(super) async fn page(ctx: &Ctx, here: &Here) -> Result<Answer, Trouble> {
                     @if !grid { label.field { span { (t!(ctx, "step")) } input type="text" name="step" value=[written("step")] placeholder="1d"; } }
                     label.field { span { (t!(ctx, "max-active")) } input type="number" name="max_active" min="1" max="1000" value=(written("max_active").unwrap_or_else(|| "1".into())); }
                 }
-                p.muted { (prose(&t!(ctx, "backfill-zone"))) }
+                p.muted { (prose(&t!(ctx, "backfill-zone", zone = zone(here).name()))) }
                 div.field-row {
                     label.field { span { (t!(ctx, "existing-runs")) } (select("on_existing", &["skip", "failed", "all"])) }
                     label.field { span { (t!(ctx, "order")) } (select("order", &["asc", "desc"])) }
@@ -117,7 +119,7 @@ async fn preview(
             @if !instants.is_empty() {
                 details {
                     summary { (t!(ctx, "backfill-times")) }
-                    ul.row { @for instant in instants.iter().take(LISTED) { li { span.tag { (time(ctx, *instant)) } } } }
+                    ul.row { @for instant in instants.iter().take(LISTED) { li { span.tag { (time_in(ctx, zone(here), *instant)) } } } }
                     @if instants.len() > LISTED { p.muted { (t!(ctx, "and-more", n = instants.len() - LISTED)) } }
                 }
             }
@@ -127,14 +129,15 @@ async fn preview(
 
 /// The days of the requested span: those that have runs, and those that would get one.
 async fn on_calendar(ctx: &Ctx, here: &Here, form: &[(String, String)], instants: &[Time]) -> Result<Markup, Trouble> {
-    let written = |name: &str| field(form, name).and_then(|text| parse(&moment(ctx, name, text.trim())));
+    let zone = zone(here);
+    let written = |name: &str| field(form, name).and_then(|text| parse_moment(text, zone).ok());
     let first = instants.iter().min().copied().into_iter().chain(written("from")).min();
     let until = written("to").unwrap_or(ctx.now);
     let last = instants.iter().max().copied().into_iter().chain([until]).max();
     let (Some(first), Some(last)) = (first, last) else {
         return Ok(html! {});
     };
-    let day = |at: Time| at.with_timezone(&ctx.zone).date_naive();
+    let day = |at: Time| at.with_timezone(&zone).date_naive();
     let Some(start) = day(first).with_day(1) else {
         return Ok(html! {});
     };
@@ -149,7 +152,7 @@ async fn on_calendar(ctx: &Ctx, here: &Here, form: &[(String, String)], instants
         return Ok(html! {});
     };
     let dates: Vec<NaiveDate> = start.iter_days().take_while(|day| *day < behind).collect();
-    let (mut days, _) = days_of(ctx, here, &dates, begins(ctx.zone, behind)).await?;
+    let (mut days, _) = days_of(ctx, here, zone, &dates, begins(zone, behind)).await?;
     for instant in instants {
         days.entry(day(*instant)).or_insert_with(Day::default).planned += 1;
     }
@@ -162,7 +165,8 @@ fn drawn(ctx: &Ctx, here: &Here, months: &[NaiveDate], days: &BTreeMap<NaiveDate
             span.legend { span.state.s-ready { svg.key.picture width="16" height="12" aria-hidden="true" { rect.planned x="2" y="1" width="10" height="10" rx="2" {} } span { (t!(ctx, "planned")) } } }
             (legend_of_days(ctx))
         }
-        div.calendar { @for month in months { (month_of(ctx, here, *month, &month_and_year(ctx.lang, *month), days)) } }
+        div.calendar { @for month in months { (month_of(ctx, here, zone(here), *month, &month_and_year(ctx.lang, *month), days)) } }
+        p.muted { (t!(ctx, "backfill-days", zone = zone(here).name())) }
         @if more { p.muted { (t!(ctx, "backfill-months", n = MONTHS as usize)) } }
     }
 }
@@ -171,7 +175,7 @@ async fn send(ctx: &Ctx, here: &Here, form: &[(String, String)], dry_run: bool) 
     let mut body = json!({ "dry_run": dry_run });
     for name in ["from", "to", "step", "on_existing", "order"] {
         if let Some(text) = field(form, name) {
-            body[name] = json!(moment(ctx, name, text.trim()));
+            body[name] = json!(text.trim());
         }
     }
     if let Some(n) = whole(ctx.lang, form, "max_active")? {
@@ -187,12 +191,8 @@ async fn send(ctx: &Ctx, here: &Here, form: &[(String, String)], dry_run: bool) 
     ctx.ask(Method::POST, &here.api("/backfills"), &body).await
 }
 
-/// A date without a time means midnight of that day in UTC.
-fn moment(_ctx: &Ctx, name: &str, text: &str) -> String {
-    let is_day = matches!(name, "from" | "to") && text.len() == 10 && text.parse::<chrono::NaiveDate>().is_ok();
-    if is_day {
-        format!("{text}T00:00:00Z")
-    } else {
-        text.to_owned()
-    }
+/// The zone of the group, in which the API reads dates and times without a zone. The page shows its days and times in it too,
+/// so that they are those that somebody typed.
+fn zone(here: &Here) -> Tz {
+    here.group.revision.plan.zone
 }

@@ -84,14 +84,15 @@ impl Day {
     }
 }
 
-/// How days that follow one another went, up to an end, and whether there were more runs than are read.
+/// How the days of a zone that follow one another went, up to an end, and whether there were more runs than are read.
 pub(super) async fn days_of(
     ctx: &Ctx,
     here: &Here,
+    zone: Tz,
     dates: &[NaiveDate],
     to: Time,
 ) -> Result<(BTreeMap<NaiveDate, Day>, bool), Trouble> {
-    let mut instants: Vec<Time> = dates.iter().map(|day| begins(ctx.zone, *day)).collect();
+    let mut instants: Vec<Time> = dates.iter().map(|day| begins(zone, *day)).collect();
     instants.push(to);
     let ends = ctx.store().page_group_ends(here.group.id, &instants, RUNS_MAX).await?;
     let mut days: BTreeMap<NaiveDate, Day> = BTreeMap::new();
@@ -132,7 +133,7 @@ pub(super) async fn page(ctx: &Ctx, here: &Here) -> Result<Answer, Trouble> {
     };
     let to = begins(ctx.zone, behind);
     let dates: Vec<NaiveDate> = first.iter_days().take_while(|day| *day < behind).collect();
-    let (mut days, cut) = days_of(ctx, here, &dates, to).await?;
+    let (mut days, cut) = days_of(ctx, here, ctx.zone, &dates, to).await?;
     let calendar = &here.group.revision.calendar;
     if here.group.enabled && to > ctx.now && calendar.has_grid() {
         let spans = dates.iter().enumerate().map(|(index, day)| {
@@ -156,7 +157,7 @@ pub(super) async fn page(ctx: &Ctx, here: &Here) -> Result<Answer, Trouble> {
             (ctx.live("calendar", html! {
                 div.calendar {
                     @for month in 0..12 {
-                        @if let Some(start) = first.checked_add_months(Months::new(month)) { (month_of(ctx, here, start, &month_name(ctx.lang, start), &days)) }
+                        @if let Some(start) = first.checked_add_months(Months::new(month)) { (month_of(ctx, here, ctx.zone, start, &month_name(ctx.lang, start), &days)) }
                     }
                 }
                 p.muted {
@@ -219,15 +220,16 @@ pub(super) fn month_and_year(lang: Lang, day: NaiveDate) -> String {
     }
 }
 
-/// A month, weeks below one another, Mondays first.
+/// A month of a zone, weeks below one another, Mondays first.
 pub(super) fn month_of(
     ctx: &Ctx,
     here: &Here,
+    zone: Tz,
     start: NaiveDate,
     name: &str,
     days: &BTreeMap<NaiveDate, Day>,
 ) -> Markup {
-    let today = ctx.now.with_timezone(&ctx.zone).date_naive();
+    let today = ctx.now.with_timezone(&zone).date_naive();
     let lead = start.weekday().num_days_from_monday();
     let all: Vec<NaiveDate> = start
         .iter_days()
@@ -241,16 +243,18 @@ pub(super) fn month_of(
                 @for (index, day) in all.iter().enumerate() {
                     @let cell = lead + index as u32;
                     @let how = days.get(day).copied().unwrap_or_default();
-                    (one(ctx, here, *day, *day == today, how, cell % 7 * STEP, cell / 7 * STEP))
+                    @let drawn = drawn(*day, *day == today, how, (cell % 7 * STEP, cell / 7 * STEP));
+                    (one(ctx, here, zone, *day, how, &drawn))
                 }
             }
         }
     }
 }
 
-fn one(ctx: &Ctx, here: &Here, day: NaiveDate, is_today: bool, how: Day, x: u32, y: u32) -> Markup {
+/// The picture of a day at a place.
+fn drawn(day: NaiveDate, is_today: bool, how: Day, (x, y): (u32, u32)) -> Markup {
     let drawn_as = how.drawn_as();
-    let drawn = html! {
+    html! {
         @if how.runs == 0 && how.comes() { rect.day.to-come x=(f64::from(x) + 0.75) y=(f64::from(y) + 0.75) width=(f64::from(SIDE) - 1.5) height=(f64::from(SIDE) - 1.5) rx="4" {} }
         @else if let Some(state) = drawn_as { rect class=(crate::chart::fill(state)) x=(x) y=(y) width=(SIDE) height=(SIDE) rx="4" {} }
         @else { rect.day x=(x) y=(y) width=(SIDE) height=(SIDE) rx="4" {} }
@@ -262,14 +266,17 @@ fn one(ctx: &Ctx, here: &Here, day: NaiveDate, is_today: bool, how: Day, x: u32,
         @let foot = how.failed > 0;
         text class=(format!("date on-{}", drawn_as.map_or("none", RunState::as_str))) x=(x + SIDE / 2) y=(y + if foot { 10 } else { 14 }) text-anchor="middle" { (day.day()) }
         @if foot { path.cell-mark.day-mark d=(format!("M{} {}l4 4m0 -4l-4 4", x + 8, y + 14)) {} }
-    };
+    }
+}
+
+fn one(ctx: &Ctx, here: &Here, zone: Tz, day: NaiveDate, how: Day, drawn: &Markup) -> Markup {
     if how.runs == 0 && !how.comes() && how.planned == 0 {
         return html! { g { title { (said(ctx, day, how)) } (drawn) } };
     }
     if how.runs == 0 {
         return html! { g role="img" aria-label=(said(ctx, day, how)) { title { (said(ctx, day, how)) } (drawn) } };
     }
-    html! { a href=(address(ctx, here, day)) { title { (said(ctx, day, how)) } (drawn) } }
+    html! { a href=(address(here, zone, day)) { title { (said(ctx, day, how)) } (drawn) } }
 }
 
 /// `March 3: 24 runs, 2 failed`.
@@ -300,13 +307,13 @@ fn said(ctx: &Ctx, day: NaiveDate, how: Day) -> String {
 }
 
 /// The runs of a day.
-fn address(ctx: &Ctx, here: &Here, day: NaiveDate) -> String {
+fn address(here: &Here, zone: Tz, day: NaiveDate) -> String {
     let next = day.checked_add_days(Days::new(1)).unwrap_or(day);
-    let last = begins(ctx.zone, next) - chrono::TimeDelta::milliseconds(1);
+    let last = begins(zone, next) - chrono::TimeDelta::milliseconds(1);
     let written = |at: Time| at.to_rfc3339_opts(chrono::SecondsFormat::Millis, true);
     let query = url::form_urlencoded::Serializer::new(String::new())
         .append_pair("group", &here.name)
-        .append_pair("logical_from", &written(begins(ctx.zone, day)))
+        .append_pair("logical_from", &written(begins(zone, day)))
         .append_pair("logical_to", &written(last))
         .finish();
     format!("/runs?{query}")

@@ -156,7 +156,7 @@ pub(super) async fn page(ctx: &Ctx, here: &Here) -> Result<Answer, Trouble> {
             form.fields method="post" action=(here.address("run")) {
                 @if properties.is_empty() { p.muted { (t!(ctx, "no-params")) } }
                 (fields(ctx, &asked, &form, wrong.as_ref()))
-                (options(ctx, &asked, &form, wrong.as_ref()))
+                (options(ctx, &asked, &form, plan.zone.name(), wrong.as_ref()))
                 @if !here.group.enabled {
                     p.why { (t!(ctx, "group-disabled")) }
                     label { input type="checkbox" name="force" value="true" required checked[field(&form, "force").is_some()]; (t!(ctx, "force-disabled")) }
@@ -173,8 +173,8 @@ pub(super) async fn page(ctx: &Ctx, here: &Here) -> Result<Answer, Trouble> {
     Answer::page(page)
 }
 
-/// The fields that most runs leave empty. They are folded unless one of them has a text or an error.
-fn options(ctx: &Ctx, asked: &Asked<'_>, form: &[(String, String)], trouble: Option<&Trouble>) -> Markup {
+/// The fields that most runs leave empty; dates are those of `zone`, the group's. They are folded unless one of them has a text or an error.
+fn options(ctx: &Ctx, asked: &Asked<'_>, form: &[(String, String)], zone: &str, trouble: Option<&Trouble>) -> Markup {
     let written = |name: &str| field(form, name).map(str::to_owned);
     let wrong = |name: &str| trouble.and_then(|trouble| trouble.of_field(&format!("/{name}")));
     let faults = [
@@ -217,7 +217,7 @@ fn options(ctx: &Ctx, asked: &Asked<'_>, form: &[(String, String)], trouble: Opt
         details open[opens(&["logical_time", "key", "priority"], &[logical_time, key, priority])] {
             summary { (t!(ctx, "more-options")) }
             div.fields {
-                (one("logical_time", t!(ctx, "logical-time"), Some("2026-01-31T00:00:00Z"), logical_time, Some(t!(ctx, "logical-time-hint"))))
+                (one("logical_time", t!(ctx, "logical-time"), Some("2026-01-31T00:00:00Z"), logical_time, Some(t!(ctx, "logical-time-hint", zone = zone))))
                 (one("key", t!(ctx, "key"), None, key, Some(t!(ctx, "key-hint"))))
                 (one("priority", t!(ctx, "priority"), None, priority, None))
             }

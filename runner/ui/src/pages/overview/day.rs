@@ -7,7 +7,8 @@ use chrono::{TimeDelta, Timelike};
 use heddle_api::{RunState, Trigger};
 use heddle_domain::Time;
 use heddle_domain::schedule::Calendar;
-use heddle_store::pages::overview::{BarRow, TimelineRow};
+use heddle_store::pages::overview::BarRow;
+use heddle_store::pages::timeline::TimelineRow;
 use maud::{Markup, html};
 
 use crate::chart::{Axis, fill, hours};
@@ -20,6 +21,8 @@ use crate::{Ctx, Trouble};
 const TIMELINE_ROWS_MAX: i64 = 40;
 /// How many runs are read for each group of the timeline.
 const BARS_EACH: i64 = 150;
+/// Of a group that has more, how many runs are drawn of each hour, and how many that failed.
+const BARS_HOUR: i64 = 5;
 /// How many future instants are drawn for each group of the timeline; if there are more, one line is drawn.
 const INSTANTS_EACH: usize = 60;
 /// A bar that is shorter than this and did not fail is drawn together with others of its state and has no link: nobody
@@ -32,6 +35,8 @@ pub(super) struct DrawnRow {
     bars: Vec<BarRow>,
     instants: Vec<Time>,
     more: bool,
+    /// It has more runs than are drawn: a few of each hour are.
+    thinned: bool,
 }
 
 /// The groups that have something to draw between these times, and whether there are more of them.
@@ -50,6 +55,20 @@ async fn with_bars(ctx: &Ctx, rows: Vec<TimelineRow>, from: Time, to: Time) -> R
     for bar in ctx.store().page_bars(&ids, from, BARS_EACH).await? {
         bars.entry(bar.group_id).or_default().push(bar);
     }
+    let has_ended = |bar: &BarRow| bar.finished_at.is_some();
+    let busy: Vec<i64> = bars
+        .iter()
+        .filter(|(_, bars)| bars.iter().filter(|bar| has_ended(bar)).count() as i64 >= BARS_EACH)
+        .map(|(group, _)| *group)
+        .collect();
+    if !busy.is_empty() {
+        for group in &busy {
+            bars.entry(*group).or_default().retain(|bar| !has_ended(bar));
+        }
+        for bar in ctx.store().page_spread_bars(&busy, from, BARS_HOUR).await? {
+            bars.entry(bar.group_id).or_default().push(bar);
+        }
+    }
     let mut shown = Vec::with_capacity(rows.len());
     for row in rows {
         let mut instants = Vec::new();
@@ -63,6 +82,7 @@ async fn with_bars(ctx: &Ctx, rows: Vec<TimelineRow>, from: Time, to: Time) -> R
             continue;
         }
         shown.push(DrawnRow {
+            thinned: busy.contains(&row.id),
             name: row.name,
             more: instants.len() > INSTANTS_EACH,
             bars,
@@ -110,6 +130,7 @@ pub(super) fn inside(ctx: &Ctx, rows: &[DrawnRow], more: bool) -> Markup {
                     }
                 }
                 (scale(ctx, &axis, &ticks))
+                @if rows.iter().any(|row| row.thinned) { p.muted { (t!(ctx, "day-thinned", n = BARS_EACH, each = BARS_HOUR)) } }
                 @if more { p.muted { (t!(ctx, "more-lanes", n = TIMELINE_ROWS_MAX)) } }
             }
         }
@@ -178,9 +199,14 @@ fn narrow(ctx: &Ctx, row: &DrawnRow, axis: &Axis) -> BTreeMap<String, String> {
 }
 
 fn row_picture(ctx: &Ctx, row: &DrawnRow, axis: &Axis, ticks: &[Time]) -> Markup {
+    let label = if row.thinned {
+        "lane-label-thinned"
+    } else {
+        "lane-label"
+    };
     let label = t!(
         ctx,
-        "lane-label",
+        label,
         name = &row.name,
         runs = row.bars.len(),
         instants = row.instants.len().min(INSTANTS_EACH)
