@@ -162,13 +162,24 @@ async fn write_put(stream: &mut TcpStream, token: &str, category: &str) {
     stream.write_all(request.as_bytes()).await.expect("a request is sent");
 }
 
-/// The status of the next answer on a connection. Of the rest, only what comes with it is read.
+/// The status of the next answer on a connection; reads the answer to its end.
 async fn status(stream: &mut TcpStream) -> u16 {
-    let mut head = [0; 16_384];
-    let read = stream.read(&mut head).await.expect("an answer");
-    let text = String::from_utf8_lossy(&head[..read]).into_owned();
-    let status = text.split(' ').nth(1).and_then(|status| status.parse().ok());
-    status.unwrap_or_else(|| panic!("no status: {text:?}"))
+    let (mut answer, mut piece) = (Vec::new(), [0; 4_096]);
+    loop {
+        let read = stream.read(&mut piece).await.expect("an answer");
+        assert_ne!(read, 0, "the connection has ended");
+        answer.extend_from_slice(&piece[..read]);
+        let text = String::from_utf8_lossy(&answer);
+        let Some((head, body)) = text.split_once("\r\n\r\n") else {
+            continue;
+        };
+        let mut lines = head.lines().map(str::to_ascii_lowercase);
+        let length = lines.find_map(|line| line.strip_prefix("content-length: ")?.parse::<usize>().ok());
+        if body.len() >= length.expect("a length") {
+            let status = head.split(' ').nth(1).and_then(|status| status.parse().ok());
+            return status.expect("a status");
+        }
+    }
 }
 
 /// Nothing that comes after a token's end is taken: the answer says what was.
