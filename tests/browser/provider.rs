@@ -259,6 +259,100 @@ async fn what_a_provider_says_is_not_believed_without_reason() {
 }
 
 /// Providers keep ID tokens short: what groups somebody is in may have to be asked for.
+/// Two accounts with one address, and a third whose id looks like it, are three people: an admin sees each with its own
+/// role, and ends the sessions of one of them.
+#[tokio::test]
+async fn people_of_one_name_are_told_apart() {
+    let world = World::new().await;
+    let provider = FakeProvider::start().await;
+    let node = options(&world, &provider).start().await;
+    let base = node.base();
+    let mail = "ann@example.com";
+    let mut visitors = Vec::new();
+    for (subject, email, group) in [
+        ("a", Some(mail), "heddle-chiefs"),
+        ("b", Some(mail), "everybody"),
+        (mail, None, "heddle-ops"),
+    ] {
+        provider.knows(json!({"sub": subject, "email": email, "groups": [group]}));
+        visitors.push(signed_in(base, "/runs").await);
+    }
+    // Renamed meanwhile, but still the same person.
+    provider.knows(json!({"sub": "b", "email": "ann-b@example.com", "groups": ["everybody"]}));
+    visitors.push(signed_in(base, "/runs").await);
+    let listed = async || {
+        let mut found = Vec::new();
+        for one in node.all("/v1/sessions?limit=500").await {
+            let text = |field: &str| one[field].as_str().unwrap_or_default().to_owned();
+            if one["issuer"] == json!(provider.issuer) {
+                found.push((text("actor"), text("role"), text("subject"), one["sessions"].clone()));
+            }
+        }
+        found
+    };
+    let one = |actor: &str, role: &str, subject: &str, sessions: u64| {
+        (
+            format!("person:{actor}"),
+            role.to_owned(),
+            subject.to_owned(),
+            json!(sessions),
+        )
+    };
+    let mut expected = vec![
+        one("ann-b@example.com", "viewer", "b", 2),
+        one(mail, "admin", "a", 1),
+        one(mail, "operator", mail, 1),
+    ];
+    let mut found = listed().await;
+    let order = |one: &(String, String, String, Value)| one.2.clone();
+    found.sort_by_key(order);
+    expected.sort_by_key(order);
+    assert_eq!(found, expected);
+    // A page of one person each: none is passed over, and none comes twice.
+    let (mut paged, mut cursor) = (Vec::new(), String::new());
+    loop {
+        let page = node
+            .get(&format!("/v1/sessions?limit=1{cursor}"))
+            .await
+            .expect_status(200);
+        paged.extend(page["items"].as_array().unwrap().iter().cloned());
+        let Some(next) = page["next_cursor"].as_str() else {
+            break;
+        };
+        let query = reqwest::Url::parse_with_params("http://h/", [("cursor", next)]).unwrap();
+        cursor = format!("&{}", query.query().unwrap());
+    }
+    assert_eq!(paged, node.all("/v1/sessions?limit=500").await);
+    // The page ends those of one of them.
+    let admin = Visitor::signed_in(base, heddle_tests::TOKEN).await;
+    let page = admin.get("/system/tokens").await.fine();
+    assert!(
+        page.contains("value=\"a\"") && page.contains(&format!("value=\"{mail}\"")),
+        "{page}"
+    );
+    let end = "/system/sessions/person%3Aann@example.com/end";
+    let form = [("issuer", provider.issuer.as_str()), ("subject", mail)];
+    assert_eq!(admin.post(end, &form).await.status, 303);
+    assert!(who(&visitors[2]).await.is_none());
+    assert_eq!(listed().await.len(), 2);
+    // By the name alone: all who have it, with all of their sessions.
+    let path = "/v1/sessions/person:ann@example.com";
+    node.delete(&format!("{path}?subject=other"))
+        .await
+        .expect_problem(404, &[]);
+    let ended = node.delete(path).await.expect_status(200);
+    assert_eq!(ended, json!({"ended": 3}));
+    for visitor in &visitors {
+        assert!(who(visitor).await.is_none());
+    }
+    let audit = audited(&node, "end_sessions").await;
+    assert_eq!(
+        audit[1]["before"],
+        json!({"sessions": 1, "issuer": provider.issuer, "subject": mail})
+    );
+    assert_eq!(audit[0]["before"], json!({"sessions": 3}));
+}
+
 #[tokio::test]
 async fn roles_may_come_from_userinfo() {
     let world = World::new().await;

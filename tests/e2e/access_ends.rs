@@ -6,6 +6,8 @@ use futures::StreamExt;
 use heddle_tests::{Api, Node, Sse, World, eventually};
 use reqwest::Method;
 use serde_json::{Value, json};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpStream;
 use tokio::task::JoinHandle;
 
 use crate::{one, with};
@@ -109,6 +111,75 @@ async fn revoked_tokens_end_what_they_began() {
         other.next().await.is_some_and(|piece| piece.is_ok()),
         "nobody else's stream ends"
     );
+}
+
+/// A node that stands still learns nothing of a revocation. When it goes on, it asks the database before it accepts what
+/// came meanwhile, although it has found the token valid a moment before.
+#[tokio::test]
+async fn a_node_that_stood_still_looks_tokens_up_again() {
+    let world = World::new().await;
+    let nodes = world.nodes(2).await;
+    let sql = world.sql().await;
+    let token = token(&nodes[0], json!({"name": "o", "role": "operator"})).await;
+    let used = nodes[1].with_token(Some(&token));
+    // Connections that the node has accepted, each with a request answered: what they send now waits in the node's sockets.
+    let mut open = Vec::new();
+    for _ in 0..8 {
+        let mut stream = TcpStream::connect(nodes[1].authority()).await.expect("a connection");
+        write_put(&mut stream, &token, "before").await;
+        open.push(stream);
+    }
+    for stream in &mut open {
+        assert_ne!(status(stream).await, 401);
+    }
+    let before = used.get("/v1/categories").await.expect_status(200);
+    nodes[1].freeze();
+    nodes[0].delete("/v1/tokens/o").await.expect_status(204);
+    // By the clock of the database: longer than a revocation may take.
+    eventually("an old revocation", async || {
+        let old = "SELECT clock_timestamp() - revoked_at > interval '2.1 s' FROM heddle.tokens WHERE name = 'o'";
+        sql.query_one(old, &[]).await.unwrap().get::<_, bool>(0).then_some(())
+    })
+    .await;
+    for (n, stream) in open.iter_mut().enumerate() {
+        write_put(stream, &token, &format!("late-{n}")).await;
+    }
+    nodes[1].thaw();
+    for stream in &mut open {
+        assert_eq!(status(stream).await, 401);
+    }
+    assert_eq!(used.get("/v1/categories").await.status, 401);
+    let after = nodes[0].get("/v1/categories").await.expect_status(200);
+    assert_eq!(after["items"], before["items"]);
+}
+
+/// Writes a request to a connection that stays open.
+async fn write_put(stream: &mut TcpStream, token: &str, category: &str) {
+    let request = format!(
+        "PUT /v1/categories/{category} HTTP/1.1\r\nhost: localhost\r\nauthorization: Bearer {token}\r\n\
+        content-type: application/json\r\ncontent-length: 2\r\n\r\n{{}}"
+    );
+    stream.write_all(request.as_bytes()).await.expect("a request is sent");
+}
+
+/// The status of the next answer on a connection; reads the answer to its end.
+async fn status(stream: &mut TcpStream) -> u16 {
+    let (mut answer, mut piece) = (Vec::new(), [0; 4_096]);
+    loop {
+        let read = stream.read(&mut piece).await.expect("an answer");
+        assert_ne!(read, 0, "the connection has ended");
+        answer.extend_from_slice(&piece[..read]);
+        let text = String::from_utf8_lossy(&answer);
+        let Some((head, body)) = text.split_once("\r\n\r\n") else {
+            continue;
+        };
+        let mut lines = head.lines().map(str::to_ascii_lowercase);
+        let length = lines.find_map(|line| line.strip_prefix("content-length: ")?.parse::<usize>().ok());
+        if body.len() >= length.expect("a length") {
+            let status = head.split(' ').nth(1).and_then(|status| status.parse().ok());
+            return status.expect("a status");
+        }
+    }
 }
 
 /// Nothing that comes after a token's end is taken: the answer says what was.

@@ -149,6 +149,44 @@ async fn keys_are_changed() {
     assert_eq!(audit[1]["after"]["secrets"], 1, "{audit:#?}");
 }
 
+/// A node with a wrong key says how much it cannot decrypt: some objects by name, the others by their number.
+#[tokio::test]
+async fn a_wrong_key_is_told_with_all_that_it_does_not_decrypt() {
+    let world = World::new().await;
+    let first = keyed(&world, KEY, None).start().await;
+    for n in 0..7 {
+        first
+            .put(
+                &format!("/v1/secrets/s{n}"),
+                json!({"value": "sesame", "groups": ["g"]}),
+            )
+            .await
+            .expect_status(201);
+    }
+    first
+        .put("/v1/connections/shop", json!({"url": world.url(), "groups": ["g"]}))
+        .await
+        .expect_status(201);
+    drop(first);
+    let data_dir = world.directory().join("node").to_string_lossy().into_owned();
+    let arguments = [
+        "serve",
+        "--database-url",
+        world.url(),
+        "--listen",
+        "127.0.0.1:0",
+        "--data-dir",
+        &data_dir,
+    ];
+    let output = run_program(&arguments, &[("HEDDLE_SECRETS_KEY", NEXT_KEY)]);
+    assert!(!output.status.success());
+    let said = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(
+        said.contains("2 more secrets and 1 more connection were encrypted"),
+        "{said}"
+    );
+}
+
 /// Two nodes with different keys: the second one stores nothing that the first one could not read, so that the first one
 /// starts again after a crash.
 #[tokio::test]

@@ -20,10 +20,10 @@ pub struct Session {
     pub expires_at: Option<Moment>,
 }
 
-/// A person or token that is signed in.
+/// A person or token that is signed in. A person is an id at a provider: several people can have one name.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct SignedIn {
-    /// The name of a token, or `person:` and the e-mail address or id at the provider.
+    /// The name of a token, or `person:` and the e-mail address or id at the provider, as at the newest sign-in.
     pub actor: String,
     /// The role, which says what is allowed.
     #[schemars(with = "Role")]

@@ -42,9 +42,11 @@ impl Client {
         self.get(&["v1", "session"]).send().await
     }
 
-    /// Ends all sessions of a token or of a person, by the name that the audit has.
-    pub async fn end_sessions(&self, actor: &str) -> Result<SessionsEnded> {
-        self.delete(&["v1", "sessions", actor]).send().await
+    /// Ends all sessions of a token or of a person, by the name that the audit has. `subject`: only of the person with
+    /// this id at the provider, if several people have the name.
+    pub async fn end_sessions(&self, actor: &str, subject: Option<&str>) -> Result<SessionsEnded> {
+        let request = self.delete(&["v1", "sessions", actor]);
+        request.query_if("subject", subject).send().await
     }
 
     /// How long things are kept.

@@ -12,8 +12,9 @@ use serde_json::value::RawValue;
 use uuid::Uuid;
 
 use crate::fault::pointer_token;
+use crate::spec::whole_of;
 use crate::topic::{Granularity, Topic, parse_day};
-use crate::{Fault, Time};
+use crate::{Fault, Faults, Time};
 
 /// How many buckets a day has.
 pub const BUCKETS: i64 = 10_000;
@@ -118,26 +119,47 @@ const DUE: &str = "/due";
 const PAYLOAD: &str = "/payload";
 const KEY: &str = "/key";
 
-/// Reads a message from a JSON text; an error has a text and the pointer of the field. The text names the field too,
-/// because the answer for many messages contains only the texts.
-pub fn read<'a>(topic: &Topic, text: &'a str, now: Time) -> Result<Incoming<'a>, Fault> {
+/// Reads a message from a JSON text. An error of a field has a text and the pointer of the field; all fields are checked.
+/// The text names the field too, because the answer for many messages contains only the texts.
+pub fn read<'a>(topic: &Topic, text: &'a str, now: Time) -> Result<Incoming<'a>, Faults> {
     // A derived reader would also accept an array of the fields' values.
     if !text.trim_start().starts_with('{') {
-        return Err(Fault::at("", "a message must be a JSON object"));
+        return Err(Fault::at("", "a message must be a JSON object").into());
     }
     let line: Line<'a> = serde_json::from_str(text).map_err(|error| unfit(&error))?;
-    let sender = user("sender", line.sender)?;
-    let receiver = user("receiver", line.receiver)?;
-    let due = line.due.ok_or_else(|| Fault::at(DUE, "`due` is missing"))?;
-    let due: String = serde_json::from_str(due.get()).map_err(|_| Fault::at(DUE, "`due` must be a string"))?;
-    let (day, due_at) = match topic.spec.granularity {
-        Granularity::Day => (due_day(topic, &due, now)?, None),
+    let payload = line.payload.map_or("null", RawValue::get);
+    let mut faults = Faults::default();
+    let sender = user("sender", line.sender).map_err(|fault| faults.push(fault));
+    let receiver = user("receiver", line.receiver).map_err(|fault| faults.push(fault));
+    let due = due_of(topic, line.due, now).map_err(|fault| faults.push(fault));
+    let checked = check_payload(topic, payload).map_err(|fault| faults.push(fault));
+    let key = key_of(line.key).map_err(|fault| faults.push(fault));
+    match (sender, receiver, due, checked, key) {
+        (Ok(sender), Ok(receiver), Ok((day, due_at)), Ok(()), Ok(key)) => Ok(Incoming {
+            sender,
+            receiver,
+            day,
+            due_at,
+            payload,
+            key,
+        }),
+        _ => Err(faults),
+    }
+}
+
+fn due_of(topic: &Topic, value: Option<&RawValue>, now: Time) -> Result<(NaiveDate, Option<Time>), Fault> {
+    let text = value.ok_or_else(|| Fault::at(DUE, "`due` is missing"))?.get();
+    let due: String = serde_json::from_str(text).map_err(|_| Fault::at(DUE, "`due` must be a string"))?;
+    match topic.spec.granularity {
+        Granularity::Day => Ok((due_day(topic, &due, now)?, None)),
         Granularity::Instant => {
             let (day, at) = due_instant(topic, &due, now)?;
-            (day, Some(at))
+            Ok((day, Some(at)))
         }
-    };
-    let payload = line.payload.map_or("null", RawValue::get);
+    }
+}
+
+fn check_payload(topic: &Topic, payload: &str) -> Result<(), Fault> {
     let bytes_max = topic.spec.max_payload.0;
     if payload.len() as u64 > bytes_max {
         let detail = format!("the payload has {} bytes; the maximum is {bytes_max}", payload.len());
@@ -147,25 +169,20 @@ pub fn read<'a>(topic: &Topic, text: &'a str, now: Time) -> Result<Incoming<'a>,
         let detail = format!("the payload is not valid JSON: {}", words_of(&error));
         return Err(Fault::at(PAYLOAD, shortened(&detail)));
     }
-    let key = match line.key.map(RawValue::get) {
-        None | Some("null") => None,
-        Some(text) => {
-            let key: String = serde_json::from_str(text).map_err(|_| Fault::at(KEY, "`key` must be a string"))?;
-            if key.is_empty() || key.len() > KEY_BYTES_MAX || key.contains('\0') {
-                let detail = format!("`key` must have 1 to {KEY_BYTES_MAX} bytes and no zero byte");
-                return Err(Fault::at(KEY, detail));
-            }
-            Some(key)
-        }
+    Ok(())
+}
+
+fn key_of(value: Option<&RawValue>) -> Result<Option<String>, Fault> {
+    let text = match value.map(RawValue::get) {
+        None | Some("null") => return Ok(None),
+        Some(text) => text,
     };
-    Ok(Incoming {
-        sender,
-        receiver,
-        day,
-        due_at,
-        payload,
-        key,
-    })
+    let key: String = serde_json::from_str(text).map_err(|_| Fault::at(KEY, "`key` must be a string"))?;
+    if key.is_empty() || key.len() > KEY_BYTES_MAX || key.contains('\0') {
+        let detail = format!("`key` must have 1 to {KEY_BYTES_MAX} bytes and no zero byte");
+        return Err(Fault::at(KEY, detail));
+    }
+    Ok(Some(key))
 }
 
 /// Reads a JSON text to its end. Without this check, an unreadable value (numbers out of range, lone surrogates, too
@@ -316,8 +333,10 @@ fn shortened(text: &str) -> String {
 fn user(field: &str, value: Option<&RawValue>) -> Result<i64, Fault> {
     let wrong = |detail: String| Fault::at(format!("/{field}"), detail);
     let text = value.ok_or_else(|| wrong(format!("`{field}` is missing")))?.get();
+    // A whole number may be written with a decimal point, as in all other bodies. The text is that of a JSON value.
     text.parse::<i64>()
         .ok()
+        .or_else(|| whole_of(text.parse().ok()?))
         .filter(|id| *id >= 0 && !text.starts_with('-'))
         .ok_or_else(|| {
             wrong(format!(
@@ -369,6 +388,14 @@ mod tests {
     use serde_json::json;
 
     use super::*;
+
+    /// Reads a message that has one fault at most.
+    fn read<'a>(topic: &Topic, text: &'a str, now: Time) -> Result<Incoming<'a>, Fault> {
+        super::read(topic, text, now).map_err(|faults| {
+            assert_eq!(faults.0.len(), 1, "{text}: {faults}");
+            faults.0[0].clone()
+        })
+    }
 
     fn topic(spec: serde_json::Value) -> Topic {
         Topic::compile(serde_json::from_value(spec).unwrap()).unwrap()
@@ -512,5 +539,53 @@ mod tests {
         check(&more("\"send/r\":1"), "/send~1r", "unknown field");
         let text = format!("{{\"sender\":1,\"receiver\":2,{due}}}");
         assert_eq!(read(&topic, &text, now()).unwrap().payload, "null");
+    }
+
+    #[test]
+    fn each_field_that_is_wrong_is_named() {
+        let topic = topic(json!({"script": "a", "max_payload": 10}));
+        let pointers = |text: &str| -> Vec<String> {
+            let faults = super::read(&topic, text, now()).unwrap_err();
+            faults.0.into_iter().map(|fault| fault.pointer).collect()
+        };
+        assert_eq!(
+            pointers(r#"{"sender":1,"receiver":"x","due":"z"}"#),
+            ["/receiver", "/due"]
+        );
+        assert_eq!(pointers("{}"), ["/sender", "/receiver", "/due"]);
+        assert_eq!(
+            pointers(r#"{"sender":-1,"receiver":1.5,"due":1,"payload":"123456789","key":""}"#),
+            ["/sender", "/receiver", "/due", "/payload", "/key"]
+        );
+    }
+
+    #[test]
+    fn whole_numbers_may_have_a_decimal_point() {
+        let topic = topic(json!({"script": "a"}));
+        let check = |number: &str, expected: Option<i64>| {
+            let text = format!(r#"{{"sender":{number},"receiver":2.0,"due":"2026-11-22"}}"#);
+            let read = read(&topic, &text, now()).map(|message| (message.sender, message.receiver));
+            assert_eq!(read.ok(), expected.map(|sender| (sender, 2)), "{number}");
+        };
+        check("0", Some(0));
+        check("1.0", Some(1));
+        check("1e3", Some(1_000));
+        check("9007199254740992.0", Some(9_007_199_254_740_992));
+        check("9223372036854775807", Some(i64::MAX));
+        // A number with a decimal point is exact only up to here.
+        check("9007199254740994.0", None);
+        for wrong in [
+            "1.5",
+            "-1.0",
+            "-0.0",
+            "1e400",
+            "9223372036854775808",
+            "\"1.0\"",
+            "true",
+            "null",
+            "[1]",
+        ] {
+            check(wrong, None);
+        }
     }
 }

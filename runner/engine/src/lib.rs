@@ -401,6 +401,17 @@ impl Engine {
         changes::follow_changes(&self.runs.node, &self.services.parts).await
     }
 
+    /// When ([`Engine::elapsed`]) the last complete look at the log of changes began: all changes that were committed
+    /// before that moment are known to the listeners. If the process was stopped, this is long ago.
+    pub fn changes_looked(&self) -> Duration {
+        self.runs.node.changes.looked()
+    }
+
+    /// The time since a fixed moment, by a clock that is never corrected and that goes on while the process is stopped.
+    pub fn elapsed(&self) -> Duration {
+        self.runs.node.clock.elapsed()
+    }
+
     /// Calls `listener` with each change, whichever node made it.
     pub fn on_change(&self, listener: impl Fn(&Change) + Send + Sync + 'static) {
         self.runs.node.changes.listen(listener);

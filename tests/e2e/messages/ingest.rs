@@ -131,7 +131,7 @@ async fn what_is_wrong_is_said() {
     check("sendr", json!(1)).await;
     node.post(path, json!({"sender": 1}))
         .await
-        .expect_problem(422, &["/receiver"]);
+        .expect_problem(422, &["/receiver", "/due"]);
     node.post(path, json!("text")).await.expect_problem(422, &[""]);
     node.post("/v1/topics/instants/messages", good.clone())
         .await
@@ -167,6 +167,11 @@ async fn what_is_wrong_is_said() {
     assert_eq!(answer["rejected_total"], 3);
     let said = answer["rejected"].to_string();
     assert!(!said.contains("at line"), "a parser counts otherwise: {said}");
+    let answer = send_lines(&node, "days", "{\"sender\":-1,\"receiver\":\"x\"}".to_owned()).await;
+    let said = answer.expect_status(200)["rejected"].to_string();
+    for field in ["`sender`", "`receiver`", "`due`"] {
+        assert!(said.contains(field), "{said}");
+    }
     // Very many wrong lines are counted, and not all named.
     let answer = send_lines(&node, "days", "[]\n".repeat(1_500)).await.expect_status(200);
     assert_eq!(
@@ -175,6 +180,26 @@ async fn what_is_wrong_is_said() {
     );
     assert_eq!(answer["rejected"].as_array().unwrap().len(), 1_000);
     assert_eq!(only_day(&node, "days").await.1["total"], 4);
+}
+
+/// A whole number may be written with a decimal point, as in all other bodies.
+#[tokio::test]
+async fn whole_numbers_with_a_decimal_point() {
+    let (world, node) = World::with_node().await;
+    put_topic(&node, "days", json!({"script": "postbox"})).await;
+    let path = "/v1/topics/days/messages";
+    let day = day_ahead(&world, 2).await;
+    let message = json!({"sender": 1.0, "receiver": 2.0, "due": day, "payload": 1.0});
+    assert_eq!(node.post(path, message.clone()).await.expect_status(200)["accepted"], 1);
+    assert_eq!(
+        node.post(path, json!([message])).await.expect_status(200)["accepted"],
+        1
+    );
+    let answer = send_lines(&node, "days", message.to_string()).await.expect_status(200);
+    assert_eq!(answer["accepted"], 1, "{answer:#}");
+    let found = node.all(&format!("{path}?sender=1")).await;
+    assert_eq!(found.len(), 3);
+    assert!(found.iter().all(|found| found["receiver"] == json!(2)), "{found:#?}");
 }
 
 /// Variants of lines by editors and shells are accepted: a byte order mark, carriage returns, a last line without an

@@ -133,6 +133,9 @@ pub enum SessionCommand {
     End {
         /// The name in the list: the name of a token, or `person:` and an e-mail address
         name: String,
+        /// Only sessions of the person with this id at the provider, if several people have the name
+        #[arg(long, value_name = "ID")]
+        subject: Option<String>,
     },
 }
 
@@ -142,14 +145,15 @@ pub(crate) async fn sessions(session: &Session, command: SessionCommand) -> Resu
             let columns = [
                 ("NAME", "/actor"),
                 ("ROLE", "/role"),
+                ("SUBJECT", "/subject"),
                 ("SESSIONS", "/sessions"),
                 ("SIGNED IN", "/signed_in_at"),
                 ("UNTIL", "/expires_at"),
             ];
             session.list(&["v1", "sessions"], &columns).await?;
         }
-        SessionCommand::End { name } => {
-            let ended = session.client.end_sessions(&name).await?;
+        SessionCommand::End { name, subject } => {
+            let ended = session.client.end_sessions(&name, subject.as_deref()).await?;
             let value = serde_json::to_value(ended)?;
             session.output.print(&value, |_| {
                 let word = if ended.ended == 1 { "session" } else { "sessions" };

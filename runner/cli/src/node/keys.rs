@@ -6,6 +6,7 @@ use anyhow::{Context, Result, bail};
 use heddle_domain::{Chance, Time};
 use heddle_http::access::DEVICE_KEY_BYTES_MIN;
 use heddle_store::Store;
+use heddle_store::rotate::{ForeignCounts, ForeignSeal};
 use heddle_store::secret::{SecretKey, SecretKeys};
 use sha2::{Digest, Sha256};
 use uuid::Uuid;
@@ -136,19 +137,40 @@ fn read_key(path: &Path) -> Result<String> {
 pub(super) async fn require_keys(store: &Store, keys: &SecretKeys) -> Result<()> {
     let foreign = store.foreign_seals(keys).await.context("cannot read secrets")?;
     let Some(first) = foreign.first() else { return Ok(()) };
-    let named: Vec<String> = foreign
-        .iter()
-        .map(|seal| format!("{} `{}`", seal.kind, seal.name))
-        .collect();
+    let counts = store.count_foreign_seals(keys).await.context("cannot read secrets")?;
     bail!(usage(format!(
-        "HEDDLE_SECRETS_KEY is not the key with which {} {} encrypted (that key has the fingerprint {}, this one {}); \
+        "HEDDLE_SECRETS_KEY is not the key with which {} encrypted (that key has the fingerprint {}, this one {}); \
         start with that key, or give it in HEDDLE_SECRETS_KEY_PREVIOUS, or delete the objects that cannot be \
         decrypted any more",
-        named.join(", "),
-        if named.len() == 1 { "was" } else { "were" },
+        all_foreign(&foreign, counts),
         first.key_id,
         keys.current_id(),
     )))
+}
+
+/// The objects that the keys do not decrypt, with their verb: some by name, the others by their number.
+fn all_foreign(named: &[ForeignSeal], counts: ForeignCounts) -> String {
+    let mut all: Vec<String> = named
+        .iter()
+        .map(|seal| format!("{} `{}`", seal.kind, seal.name))
+        .collect();
+    for (kind, count) in [
+        ("secret", counts.secrets),
+        ("connection", counts.connections),
+        ("channel", counts.channels),
+    ] {
+        let shown = named.iter().filter(|seal| seal.kind == kind).count() as i64;
+        match count - shown {
+            ..=0 => {}
+            1 => all.push(format!("1 more {kind}")),
+            more => all.push(format!("{more} more {kind}s")),
+        }
+    }
+    match all.split_last() {
+        Some((last, [])) => format!("{last} was"),
+        Some((last, rest)) => format!("{} and {last} were", rest.join(", ")),
+        None => String::new(),
+    }
 }
 
 /// Writes a file that only its owner can read. It is written completely or not at all.
@@ -168,4 +190,36 @@ fn write_private(path: &Path, text: &str) -> Result<()> {
         std::fs::rename(&temporary, path)
     };
     write().with_context(|| format!("cannot write {}", path.display()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_cannot_be_decrypted_is_named_or_counted() {
+        let seal = |kind: &str, name: &str| ForeignSeal {
+            kind: kind.into(),
+            name: name.into(),
+            key_id: "k".into(),
+        };
+        let counts = |secrets, connections, channels| ForeignCounts {
+            secrets,
+            connections,
+            channels,
+        };
+        let one = [seal("secret", "a")];
+        assert_eq!(all_foreign(&one, counts(1, 0, 0)), "secret `a` was");
+        // Deleted meanwhile, by another node.
+        assert_eq!(all_foreign(&one, counts(0, 0, 0)), "secret `a` was");
+        assert_eq!(
+            all_foreign(&one, counts(4, 1, 32)),
+            "secret `a`, 3 more secrets, 1 more connection and 32 more channels were"
+        );
+        let all = [seal("secret", "a"), seal("connection", "b"), seal("channel", "c")];
+        assert_eq!(
+            all_foreign(&all, counts(1, 1, 1)),
+            "secret `a`, connection `b` and channel `c` were"
+        );
+    }
 }

@@ -16,6 +16,11 @@ const SHOWN_CHARS_MAX: usize = 100;
 /// Up to here, a number with a decimal point stands for one whole number.
 const WHOLE_MAX: f64 = 9_007_199_254_740_992.0;
 
+/// The whole number that is written with a decimal point (`1.0`) or an exponent.
+pub(crate) fn whole_of(number: f64) -> Option<i64> {
+    (number.fract() == 0.0 && number.abs() <= WHOLE_MAX).then_some(number as i64)
+}
+
 /// A value to be read.
 pub(super) struct Plain<'de>(pub(super) &'de Value);
 
@@ -180,11 +185,9 @@ impl<'de> IntoDeserializer<'de, Mistake> for Plain<'de> {
 macro_rules! whole {
     ($($read:ident)*) => {$(
         fn $read<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, Mistake> {
-            match self.0.as_f64() {
-                Some(number) if self.0.is_f64() && number.fract() == 0.0 && number.abs() <= WHOLE_MAX => {
-                    visitor.visit_i64(number as i64)
-                }
-                _ => self.deserialize_any(visitor),
+            match self.0.as_f64().filter(|_| self.0.is_f64()).and_then(whole_of) {
+                Some(number) => visitor.visit_i64(number),
+                None => self.deserialize_any(visitor),
             }
         }
     )*};

@@ -11,7 +11,7 @@ use std::time::Duration;
 use chrono::NaiveDate;
 use heddle_domain::message::{Incoming, bucket_of, message_id, read};
 use heddle_domain::topic::{Granularity, Topic};
-use heddle_domain::{Fault, Time};
+use heddle_domain::{Fault, Faults, Time};
 use heddle_store::message::{DaySlice, MessageIngest, NewMessage};
 use heddle_store::topic::TopicRow;
 use tokio::sync::OwnedSemaphorePermit;
@@ -50,7 +50,7 @@ pub struct IngestReport {
     /// Of these, repeats of a key: they were already stored.
     pub repeated: u64,
     /// Lines that were rejected, and why: the first `REJECTED_MAX`.
-    pub rejected: Vec<(u64, Fault)>,
+    pub rejected: Vec<(u64, Faults)>,
     /// The number of rejected lines.
     pub rejected_total: u64,
     /// Ids of the first [`IDS_MAX`] messages, in the order of their lines; the nil id for a repeat.
@@ -59,10 +59,10 @@ pub struct IngestReport {
 
 impl IngestReport {
     /// Notes a rejected line.
-    pub fn reject(&mut self, line: u64, fault: Fault) {
+    pub fn reject(&mut self, line: u64, faults: impl Into<Faults>) {
         self.rejected_total += 1;
         if self.rejected.len() < REJECTED_MAX {
-            self.rejected.push((line, fault));
+            self.rejected.push((line, faults.into()));
         }
     }
 }
@@ -178,7 +178,7 @@ impl Ingestion {
         for (number, line) in lines {
             match read(&self.topic, line, now) {
                 Ok(message) => incoming.push((number, message)),
-                Err(fault) => self.report.reject(number, fault),
+                Err(faults) => self.report.reject(number, faults),
             }
         }
         let days: BTreeSet<NaiveDate> = incoming.iter().map(|(_, message)| message.day).collect();

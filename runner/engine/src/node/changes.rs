@@ -2,7 +2,7 @@
 //! service `ear` listens for notifications of new entries, and for news of other nodes.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicI64, Ordering};
+use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
 use std::time::Duration;
 
 use heddle_domain::{Chain, Time};
@@ -33,6 +33,8 @@ type OnChange = Box<dyn Fn(&Change) + Send + Sync>;
 #[derive(Default)]
 pub(crate) struct Changes {
     position: AtomicI64,
+    /// When the last look that found the end of the log began, in microseconds of [`super::clock::NodeClock::elapsed`].
+    looked: AtomicU64,
     listeners: Mutex<Vec<OnChange>>,
 }
 
@@ -42,16 +44,24 @@ impl Changes {
         self.position.load(Ordering::Acquire)
     }
 
+    /// When the last look that found the end of the log began. All changes that were committed before that moment have
+    /// been passed on. It is read before what they change; see [`follow_changes`].
+    pub(crate) fn looked(&self) -> Duration {
+        Duration::from_micros(self.looked.load(Ordering::Acquire))
+    }
+
     /// Calls `listener` for each change, after the services.
     pub(crate) fn listen(&self, listener: impl Fn(&Change) + Send + Sync + 'static) {
         self.listeners.lock().push(Box::new(listener));
     }
 }
 
-/// Removes from the caches what has changed since the last call.
+/// Removes from the caches what has changed since the last call. Only after that, the look counts ([`Changes::looked`]):
+/// whoever sees it sees what it has removed, too.
 pub(crate) async fn follow_changes(node: &Node, parts: &Parts) -> Result<(), EngineError> {
     let changes = &node.changes;
     loop {
+        let began = node.clock.elapsed();
         let page = node.store.changes_since(changes.position(), PAGE).await?;
         for change in &page {
             node.catalog.forget(change);
@@ -62,6 +72,7 @@ pub(crate) async fn follow_changes(node: &Node, parts: &Parts) -> Result<(), Eng
             changes.position.store(change.id, Ordering::Release);
         }
         if (page.len() as i64) < PAGE {
+            changes.looked.fetch_max(began.as_micros() as u64, Ordering::AcqRel);
             return Ok(());
         }
     }

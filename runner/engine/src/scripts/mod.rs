@@ -24,11 +24,12 @@ use crate::node::service::{NEVER, Needs, Service};
 use crate::node::signals::Signal;
 use crate::{Engine, EngineError, UseCase};
 
-// What the API needs of the sandbox, which it reaches only through this crate: uploads, and calls of a script without a
-// run.
+// What the API needs of the sandbox, which it reaches only through this crate: uploads, calls of a script without a run,
+// and which addresses a connection may have.
 pub use heddle_sandbox::{
     AttemptHandle, AttemptRequest, BoxFuture, CompileError, Context, Grants, HostPattern, HostServices, Interval,
-    Language, Limits, LogLine, MAX_SOURCE_BYTES, Outcome, SourceFault, Uploaded, World, digest_of,
+    Language, Limits, LogLine, MAX_SOURCE_BYTES, Outcome, SourceFault, Uploaded, World, check_connection_url,
+    digest_of,
 };
 
 /// The pause after scripts could not be loaded.

@@ -92,6 +92,30 @@ async fn changes_of_other_nodes_are_known_after_a_look() {
     }
 }
 
+/// A look at the log counts from its begin, once its end is found and every service has handled it.
+#[tokio::test]
+async fn a_look_at_the_log_counts_from_its_begin() {
+    let world = World::at("2026-03-01T00:00:00Z").await;
+    let node = world.node(1).await;
+    let (hears, parts) = hears();
+    let mut follower = Follower::of(node.node.clone(), parts);
+    node.tick(&mut follower).await;
+    let looked = node.node.clock.elapsed();
+    assert_eq!(node.node.changes.looked(), looked);
+    world.pass(TimeDelta::seconds(3)).await;
+    assert_eq!(node.node.changes.looked(), looked, "nobody has looked since");
+    world
+        .execute("INSERT INTO heddle.changes (kind, name, at) VALUES ('pool', 'p', clock_timestamp())")
+        .await;
+    let newest = world.store.changes_position().await.expect("a position");
+    hears.stumbles_over.store(newest, Ordering::Relaxed);
+    assert!(follower.tick(world.now()).await.is_err());
+    assert_eq!(node.node.changes.looked(), looked, "a change is not handled");
+    hears.stumbles_over.store(0, Ordering::Relaxed);
+    node.tick(&mut follower).await;
+    assert_eq!(node.node.changes.looked(), looked + Duration::from_secs(3));
+}
+
 /// News gather for five milliseconds, and go to the other nodes as one notification. What comes meanwhile goes with it; and
 /// nothing goes twice.
 #[tokio::test]

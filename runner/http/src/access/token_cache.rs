@@ -3,6 +3,7 @@
 
 use std::collections::HashMap;
 use std::sync::Arc;
+use std::time::Duration;
 
 use chrono::TimeDelta;
 use heddle_domain::Time;
@@ -17,6 +18,10 @@ use crate::problem::Problem;
 
 /// How many valid tokens a node remembers, and how many invalid ones; beyond that it forgets the least used of each kind.
 const TOKENS_MAX: usize = 10_000;
+
+/// How old the node's last look at the log of changes may be, for answers of the table from before it. A node looks
+/// every second. A node that was stopped, or that cannot read the log, does not know what was revoked meanwhile.
+const LOOKED_WITHIN: Duration = Duration::from_secs(2);
 
 /// How often the use of one token is written at most.
 const USED_EVERY: TimeDelta = TimeDelta::seconds(60);
@@ -54,6 +59,8 @@ pub(super) struct Known<T> {
     pub(super) until: Time,
     /// The cache's age then: an older answer is not used.
     pub(super) age: u64,
+    /// When it was asked for, by the clock that is never corrected ([`heddle_engine::Engine::elapsed`]).
+    pub(super) asked: Duration,
 }
 
 impl<T> Known<T> {
@@ -61,7 +68,13 @@ impl<T> Known<T> {
         self.counts_for(TimeDelta::zero(), age, now)
     }
 
-    /// The same for somebody who uses answers for so much longer.
+    /// Whether a revocation until [`LOOKED_WITHIN`] before `at` would be known: the table was read since, or the log of
+    /// changes was (`looked`). The caller reads `looked` before the cache's age.
+    pub(super) fn is_followed(&self, looked: Duration, at: Duration) -> bool {
+        self.asked.max(looked) + LOOKED_WITHIN > at
+    }
+
+    /// The same as [`Known::is_valid`] for somebody who uses answers for so much longer.
     pub(super) fn counts_for(&self, longer: TimeDelta, age: u64, now: Time) -> bool {
         self.age == age && self.until + longer > now
     }
@@ -181,11 +194,30 @@ mod tests {
             answer: (),
             until,
             age: 1,
+            asked: Duration::ZERO,
         };
         let second = TimeDelta::seconds(1);
         let hour = TimeDelta::seconds(3_600);
         assert!(known.is_valid(1, until - second) && !known.is_valid(1, until));
         assert!(known.counts_for(hour, 1, until + hour - second) && !known.counts_for(hour, 1, until + hour));
         assert!(!known.counts_for(hour, 2, until), "a token has changed");
+    }
+
+    /// A process that was stopped, or that cannot read the log of changes, does not know what was revoked meanwhile.
+    #[test]
+    fn an_answer_counts_while_the_log_of_changes_is_followed() {
+        let at = Duration::from_millis;
+        let known = Known {
+            answer: (),
+            until: Time::UNIX_EPOCH,
+            age: 1,
+            asked: at(10_000),
+        };
+        // The answer itself is new enough.
+        assert!(known.is_followed(at(0), at(11_999)) && !known.is_followed(at(0), at(12_000)));
+        // The log was read after it.
+        assert!(known.is_followed(at(13_500), at(15_499)) && !known.is_followed(at(13_500), at(15_500)));
+        // Another thread has read the log since this one looked at the clock.
+        assert!(known.is_followed(at(15_600), at(15_500)));
     }
 }

@@ -5,8 +5,10 @@
 //! byte with what a caller sent.
 //!
 //! A token that was valid recently is accepted for [`TOKEN_TTL`]. After that, or when the log of changes says that a
-//! token has changed, the table is read again, without waiting in the queue of unknown tokens. While the table cannot
-//! be read, a few routes accept it for [`REMEMBERED_FOR`]; see [`super::authenticate_in_outage`].
+//! token has changed, the table is read again, without waiting in the queue of unknown tokens. The same if the node has
+//! not read that log for about 2 s ([`Known::is_followed`]): its process may have been stopped, and a token revoked
+//! meanwhile. While the table cannot be read, a few routes accept it for [`REMEMBERED_FOR`]; see
+//! [`super::authenticate_in_outage`].
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -83,9 +85,11 @@ pub(crate) async fn look_up(
     now: Time,
 ) -> Result<Arc<Token>, Problem> {
     let key = (shown, hash);
+    // Before the age: what this look at the log has found has changed the age already.
+    let looked = app.engine.changes_looked();
     let age = app.tokens.age();
     let was_good = match app.tokens.good.get(&key) {
-        Some(known) if known.is_valid(age, now) => {
+        Some(known) if known.is_valid(age, now) && known.is_followed(looked, app.engine.elapsed()) => {
             return if in_force(&known.answer.row, now) {
                 Ok(known.answer)
             } else {
@@ -115,6 +119,7 @@ async fn ask(app: &App, peer: Peer, key: Key, (age, was_good): (u64, bool), now:
     if !was_good {
         app.rates.of_unknown(peer)?;
     }
+    let asked = app.engine.elapsed();
     let row = match key {
         (Shown::Token, hash) => app.store.token_by_hash(&hash, now).await?,
         (Shown::Session, hash) => {
@@ -135,10 +140,24 @@ async fn ask(app: &App, peer: Peer, key: Key, (age, was_good): (u64, bool), now:
     match answer {
         // A newer answer may be there already.
         Some(_) if app.tokens.age() != age => {}
-        Some(answer) => app.tokens.good.insert(key, Known { answer, until, age }),
+        Some(answer) => {
+            let known = Known {
+                answer,
+                until,
+                age,
+                asked,
+            };
+            app.tokens.good.insert(key, known);
+        }
         None => {
             app.tokens.good.remove(&key);
-            app.tokens.bad.insert(key, Known { answer: (), until, age });
+            let known = Known {
+                answer: (),
+                until,
+                age,
+                asked,
+            };
+            app.tokens.bad.insert(key, known);
         }
     }
     token.ok_or_else(refused)

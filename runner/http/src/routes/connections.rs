@@ -1,6 +1,7 @@
 //! Named SQL connections for scripts.
 
 use heddle_api::{Connection, ConnectionSpec, List};
+use heddle_engine::scripts::check_connection_url;
 use heddle_store::connection::{CONNECTION_POOL_MAX, ConnectionOptions, ConnectionPut, ConnectionRow};
 use heddle_store::secret::SECRET_BYTES_MAX;
 
@@ -89,6 +90,7 @@ async fn save(mut request: Request) -> Outcome {
                 format!("a URL must have at most {SECRET_BYTES_MAX} bytes"),
             ));
         }
+        check_connection_url(url).map_err(|why| Problem::invalid_at("/url", why))?;
     }
     if !(1..=CONNECTION_POOL_MAX).contains(&body.max_connections) {
         return Err(Problem::invalid_at(

@@ -110,9 +110,12 @@ fn accepted(mut report: IngestReport, names_ids: bool) -> MessagesAccepted {
         accepted: report.accepted,
         repeated: report.repeated,
         rejected: rejected
-            .map(|(line, fault)| Rejected {
-                line,
-                detail: fault.detail,
+            .map(|(line, faults)| {
+                let details: Vec<String> = faults.0.into_iter().map(|fault| fault.detail).collect();
+                Rejected {
+                    line,
+                    detail: details.join("; "),
+                }
             })
             .collect(),
         rejected_total: report.rejected_total,
@@ -195,8 +198,8 @@ fn is_several(text: &str) -> bool {
 async fn take_one(mut ingestion: Ingestion, text: &str) -> Outcome {
     ingestion.push(std::iter::once((1, text))).await?;
     let report = ingestion.finish().await?;
-    if let Some((_, fault)) = report.rejected.first() {
-        return Err(Problem::invalid(fault.clone()));
+    if let Some((_, faults)) = report.rejected.first() {
+        return Err(Problem::invalid(faults.clone()));
     }
     ok(&accepted(report, true))
 }

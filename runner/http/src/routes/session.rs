@@ -60,8 +60,11 @@ pub(crate) fn routes() -> Vec<Route> {
         .detail(
             "The name is the one in the list of sessions and in the audit, for example `person:ann@example.com`. The \
             sessions end on all nodes; open pages must sign in again. A token stays valid, and a person with an \
-            account at the provider can sign in again. To prevent this, first revoke the token or remove the account.",
+            account at the provider can sign in again. To prevent this, first revoke the token or remove the account. \
+            If several people have this name, the sessions of all of them end, unless `issuer` and `subject` say whose.",
         )
+        .query("issuer", "Only sessions of people of this provider, as the list shows it.")
+        .query("subject", "Only sessions of the person with this id at the provider, as the list shows it.")
         .answers(200, of::<SessionsEnded>())
         .problem(404, "Nobody with this name is signed in."),
     ]
@@ -91,7 +94,9 @@ async fn list(request: Request) -> Outcome {
 
 async fn end(request: Request) -> Outcome {
     let actor = request.part("actor");
-    let ended = request.app.store.end_all_sessions(request.by(), actor).await?;
+    let (issuer, subject) = (request.query("issuer"), request.query("subject"));
+    let store = &request.app.store;
+    let ended = store.end_all_sessions(request.by(), actor, issuer, subject).await?;
     if ended == 0 {
         return Err(Problem::not_found("session", actor));
     }

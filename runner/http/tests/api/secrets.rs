@@ -29,6 +29,18 @@ async fn secrets_and_connections_are_write_only() {
         .await
         .is(422)
         .at("/url");
+    for url in [
+        "postgres://u:secretpw@db:99999/x",
+        "postgres://u:secretpw@my db/x",
+        "postgres://u:secretpw@db/my x",
+    ] {
+        let refused = fixture
+            .json("PUT", "/v1/connections/w", json!({"url": url, "groups": ["*"]}))
+            .await
+            .is(422);
+        assert!(!refused.bytes.windows(8).any(|window| window == b"secretpw"));
+        refused.at("/url");
+    }
     let url = "postgres://u:secretpw@db/x";
     fixture
         .json("PUT", "/v1/connections/w", json!({"url": url, "groups": ["*"]}))

@@ -1,6 +1,54 @@
 //! Addresses of databases, as libpq reads them, where the driver reads them differently.
 
 use std::borrow::Cow;
+use std::error::Error;
+
+use tokio_postgres::Config;
+use tokio_postgres::config::Host;
+
+/// Says why a URL cannot be the address of a database, without showing it: it may contain a password.
+pub fn check_connection_url(url: &str) -> Result<(), String> {
+    let unreadable = |letter: char| letter.is_whitespace() || letter.is_control();
+    if url.contains(unreadable) {
+        return Err("the URL contains a space or a control character; write a space in a name as `%20`".into());
+    }
+    let config: Config = as_libpq_reads(url).parse().map_err(|error| why(&error))?;
+    if config.get_ports().contains(&0) {
+        return Err(PORT.into());
+    }
+    for host in config.get_hosts() {
+        match host {
+            Host::Tcp(name) if name.is_empty() => return Err("the host of the URL is empty".into()),
+            Host::Tcp(name) if name.contains(unreadable) => {
+                return Err("the host of the URL contains a space or a control character".into());
+            }
+            _ => {}
+        }
+    }
+    Ok(())
+}
+
+const PORT: &str = "the port of the URL must be a number from 1 to 65535";
+
+/// Why the driver cannot read a URL. Its own words name an option, which is shown only if it is a plain word: in a URL
+/// with a wrong separator, it may be a part of the password.
+fn why(error: &tokio_postgres::Error) -> String {
+    let words = error.source().map(ToString::to_string).unwrap_or_default();
+    let option = words.split('`').nth(1).unwrap_or_default();
+    let is_plain = !option.is_empty()
+        && option
+            .chars()
+            .all(|letter| letter.is_ascii_lowercase() || letter == '_');
+    match option {
+        "port" => PORT.into(),
+        "host" => "the host of the URL is not valid".into(),
+        _ if is_plain && words.starts_with("invalid value") => {
+            format!("the value of `{option}` in the URL is not valid")
+        }
+        _ if is_plain => format!("the URL has an unknown option `{option}`"),
+        _ => "the URL cannot be read; write for example postgres://user:password@host:5432/database".into(),
+    }
+}
 
 /// A URL in which `host` in the query replaces the host before it, as in libpq, in `psql` and therefore for people who
 /// write such URLs (`postgres://me@localhost/db?host=/run/postgresql`); the driver would use both.
@@ -43,10 +91,42 @@ fn port_of(host: &str) -> &str {
 
 #[cfg(test)]
 mod tests {
-    use tokio_postgres::Config;
-    use tokio_postgres::config::Host;
-
     use super::*;
+
+    #[test]
+    fn an_address_that_no_database_can_have_is_refused() {
+        for good in [
+            "postgres://u:p@db.example.com/d",
+            "postgresql://u:p%40%20%2F@db:65535/my%20shop?sslmode=require",
+            "postgres://u@one,two:5433/db",
+            "postgres://u@[::1]:5433/db",
+            "postgres://u@/db?host=/run/pg%20sql",
+            "postgres://größe.example/größe",
+        ] {
+            assert_eq!(check_connection_url(good), Ok(()), "{good}");
+        }
+        for (bad, words) in [
+            ("postgres://u:hunter2@db:99999/d", "1 to 65535"),
+            ("postgres://u:hunter2@db:0/d", "1 to 65535"),
+            ("postgres://u:hunter2@db:port/d", "1 to 65535"),
+            ("postgres://u:hunter2@db/d?port=-1", "1 to 65535"),
+            ("postgres://u:hunter2@my db/d", "space"),
+            ("postgres://u:hunter2@my%20db/d", "host"),
+            ("postgres://u:hunter2@db/my shop", "`%20`"),
+            ("postgres://u:hunter2@db/d\n", "control character"),
+            ("postgres://u:hunter2@db/d?host=a%20b", "host"),
+            ("postgres://u:hunter2@:5432/d", "empty"),
+            ("postgres://u:hunter2@[::1/d", "host"),
+            ("postgres://u:hunter2@db/d?sslmode=maybe", "`sslmode`"),
+            ("postgres://u:hunter2@db/d?flavour=sweet", "unknown option `flavour`"),
+            ("postgres://u:x@y?HUNTER2=@db/d", "cannot be read"),
+            ("postgres://u:hunter2@db/d?port", "cannot be read"),
+        ] {
+            let said = check_connection_url(bad).unwrap_err();
+            assert!(said.contains(words), "{bad}: {said}");
+            assert!(!said.to_lowercase().contains("hunter2"), "{bad}: {said}");
+        }
+    }
 
     #[test]
     fn the_host_of_the_query_is_the_host() {

@@ -17,9 +17,11 @@ mod tls;
 
 use crate::rehearsal::{SqlAnswer, SqlStatement};
 use crate::services::ConnectionTarget;
+pub use address::check_connection_url;
 use deadpool_postgres::{
     Manager, ManagerConfig, Object, Pool, PoolError, RecyclingMethod, Runtime, TimeoutType, Timeouts,
 };
+use deadpool_postgres::{Manager, ManagerConfig, Object, Pool, PoolError, RecyclingMethod, Runtime, Timeouts};
 pub use failure::{Class, Failure};
 use futures::TryStreamExt;
 use heddle_domain::Chain;

@@ -30,6 +30,14 @@ pub struct ForeignSeal {
     pub key_id: String,
 }
 
+/// How many rows of each kind none of the keys opens.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct ForeignCounts {
+    pub secrets: i64,
+    pub connections: i64,
+    pub channels: i64,
+}
+
 /// How many rows were sealed again.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Rotated {
@@ -65,6 +73,20 @@ impl Store {
             NAMED_MAX,
         )
         .fetch_all(&self.control)
+        .await?)
+    }
+
+    /// How many rows none of these keys opens.
+    pub async fn count_foreign_seals(&self, keys: &SecretKeys) -> Result<ForeignCounts, StoreError> {
+        let ids = keys.ids();
+        Ok(sqlx::query_as!(
+            ForeignCounts,
+            r#"SELECT (SELECT count(*) FROM heddle.secrets WHERE key_id <> ALL ($1)) AS "secrets!",
+                      (SELECT count(*) FROM heddle.connections WHERE key_id <> ALL ($1)) AS "connections!",
+                      (SELECT count(*) FROM heddle.channels WHERE key_id <> ALL ($1)) AS "channels!""#,
+            &ids,
+        )
+        .fetch_one(&self.control)
         .await?)
     }
 

@@ -41,7 +41,7 @@ fn of_sessions(ended: u64) -> About {
 /// A token or person that is signed in: with how many sessions, and until when.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SignedInRow {
-    /// A token's name, or a person's name in the audit.
+    /// A token's name, or a person's name in the audit: that of the newest session.
     pub actor: String,
     pub role: String,
     /// The provider that has identified a person; `None`: it is a token.
@@ -56,50 +56,100 @@ pub struct SignedInRow {
     pub expires_at: Time,
 }
 
+impl SignedInRow {
+    /// Its place in the list. Two people may have one name, so those of people contain the ids, as a JSON array. The name
+    /// of a token is no such array.
+    fn place(&self) -> String {
+        match (&self.issuer, &self.subject) {
+            (Some(issuer), Some(subject)) => json!([self.actor, issuer, subject]).to_string(),
+            _ => self.actor.clone(),
+        }
+    }
+}
+
+/// A place in the list of those who are signed in: name, issuer and id. A cursor that is only a name is a place, too.
+fn read_place(cursor: &str) -> (String, String, String) {
+    serde_json::from_str(cursor)
+        .ok()
+        .filter(|(actor, issuer, subject): &(String, String, String)| {
+            ![actor, issuer, subject].into_iter().any(|part| part.contains('\0'))
+        })
+        .unwrap_or_else(|| (cursor.to_owned(), String::new(), String::new()))
+}
+
 impl Store {
-    /// Tokens and people with sessions that have not ended at `now`, by name, after `cursor`. A person whom the
-    /// provider has renamed appears once for each name. The number of rows read is bounded by the lifetime of sessions
-    /// and by how many one may have.
+    /// Tokens and people with sessions that have not ended at `now`, by name, after `cursor`. A person is a subject of a
+    /// provider: people with the same name are several, and one whom the provider has renamed is one. The number of rows
+    /// read is bounded by the lifetime of sessions and by how many one may have.
     pub async fn signed_in(
         &self,
         cursor: Option<&str>,
         now: Time,
         limit: i64,
     ) -> Result<Page<SignedInRow>, StoreError> {
+        let (name, issuer, subject) = cursor.map(read_place).unwrap_or_default();
         let rows = sqlx::query_as!(
             SignedInRow,
-            r#"SELECT o.actor AS "actor!", max(o.role) AS "role!", max(o.issuer) AS issuer, max(o.subject) AS subject,
-                      count(*) AS "sessions!", max(o.created_at) AS "signed_in_at!", max(o.expires_at) AS "expires_at!"
-                 FROM (SELECT coalesce(t.name, s.actor) AS actor, coalesce(t.role, s.role) AS role, s.issuer, s.subject,
-                              s.created_at, least(t.expires_at, s.expires_at) AS expires_at
-                         FROM heddle.sessions s LEFT JOIN heddle.tokens t ON t.id = s.token_id
-                        WHERE s.expires_at > $1
-                          AND (s.token_id IS NULL
-                               OR t.revoked_at IS NULL AND (t.expires_at IS NULL OR t.expires_at > $1))) o
-                WHERE $2::text IS NULL OR o.actor > $2
-                GROUP BY o.actor ORDER BY o.actor LIMIT $3"#,
+            r#"SELECT p.actor AS "actor!", p.role AS "role!", p.issuer AS "issuer?", p.subject AS "subject?",
+                      p.sessions AS "sessions!", p.signed_in_at AS "signed_in_at!", p.expires_at AS "expires_at!"
+                 FROM (SELECT (array_agg(o.actor ORDER BY o.created_at DESC))[1] AS actor,
+                              (array_agg(o.role ORDER BY o.created_at DESC))[1] AS role, o.issuer, o.subject,
+                              count(*) AS sessions, max(o.created_at) AS signed_in_at, max(o.expires_at) AS expires_at
+                        FROM (SELECT coalesce(t.name, s.actor) AS actor, coalesce(t.role, s.role) AS role, s.issuer, s.subject,
+                                     s.created_at, least(t.expires_at, s.expires_at) AS expires_at
+                                FROM heddle.sessions s LEFT JOIN heddle.tokens t ON t.id = s.token_id
+                               WHERE s.expires_at > $1
+                                 AND (s.token_id IS NULL
+                                      OR t.revoked_at IS NULL AND (t.expires_at IS NULL OR t.expires_at > $1))) o
+                        GROUP BY CASE WHEN o.issuer IS NULL THEN o.actor END, o.issuer, o.subject) p
+                WHERE NOT $2::bool
+                   OR (p.actor, coalesce(p.issuer, ''), coalesce(p.subject, '')) > ($3::text, $4::text, $5::text)
+                ORDER BY p.actor, coalesce(p.issuer, ''), coalesce(p.subject, '') LIMIT $6"#,
             now,
-            cursor,
+            cursor.is_some(),
+            name,
+            issuer,
+            subject,
             limit + 1,
         )
         .fetch_all(&self.control)
         .await?;
-        Ok(Page::of(rows, limit, |row| row.actor.clone()))
+        Ok(Page::of(rows, limit, SignedInRow::place))
     }
 
-    /// Ends all sessions of a token or person, by the name in the audit, on all nodes; returns how many there were.
-    pub async fn end_all_sessions(&self, by: By<'_>, actor: &str) -> Result<u64, StoreError> {
+    /// Ends all sessions of a token or person, by the name in the audit, on all nodes; returns how many there were. If
+    /// several people have this name, it ends those of all, or only those of the `issuer` and of the `subject`. Sessions
+    /// that such a person has begun under another name end, too.
+    pub async fn end_all_sessions(
+        &self,
+        by: By<'_>,
+        actor: &str,
+        issuer: Option<&str>,
+        subject: Option<&str>,
+    ) -> Result<u64, StoreError> {
         transaction!(self, control, "end_all_sessions", |tx| {
             let ended = sqlx::query!(
                 "DELETE FROM heddle.sessions s
-                  WHERE s.actor = $1 OR s.token_id IN (SELECT t.id FROM heddle.tokens t WHERE t.name = $1)",
+                  WHERE (s.issuer, s.subject) IN (
+                            SELECT o.issuer, o.subject FROM heddle.sessions o
+                             WHERE o.actor = $1 AND ($2::text IS NULL OR o.issuer = $2)
+                               AND ($3::text IS NULL OR o.subject = $3))
+                     OR $2::text IS NULL AND $3::text IS NULL
+                        AND s.token_id IN (SELECT t.id FROM heddle.tokens t WHERE t.name = $1)",
                 actor,
+                issuer,
+                subject,
             )
             .execute(&mut *tx)
             .await?
             .rows_affected();
             if ended > 0 {
-                let before = json!({ "sessions": ended });
+                let mut before = json!({ "sessions": ended });
+                for (name, value) in [("issuer", issuer), ("subject", subject)] {
+                    if let Some(value) = value {
+                        before[name] = json!(value);
+                    }
+                }
                 audit::record(&mut tx, by, "end_sessions", Noun::Token, actor, Some(&before), None).await?;
             }
             tx.commit().await?;
@@ -277,5 +327,33 @@ impl Store {
         .execute(&self.control)
         .await?
         .rows_affected())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn places_tell_people_of_one_name_apart() {
+        let row = |actor: &str, person: Option<(&str, &str)>| SignedInRow {
+            actor: actor.into(),
+            role: "viewer".into(),
+            issuer: person.map(|(issuer, _)| issuer.into()),
+            subject: person.map(|(_, subject)| subject.into()),
+            sessions: 1,
+            signed_in_at: Time::UNIX_EPOCH,
+            expires_at: Time::UNIX_EPOCH,
+        };
+        let read = |actor: &str, person| read_place(&row(actor, person).place());
+        let place = |a: &str, b: &str, c: &str| (a.to_owned(), b.to_owned(), c.to_owned());
+        assert_eq!(read("ann", None), place("ann", "", ""));
+        let (one, other) = (Some(("https://id", "a \"b\"")), Some(("https://id", "b")));
+        assert_eq!(read("person:a@x", one), place("person:a@x", "https://id", "a \"b\""));
+        assert_ne!(read("person:a@x", one), read("person:a@x", other));
+        // Of an earlier version, or invented.
+        assert_eq!(read_place("person:a@x"), place("person:a@x", "", ""));
+        assert_eq!(read_place(r#"["a", "b"]"#), place(r#"["a", "b"]"#, "", ""));
+        assert_eq!(read_place(r#"["a", "b", "\u0000"]"#).1, "");
     }
 }

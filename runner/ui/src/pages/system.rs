@@ -485,13 +485,16 @@ fn people(ctx: &Ctx, signed_in: &[SignedIn]) -> Markup {
                     tbody { @for one in signed_in {
                         @let actor = one.actor.as_str();
                         @let by_token = one.issuer.is_none();
+                        @let several = signed_in.iter().filter(|other| other.actor == one.actor).count() > 1;
+                        @let whose = [("issuer", &one.issuer), ("subject", &one.subject)];
+                        @let fields = whose.into_iter().filter_map(|(name, value)| Some((name, value.clone()?))).collect();
                         tr {
-                            td { strong { bdi { (actor.strip_prefix("person:").unwrap_or(actor)) } } " " span.tag title=[one.issuer.as_deref()] { @if by_token { (t!(ctx, "token")) } @else { (t!(ctx, "person")) } } }
+                            td { strong { bdi { (actor.strip_prefix("person:").unwrap_or(actor)) } } @if several { @if let Some(subject) = &one.subject { " " bdi.muted { (subject) } } } " " span.tag title=[one.issuer.as_deref()] { @if by_token { (t!(ctx, "token")) } @else { (t!(ctx, "person")) } } }
                             td.tight.side { span.tag { (one.role) } }
                             td.num data-label=(t!(ctx, "sessions")) { (number(one.sessions)) }
                             td.tight.muted.side data-label=(t!(ctx, "signed-in-at")) { (ago(ctx, one.signed_in_at)) }
                             td.tight.muted data-label=(t!(ctx, "sessions-until")) { (ago(ctx, one.expires_at)) }
-                            td.tight.side { (button(Button { kind: "small danger", confirm: Some(t!(ctx, "sessions-end-sure")), ..Button::new(format!("/system/sessions/{}/end", segment(actor)), t!(ctx, "sessions-end"), t!(ctx, "sessions-end-will")) })) }
+                            td.tight.side { (button(Button { kind: "small danger", fields, confirm: Some(t!(ctx, "sessions-end-sure")), ..Button::new(format!("/system/sessions/{}/end", segment(actor)), t!(ctx, "sessions-end"), t!(ctx, "sessions-end-will")) })) }
                         }
                     } }
                 }
@@ -500,10 +503,18 @@ fn people(ctx: &Ctx, signed_in: &[SignedIn]) -> Markup {
     }
 }
 
-/// Signs somebody out everywhere.
+/// Signs somebody out everywhere. If several people have the name, the form says whom.
 pub(super) async fn end_sessions(ctx: &Ctx, actor: &str) -> Result<Answer, Trouble> {
-    ctx.send(Method::DELETE, &format!("/v1/sessions/{}", segment(actor)), &json!({}))
-        .await?;
+    let form = ctx.form();
+    let mut target = format!("/v1/sessions/{}", segment(actor));
+    let mut joined = '?';
+    for name in ["issuer", "subject"] {
+        if let Some(value) = field(&form, name) {
+            target.push_str(&format!("{joined}{name}={}", segment(value)));
+            joined = '&';
+        }
+    }
+    ctx.send(Method::DELETE, &target, &json!({})).await?;
     Answer::back(ctx, Some(t!(ctx, "said-sessions-ended")))
 }
 

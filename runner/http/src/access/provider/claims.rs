@@ -88,9 +88,13 @@ impl Verifier<Vec<u8>> for ByRing {
     }
 }
 
-/// The header of a token, if its signature has an accepted algorithm.
+/// The header of a token, if its signature has an accepted algorithm, and if it names no extension that a reader must
+/// understand (`crit`, RFC 7515, 4.1.11): none is understood here.
 pub(super) fn header_of(token: &str) -> Result<Header, Wrong> {
     let header = jsonwebtoken::decode_header(token).map_err(|_| Wrong::Form)?;
+    if header.crit.is_some() {
+        return Err(Wrong::Form);
+    }
     if ALGORITHMS.contains(&header.alg) {
         Ok(header)
     } else {
@@ -142,13 +146,19 @@ pub(super) fn verify(token: &str, key: &Jwk, config: &ProviderConfig, nonce: &st
             _ => Wrong::Form,
         })?
         .claims;
+    checked(all, config, nonce, now)
+}
+
+/// Checks the claims of a token whose signature, issuer and audience are right.
+fn checked(all: Map<String, Value>, config: &ProviderConfig, nonce: &str, now: Time) -> Result<Claims, Wrong> {
     let text = |name: &str| all.get(name).and_then(Value::as_str);
     if text("iss") != Some(&config.issuer) {
         return Err(Wrong::Issuer);
     }
     // A token with several audiences must say for which client it was made (`azp`). If a token says so, it must be for
     // us.
-    let several = all["aud"].as_array().is_some_and(|all| all.len() > 1);
+    let audience = all.get("aud").and_then(Value::as_array);
+    let several = audience.is_some_and(|all| all.len() > 1);
     match all.get("azp") {
         Some(party) if party != config.client_id.as_str() => return Err(Wrong::Audience),
         None if several => return Err(Wrong::Audience),
@@ -162,7 +172,9 @@ pub(super) fn verify(token: &str, key: &Jwk, config: &ProviderConfig, nonce: &st
     if seconds("exp")?.ok_or(Wrong::Form)? + SKEW_SECONDS <= now {
         return Err(Wrong::Expired);
     }
-    for begins in [seconds("nbf")?, seconds("iat")?].into_iter().flatten() {
+    // An ID token says when it was made (OpenID Connect Core, 2); `nbf` may be missing.
+    let made = seconds("iat")?.ok_or(Wrong::Form)?;
+    for begins in seconds("nbf")?.into_iter().chain([made]) {
         if begins - SKEW_SECONDS > now {
             return Err(Wrong::Expired);
         }
@@ -179,9 +191,13 @@ pub(super) fn verify(token: &str, key: &Jwk, config: &ProviderConfig, nonce: &st
 
 impl Claims {
     /// The name by which people know the person: the e-mail address, unless the provider calls it unverified, otherwise
-    /// the id.
+    /// the id. Some providers write `"true"` as a text. Everything else that a provider says of the address, such as
+    /// `"false"` or 0, means that it is not verified.
     pub(super) fn shown(&self) -> String {
-        let verified = self.all.get("email_verified") != Some(&Value::Bool(false));
+        let verified = match self.all.get("email_verified") {
+            None => true,
+            Some(said) => *said == Value::Bool(true) || *said == "true",
+        };
         let email = self.all.get("email").and_then(Value::as_str).filter(|_| verified);
         let text = email.filter(|text| text.contains('@')).unwrap_or(&self.subject);
         text.chars().filter(|c| !c.is_control()).take(ACTOR_CHARS_MAX).collect()
@@ -347,6 +363,19 @@ mod tests {
             );
         }
         assert_eq!(header_of("a.b").map(drop), Err(Wrong::Form));
+        // An extension that must be understood. Other members of a header are passed over.
+        for (header, expected) in [
+            (
+                json!({"alg": "RS256", "kid": "rsa", "crit": ["b64"], "b64": false}),
+                Err(Wrong::Form),
+            ),
+            (json!({"alg": "RS256", "kid": "rsa", "crit": []}), Err(Wrong::Form)),
+            (json!({"alg": "RS256", "kid": "rsa", "crit": "b64"}), Err(Wrong::Form)),
+            (json!({"alg": "RS256", "kid": "rsa"}), Ok(())),
+        ] {
+            let token = format!("{}.{claims}.", engine.encode(header.to_string()));
+            assert_eq!(header_of(&token).map(drop), expected, "{header}");
+        }
         let key: Jwk = serde_json::from_str(KEY).unwrap();
         let head = |algorithm: &str, id: Option<&str>| -> Header {
             let mut head = json!({"alg": algorithm});
@@ -366,6 +395,35 @@ mod tests {
         let mut for_encryption = key;
         for_encryption.common.public_key_use = Some(PublicKeyUse::Encryption);
         assert!(key_of(&head("RS256", None), &[for_encryption]).is_none());
+    }
+
+    #[test]
+    fn claims_that_a_token_must_have() {
+        let all = json!({
+            "iss": "https://id.example", "sub": "u1", "aud": "heddle", "nonce": "n",
+            "iat": 1_700_000_000, "exp": 1_700_000_300,
+        });
+        let because = |change: Value| {
+            let (Value::Object(mut all), Value::Object(change)) = (all.clone(), change) else {
+                panic!()
+            };
+            all.extend(change);
+            all.retain(|_, value| *value != "none");
+            checked(all, &config(), "n", at(1_700_000_100)).map(|claims| claims.subject)
+        };
+        assert_eq!(because(json!({})), Ok("u1".into()));
+        for missing in ["iat", "exp", "sub"] {
+            for none in [json!("none"), Value::Null] {
+                assert_eq!(because(json!({ missing: none })), Err(Wrong::Form), "{missing}");
+            }
+        }
+        assert_eq!(because(json!({"iat": "1700000000"})), Err(Wrong::Form));
+        assert_eq!(because(json!({"iat": 1_700_000_161})), Err(Wrong::Expired));
+        assert_eq!(because(json!({"nbf": 1_700_000_161})), Err(Wrong::Expired));
+        assert_eq!(
+            because(json!({"nbf": 1_700_000_160, "iat": 1_700_000_160.0})),
+            Ok("u1".into())
+        );
     }
 
     #[test]
@@ -455,10 +513,25 @@ mod tests {
             .actor()
         };
         assert_eq!(actor(json!({"email": "a@b.example"})), "person:a@b.example");
-        assert_eq!(
-            actor(json!({"email": "a@b.example", "email_verified": false})),
-            "person:u1"
-        );
+        for verified in [json!(true), json!("true")] {
+            let claims = json!({"email": "a@b.example", "email_verified": verified});
+            assert_eq!(actor(claims), "person:a@b.example", "{verified}");
+        }
+        for unverified in [
+            json!(false),
+            json!("false"),
+            json!("False"),
+            json!("True"),
+            json!("no"),
+            json!(""),
+            json!(0),
+            json!(1),
+            json!([]),
+            Value::Null,
+        ] {
+            let claims = json!({"email": "a@b.example", "email_verified": unverified});
+            assert_eq!(actor(claims), "person:u1", "{unverified}");
+        }
     }
 
     #[test]
