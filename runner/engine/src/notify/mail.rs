@@ -9,6 +9,7 @@ use std::time::{Duration, SystemTime};
 use heddle_domain::notify::channel::{ChannelSpec, SmtpSpec, SmtpTls, mailbox_parts};
 use heddle_domain::notify::message::Message as Words;
 use heddle_domain::{Chain, Time};
+use heddle_store::outbox::Mailed;
 use lettre::address::Envelope;
 use lettre::message::header::{HeaderName, HeaderValue};
 use lettre::message::{Mailbox, Message, SinglePart};
@@ -77,12 +78,28 @@ fn one_line(text: &str) -> String {
     text.replace(char::is_control, " ")
 }
 
-/// Mails to all `addresses`, and notes in `delivered` who has got theirs. It ends at `until` at the latest.
+/// Why a mail was not delivered, and whether the server refused this recipient or this mail: not the connection.
+struct Undelivered {
+    failure: Failure,
+    is_refusal: bool,
+}
+
+impl From<Failure> for Undelivered {
+    fn from(failure: Failure) -> Self {
+        Self {
+            failure,
+            is_refusal: false,
+        }
+    }
+}
+
+/// Mails to all `addresses`, and notes in `mailed` who has got theirs, and who was refused for good. It ends at `until` at
+/// the latest.
 pub(super) async fn send(
     channel: &ChannelSpec,
     mail: &Mail<'_>,
     addresses: &[String],
-    delivered: &mut Vec<String>,
+    mailed: &mut Mailed,
     mail_dir: Option<&Path>,
     until: Instant,
 ) -> Result<(), Failure> {
@@ -92,8 +109,8 @@ pub(super) async fn send(
     let mut connection = None;
     let mut failure: Option<Failure> = None;
     for (index, address) in addresses.iter().enumerate() {
-        let sent = match mail.for_address(channel, address) {
-            Err(failure) => Err(failure),
+        let sent: Result<(), Undelivered> = match mail.for_address(channel, address) {
+            Err(failure) => Err(failure.into()),
             Ok((envelope, bytes)) => match (&channel.smtp, mail_dir) {
                 (Some(smtp), _) => {
                     let limit = until.min(Instant::now() + MAIL_TIMEOUT);
@@ -102,24 +119,28 @@ pub(super) async fn send(
                         Err(_) => {
                             // After a cancel, the state of the conversation with the server is unknown.
                             connection = None;
-                            Err(Failure::passing(format!(
-                                "the mail server did not answer within {} s",
-                                MAIL_TIMEOUT.as_secs()
-                            )))
+                            let seconds = MAIL_TIMEOUT.as_secs();
+                            Err(Failure::passing(format!("the mail server did not answer within {seconds} s")).into())
                         }
                     }
                 }
-                (None, Some(directory)) => write(directory, mail, index, &bytes).await,
-                (None, None) => Err(Failure::Final(
-                    "the channel has no `smtp`; only `heddle dev` writes mails into files".into(),
-                )),
+                (None, Some(directory)) => write(directory, mail, index, &bytes).await.map_err(Undelivered::from),
+                (None, None) => {
+                    let why = "the channel has no `smtp`; only `heddle dev` writes mails into files";
+                    Err(Failure::Final(why.into()).into())
+                }
             },
         };
         match sent {
-            Ok(()) => delivered.push(address.clone()),
-            Err(error) => {
-                let hopeless = matches!(error, Failure::Passing(..)) && Instant::now() >= until;
-                failure = Some(worse(failure, error.about(address)));
+            Ok(()) => mailed.settled.push(address.clone()),
+            Err(undelivered) => {
+                let hopeless = matches!(undelivered.failure, Failure::Passing(..)) && Instant::now() >= until;
+                let error = undelivered.failure.about(address);
+                if let (true, Failure::Final(why)) = (undelivered.is_refusal, &error) {
+                    mailed.settled.push(address.clone());
+                    mailed.refused.push(why.clone());
+                }
+                failure = Some(worse(failure, error));
                 if hopeless {
                     break;
                 }
@@ -146,13 +167,16 @@ async fn deliver(
     smtp: &SmtpSpec,
     envelope: &Envelope,
     bytes: &[u8],
-) -> Result<(), Failure> {
+) -> Result<(), Undelivered> {
     // A connection that an error has closed is opened again.
     let mut current = match connection.take().filter(|connection| !connection.has_broken()) {
         Some(current) => current,
         None => connect(smtp).await?,
     };
-    current.send(envelope, bytes).await.map_err(failure)?;
+    current.send(envelope, bytes).await.map_err(|error| Undelivered {
+        failure: failure(error),
+        is_refusal: true,
+    })?;
     *connection = Some(current);
     Ok(())
 }
