@@ -225,3 +225,24 @@ async fn resending_what_is_being_sent() {
     // A deadlock that Postgres had to end.
     assert!(!node.log().contains("cannot record"), "{}", node.log());
 }
+
+/// Of an error, the status and the beginning of the body are shown, however long the body is, and however long it takes.
+#[tokio::test]
+async fn errors_are_shown_by_their_beginning() {
+    let (_world, node) = World::with_node().await;
+    let long = |bytes: usize| Answer::Json(500, format!("the cause {}", "x".repeat(bytes)));
+    let receiver = Receiver::start(long(0)).await;
+    webhook(&node, "hook", &receiver.url, json!({})).await;
+    for answer in [
+        long(1_000),
+        long(3_000),
+        long(1_000_000),
+        Answer::Drips(500, "the cause".into()),
+    ] {
+        receiver.answers(answer);
+        let told = node.post("/v1/channels/hook/test", json!({})).await.expect_status(200);
+        let error = told["last_error"].as_str().unwrap();
+        assert!(error.starts_with("500 Internal Server Error: the cause"), "{error}");
+        assert!(error.chars().count() < 350, "{error}");
+    }
+}
