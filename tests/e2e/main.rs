@@ -44,6 +44,7 @@ mod interruptions;
 mod kept;
 mod kills;
 mod logs;
+mod mails;
 mod mapped;
 mod messages;
 mod nested;
