@@ -134,6 +134,8 @@ pub(super) fn room<'a>(side: Side, sending: impl Iterator<Item = &'a str>, slow:
 
 #[cfg(test)]
 mod tests {
+    use heddle_store::notification::destination_of_callback;
+
     use super::*;
 
     fn taking(side: Side, sending: &[&str], slow: &Slow) -> Room {
@@ -175,6 +177,9 @@ mod tests {
     fn a_submitter_has_a_quarter_of_the_slots() {
         let room = taking(Side::Callbacks, &["://a/me", "://b/me", "://a/you"], &Slow::default());
         assert_eq!((room.of_owner, room.owners["me"], room.owners["you"]), (8, 6, 7));
+        let destination = destination_of_callback("https://Example.com:9/x?y=/z", "team/me");
+        assert_eq!(destination, "://example.com:9/team/me");
+        assert_eq!((owner_of(&destination), owner_of("ops")), ("team/me", ""));
         assert_eq!(room.destinations["://a/me"].free, 3, "a host of two submitters");
     }
 

@@ -7,7 +7,8 @@
 -- submitter has above that does not count: it delays nobody else. Then the oldest ones are taken.
 --
 -- The index is read from one destination to the next. So a destination with a hundred thousand rows costs as little
--- as one with a single row, and none can fill the batch.
+-- as one with a single row, and none can fill the batch. Destinations of callbacks lie between `://` and `:/0`: who reads
+-- channels skips them, however many there are.
 --
 -- Locking: the chosen rows of *outgoing*, skipping locked ones: two nodes take different rows, and nobody waits. A row
 -- belongs to a node while the node's lease is valid by the database's clock, as in *running*. Rows of a dead node are
@@ -15,10 +16,12 @@
 -- answer that gave it to the node was lost. Rows are chosen without locks, so each is checked once more when it is locked.
 -- A digest that was taken does not grow any more: whoever adds to it locks the row first, and checks that.
 WITH RECURSIVE destinations AS (
-    (SELECT lane FROM heddle.outgoing ORDER BY lane LIMIT 1)
+    (SELECT lane FROM heddle.outgoing WHERE lane >= CASE WHEN $8::boolean THEN '://' ELSE '' END ORDER BY lane LIMIT 1)
     UNION ALL
-    SELECT (SELECT o.lane FROM heddle.outgoing o WHERE o.lane > l.lane ORDER BY o.lane LIMIT 1)
-      FROM destinations l WHERE l.lane IS NOT NULL
+    SELECT (SELECT o.lane FROM heddle.outgoing o
+             WHERE o.lane > CASE WHEN NOT $8::boolean AND l.lane LIKE '://%' THEN ':/0' ELSE l.lane END
+             ORDER BY o.lane LIMIT 1)
+      FROM destinations l WHERE l.lane IS NOT NULL AND (NOT $8::boolean OR l.lane LIKE '://%')
 ),
 candidates AS MATERIALIZED (
     SELECT d.notification, d.due_at, coalesce(b.slow, false) AS slow,
