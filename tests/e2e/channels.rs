@@ -113,6 +113,23 @@ async fn bad_channels_and_rules_are_refused() {
     .await;
     check(with(mail_spec(), json!({"from": "a\n@example.com"})), &["/from"]).await;
     check(
+        with(mail_spec(), json!({"to": ["x@[127.0.0.1]", "a@b.c", "a@b.c"]})),
+        &["/to/0", "/to/2"],
+    )
+    .await;
+    let robot = json!({"kind": "slack", "url": "https://hooks.example.com/secret"});
+    node.put("/v1/channels/c", robot).await.expect_status(201);
+    check(
+        json!({"kind": "slack", "url": "https://hooks.example.org/…"}),
+        &["/url"],
+    )
+    .await;
+    check(
+        json!({"kind": "webhook", "url": "https://hooks.example.com/…"}),
+        &["/url"],
+    )
+    .await;
+    check(
         with(mail_spec(), json!({"subject": "{{ nobody_knows_this }}"})),
         &["/subject"],
     )
@@ -323,10 +340,9 @@ async fn bad_mail_servers_hurt_nobody_else() {
     );
     let waiting = becomes(&node, "channel=moody", |item| item["attempts"] != 0).await;
     assert_eq!(waiting["state"], "pending", "{waiting:#}");
-    assert!(
-        !waiting["next_attempt_at"].is_null() && !waiting["last_error"].is_null(),
-        "{waiting:#}"
-    );
+    assert!(!waiting["next_attempt_at"].is_null(), "{waiting:#}");
+    let error = waiting["last_error"].as_str().unwrap();
+    assert!(error.ends_with("the mail server closed the connection"), "{waiting:#}");
     moody.behaves(Manners::Good);
     becomes(&node, "channel=moody", |item| item["state"] == "sent").await;
     assert_eq!(moody.mails().len(), 1);

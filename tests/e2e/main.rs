@@ -45,6 +45,7 @@ mod interruptions;
 mod kept;
 mod kills;
 mod logs;
+mod mails;
 mod mapped;
 mod messages;
 mod nested;

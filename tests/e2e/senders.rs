@@ -126,6 +126,85 @@ async fn tests_that_nobody_waits_for_end_all_the_same() {
     assert_eq!(receiver.requests().len(), AT_ONCE + 1);
 }
 
+/// Callbacks that hang take no slot of a channel, and those of one submitter leave slots to another one, even for the same
+/// host.
+#[tokio::test]
+async fn callbacks_that_hang_delay_nobody_else() {
+    const HANGING: usize = 20;
+    /// As many as a node sends at once for one submitter.
+    const OF_SUBMITTER: usize = 8;
+    let world = World::new().await;
+    let node = world.options().env("HEDDLE_ALLOW_PRIVATE", "127.0.0.1").start().await;
+    let good = Receiver::start(Answer::Status(200)).await;
+    webhook(&node, "hook", &good.url, json!({})).await;
+    node.put_group("g", one(json!({"script": "hello"}))).await;
+    let rules = json!({"notify": {"on": ["failed"], "channels": ["hook"]}});
+    node.put_group("bad", with(one(fails()), rules)).await;
+    let (mut hanging, mut runs) = (Vec::new(), Vec::new());
+    for _ in 0..HANGING {
+        let receiver = Receiver::start(Answer::Silence).await;
+        runs.extend((0..4).map(|_| json!({"callback": receiver.url})));
+        hanging.push(receiver);
+    }
+    node.post("/v1/groups/g/runs/batch", json!({"runs": runs}))
+        .await
+        .expect_status(202);
+    let called = || hanging.iter().map(|receiver| receiver.requests().len()).sum::<usize>();
+    eventually("callbacks that hang", async || (called() >= OF_SUBMITTER).then_some(())).await;
+    node.run("bad", json!({})).await;
+    becomes(&node, "channel=hook", |item| item["state"] == "sent").await;
+    let token = json!({"name": "other", "role": "operator"});
+    let token = node.post("/v1/tokens", token).await.expect_status(201);
+    let other = node.with_token(token["token"].as_str());
+    let shared = format!("{}/good", hanging[0].url);
+    for url in [&good.url, &shared] {
+        other.run("g", json!({"callback": url})).await;
+    }
+    becomes(&node, "event=callback&state=sent", |item| {
+        item["channel"] == good.url.as_str()
+    })
+    .await;
+    eventually("the callback to the shared host", async || {
+        let requests = hanging[0].requests();
+        requests.iter().any(|request| request.path == "/good").then_some(())
+    })
+    .await;
+    // None of those that hang had to end for that.
+    let callbacks = node
+        .all("/v1/notifications?event=callback&state=pending&limit=500")
+        .await;
+    assert!(callbacks.iter().all(|item| item["attempts"] == 0), "{callbacks:#?}");
+    assert_eq!(called(), OF_SUBMITTER + 1);
+}
+
+/// Tests of a channel that hangs leave places for tests of others.
+#[tokio::test]
+async fn tests_of_a_channel_that_hangs_delay_no_others() {
+    /// As many as a node sends through a channel at once.
+    const AT_ONCE: usize = 4;
+    let (_world, node) = World::with_node().await;
+    let (held, good) = (
+        Receiver::start(Answer::Held).await,
+        Receiver::start(Answer::Status(200)).await,
+    );
+    webhook(&node, "held", &held.url, json!({})).await;
+    webhook(&node, "good", &good.url, json!({})).await;
+    let tests = futures::future::join_all((0..16).map(|_| node.post("/v1/channels/held/test", json!({}))));
+    let other = async {
+        requests(&held, AT_ONCE).await;
+        let told = node.post("/v1/channels/good/test", json!({})).await.expect_status(200);
+        assert_eq!(told["state"], "sent", "{told:#}");
+        let pending = node.all("/v1/notifications?channel=held").await;
+        assert!(pending.iter().all(|item| item["state"] == "pending"), "{pending:#?}");
+        assert_eq!(held.requests().len(), AT_ONCE);
+        held.answers(Answer::Status(200));
+    };
+    let (tests, ()) = tokio::join!(tests, other);
+    for test in tests {
+        assert_eq!(test.expect_status(200)["state"], "sent");
+    }
+}
+
 /// Who resends what is just being sent waits for nobody who waits for them.
 #[tokio::test]
 async fn resending_what_is_being_sent() {
@@ -145,4 +224,25 @@ async fn resending_what_is_being_sent() {
     becomes(&node, "channel=hook", |item| item["state"] == "sent").await;
     // A deadlock that Postgres had to end.
     assert!(!node.log().contains("cannot record"), "{}", node.log());
+}
+
+/// Of an error, the status and the beginning of the body are shown, however long the body is, and however long it takes.
+#[tokio::test]
+async fn errors_are_shown_by_their_beginning() {
+    let (_world, node) = World::with_node().await;
+    let long = |bytes: usize| Answer::Json(500, format!("the cause {}", "x".repeat(bytes)));
+    let receiver = Receiver::start(long(0)).await;
+    webhook(&node, "hook", &receiver.url, json!({})).await;
+    for answer in [
+        long(1_000),
+        long(3_000),
+        long(1_000_000),
+        Answer::Drips(500, "the cause".into()),
+    ] {
+        receiver.answers(answer);
+        let told = node.post("/v1/channels/hook/test", json!({})).await.expect_status(200);
+        let error = told["last_error"].as_str().unwrap();
+        assert!(error.starts_with("500 Internal Server Error: the cause"), "{error}");
+        assert!(error.chars().count() < 350, "{error}");
+    }
 }

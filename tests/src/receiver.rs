@@ -20,6 +20,8 @@ pub enum Answer {
     Json(u16, String),
     /// With a status and a body that does not end before a gigabyte.
     Endless(u16),
+    /// With a status and a body of which no more than the beginning comes.
+    Drips(u16, String),
     /// No answer at all.
     Silence,
     /// Not before it is told to answer otherwise, and then so.
@@ -81,6 +83,13 @@ async fn serve(
         Answer::Later(status, when) => (status, format!("retry-after: {when}\r\n"), String::new()),
         Answer::Json(status, body) => (status, String::new(), body),
         Answer::Endless(status) => return endless(stream, status).await,
+        Answer::Drips(status, beginning) => {
+            let head = format!("HTTP/1.1 {status} As told\r\ncontent-length: 1000000\r\n\r\n{beginning}");
+            stream.write_all(head.as_bytes()).await.ok()?;
+            let mut rest = Vec::new();
+            let _ = tokio::io::AsyncReadExt::read_to_end(&mut stream, &mut rest).await;
+            return None;
+        }
         Answer::Held => return None,
         Answer::Silence => {
             // Until the other side has had enough.

@@ -79,6 +79,8 @@ pub enum Manners {
     Refuses(&'static str),
     /// It takes mails for this address later.
     PutsOff(&'static str),
+    /// It knows nobody of the first address, and takes mails for the second one later.
+    RefusesAndPutsOff(&'static str, &'static str),
     /// It refuses what a mail says, in an encoding of its own.
     Mumbles,
     /// It goes away in the middle of a mail.
@@ -264,7 +266,12 @@ impl Smtp {
                         Manners::Refuses(whom) if whom.is_empty() || whom == address => {
                             "550 5.1.1 nobody of that name here".to_owned()
                         }
-                        Manners::PutsOff(whom) if whom == address => "451 4.7.1 come back later".to_owned(),
+                        Manners::RefusesAndPutsOff(whom, _) if whom == address => {
+                            "550 5.1.1 nobody of that name here".to_owned()
+                        }
+                        Manners::PutsOff(whom) | Manners::RefusesAndPutsOff(_, whom) if whom == address => {
+                            "451 4.7.1 come back later".to_owned()
+                        }
                         _ => {
                             to.push(address);
                             "250 ok".to_owned()

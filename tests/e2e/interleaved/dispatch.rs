@@ -1,12 +1,11 @@
 //! Pull dispatch: look-ups, takes, ends; and notifications that are being sent.
 
-use std::collections::BTreeMap;
-
 use heddle_domain::dispatch::AssignmentState;
 use heddle_domain::{Clock, Span};
 use heddle_store::Store;
 use heddle_store::assignment::{BATCH_MAX, End, Proposal, Verdict};
 use heddle_store::notification::Resend;
+use heddle_store::outbox::Room;
 use tokio::task::JoinHandle;
 use tokio_postgres::Client;
 use uuid::Uuid;
@@ -380,10 +379,13 @@ async fn notifications() {
     .await
     .unwrap();
     let take = async |lease: i64| {
-        let taken = store
-            .take_outgoing(lease, 10, 10, &BTreeMap::new(), &[])
-            .await
-            .expect("an answer");
+        let room = Room {
+            limit: 10,
+            of_destination: 10,
+            of_owner: 10,
+            ..Room::default()
+        };
+        let taken = store.take_outgoing(lease, &room, &[]).await.expect("an answer");
         let mut taken: Vec<u128> = taken.iter().map(|one| one.id.as_u128()).collect();
         taken.sort_unstable();
         taken

@@ -3,6 +3,8 @@
 //! Secret parts are never returned: the API answers with [`ChannelSpec::shown`], and [`ChannelSpec::complete`] takes
 //! parts that were left out, or given as they were shown, from the stored channel.
 
+use std::collections::BTreeSet;
+
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use url::{Host, Url};
@@ -372,8 +374,12 @@ impl ChannelSpec {
         if self.to.len() > RECIPIENTS_MAX {
             faults.add("/to", format!("there must be at most {RECIPIENTS_MAX} addresses"));
         }
+        let mut known = BTreeSet::new();
         for (index, address) in self.to.iter().enumerate() {
-            if !is_address(address) {
+            if !known.insert(address.to_lowercase()) {
+                let detail = "this address is in the list twice; each address gets one mail";
+                faults.add(format!("/to/{index}"), detail);
+            } else if !is_address(address) {
                 let shown: String = address.chars().filter(|c| !c.is_control()).take(100).collect();
                 faults.add(
                     format!("/to/{index}"),
@@ -434,7 +440,14 @@ impl ChannelSpec {
         match self.url.as_deref() {
             None => faults.add("/url", format!("a {} channel needs a `url`", kind.as_str())),
             Some(url) => {
-                if let Err(detail) = check_http_url(url) {
+                if url.ends_with(HIDDEN) {
+                    // A masked URL of the same kind and host was replaced by the stored one.
+                    faults.add(
+                        "/url",
+                        "this URL is masked; it stands only for the stored URL of the same kind and host, so give the \
+                        whole URL",
+                    );
+                } else if let Err(detail) = check_http_url(url) {
                     faults.add("/url", detail);
                 }
             }
@@ -505,7 +518,8 @@ fn host_only(url: &str) -> String {
     }
 }
 
-/// Whether this is a plain e-mail address: nothing that could mean something in a header, no quoting, no comments.
+/// Whether this is a plain e-mail address: nothing that could mean something in a header, no quoting, no comments, no IP
+/// address instead of a domain.
 pub fn is_address(address: &str) -> bool {
     let Some((local, host)) = address.rsplit_once('@') else {
         return false;
@@ -516,24 +530,19 @@ pub fn is_address(address: &str) -> bool {
                 .chars()
                 .any(|c| c.is_whitespace() || c.is_control() || "<>()[]\\,;:\"@".contains(c))
     };
-    let literal = host
-        .strip_prefix('[')
-        .and_then(|host| host.strip_suffix(']'))
-        .is_some_and(|host| host.parse::<std::net::Ipv4Addr>().is_ok());
     address.len() <= 254
         && local.len() <= 64
         && plain(local)
         && !local.starts_with('.')
         && !local.ends_with('.')
         && !local.contains("..")
-        && (literal
-            || plain(host)
-                && host.split('.').all(|label| {
-                    !label.is_empty()
-                        && !label.starts_with('-')
-                        && !label.ends_with('-')
-                        && label.chars().all(|c| c.is_alphanumeric() || c == '-')
-                }))
+        && plain(host)
+        && host.split('.').all(|label| {
+            !label.is_empty()
+                && !label.starts_with('-')
+                && !label.ends_with('-')
+                && label.chars().all(|c| c.is_alphanumeric() || c == '-')
+        })
 }
 
 /// Whether this is an address, with or without a name before it.

@@ -89,11 +89,12 @@ pub struct Message {
     pub text: String,
 }
 
-/// One line of at most so many characters.
+/// One line of at most so many characters; the last one of a text that was cut is `…`.
 pub fn one_line(text: &str, max_chars: usize) -> String {
     let mut line = String::new();
     let mut blank = true;
     for (count, c) in text
+        .trim_end_matches(|c: char| c.is_whitespace() || c.is_control())
         .chars()
         .map(|c| {
             if c.is_control() || matches!(c, '\u{2028}' | '\u{2029}') {
@@ -110,6 +111,7 @@ pub fn one_line(text: &str, max_chars: usize) -> String {
         .enumerate()
     {
         if count == max_chars {
+            line.pop();
             line.push('…');
             break;
         }
@@ -402,7 +404,10 @@ mod tests {
             ..failure()
         };
         assert!(!facts.subject().contains(['\r', '\n']));
-        assert_eq!(facts.subject().chars().count(), SUBJECT_MAX_CHARS + 1);
+        assert_eq!(facts.subject().chars().count(), SUBJECT_MAX_CHARS);
+        assert!(facts.subject().ends_with('…'));
+        assert_eq!(one_line("abcd", 3), "ab…");
+        assert_eq!(one_line("abc \r\n", 3), "abc");
         assert_eq!(one_line("a\u{2028}b\tc \u{0}d", 100), "a b c d");
         assert_eq!(bounded("äöü", 3), "ä");
     }

@@ -17,7 +17,7 @@ use heddle_domain::run::AttemptKey;
 use heddle_domain::spec::NotifyEvent;
 use heddle_domain::{Chain, Time, framed, hex};
 use heddle_store::notice::NoticeRow;
-use heddle_store::notification::destination_of_url;
+use heddle_store::notification::destination_of_callback;
 use heddle_store::outbox::{FanOut, NewNotification, StormKey, gather};
 use heddle_store::run::RunFilter;
 use sha2::{Digest, Sha256};
@@ -314,7 +314,9 @@ impl Notifier {
     fn row(&self, known: &Known, draft: Draft<'_>, now: Time) -> (NewNotification, Option<(RunId, AttemptKey)>) {
         let failed = known.failures.get(&draft.notice.id);
         let destination = if is_url(&draft.channel) {
-            destination_of_url(&draft.channel)
+            let run = draft.notice.run.and_then(|run| known.runs.get(&run.0));
+            let owner = run.and_then(|run| run.terms.created_by.as_deref());
+            destination_of_callback(&draft.channel, owner.unwrap_or_default())
         } else {
             draft.channel.clone()
         };

@@ -1,7 +1,6 @@
 //! What a node is sending, and to which destinations.
 //!
-//! A notification that is being sent counts for its destination and for the node, and the node does not take it again.
-//! So it leaves this map whatever happens to the task that sends it: otherwise it would keep its slot for ever.
+//! A notification that is being sent has a slot (`slots.rs`), and the node does not take it again. So it leaves this map whatever happens to the task that sends it: otherwise it would keep its slot for ever.
 //!
 //! A stopping node waits for it as long as for attempts, and then cancels it. If a node loses its lease, it cancels
 //! everything that it is sending: other nodes are about to send it.
@@ -9,46 +8,57 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use heddle_store::outbox::Room;
 use parking_lot::Mutex;
 use tokio_util::sync::CancellationToken;
 use uuid::Uuid;
 
-/// Notifications that are being sent, each with its destination and the token that cancels it.
+use super::slots::{self, Side, Slow};
+
+/// Notifications that are being sent, each with its destination and the token that cancels it, and slow destinations.
 #[derive(Default)]
-pub(super) struct InHand(Mutex<BTreeMap<Uuid, (String, CancellationToken)>>);
+pub(super) struct InHand {
+    sending: Mutex<BTreeMap<Uuid, (String, CancellationToken)>>,
+    slow: Mutex<Slow>,
+}
 
 /// One of them, until it is dropped.
 pub(super) struct Held {
     all: Arc<InHand>,
     id: Uuid,
+    destination: String,
     cut: CancellationToken,
 }
 
 impl InHand {
     pub(super) fn take(self: &Arc<Self>, id: Uuid, destination: &str) -> Held {
         let cut = CancellationToken::new();
-        self.0.lock().insert(id, (destination.to_owned(), cut.clone()));
+        let destination = destination.to_owned();
+        self.sending.lock().insert(id, (destination.clone(), cut.clone()));
         let all = self.clone();
-        Held { all, id, cut }
+        Held {
+            all,
+            id,
+            destination,
+            cut,
+        }
     }
 
-    /// How many there are of each destination, and their ids.
-    pub(super) fn now(&self) -> (BTreeMap<String, i64>, Vec<Uuid>) {
-        let all = self.0.lock();
-        let mut destinations: BTreeMap<String, i64> = BTreeMap::new();
-        for (destination, _) in all.values() {
-            *destinations.entry(destination.clone()).or_default() += 1;
-        }
-        (destinations, all.keys().copied().collect())
+    /// How many more the node may take, and the ids of those that it is sending.
+    pub(super) fn room(&self, side: Side) -> (Room, Vec<Uuid>) {
+        let sending = self.sending.lock();
+        let destinations = sending.values().map(|(destination, _)| destination.as_str());
+        let room = slots::room(side, destinations, &self.slow.lock());
+        (room, sending.keys().copied().collect())
     }
 
     pub(super) fn len(&self) -> usize {
-        self.0.lock().len()
+        self.sending.lock().len()
     }
 
     /// Cancels all that are being sent now.
     pub(super) fn cut(&self) {
-        for (_, cut) in self.0.lock().values() {
+        for (_, cut) in self.sending.lock().values() {
             cut.cancel();
         }
     }
@@ -59,11 +69,16 @@ impl Held {
     pub(super) async fn until_cut<T>(&self, sending: impl Future<Output = T>) -> Option<T> {
         self.cut.run_until_cancelled(sending).await
     }
+
+    /// Notes whether its try took long.
+    pub(super) fn was(&self, slow: bool) {
+        self.all.slow.lock().note(&self.destination, slow);
+    }
 }
 
 impl Drop for Held {
     fn drop(&mut self) {
-        self.all.0.lock().remove(&self.id);
+        self.all.sending.lock().remove(&self.id);
     }
 }
 
@@ -83,12 +98,18 @@ mod tests {
                 std::future::pending::<()>().await;
             }
         });
-        assert_eq!(all.now(), (BTreeMap::from([("hook".to_owned(), 2)]), vec![one, other]));
+        let now = || {
+            let (room, ids) = all.room(Side::Channels);
+            (room.limit, room.destinations.get("hook").map(|hook| hook.free), ids)
+        };
+        assert_eq!(now(), (62, Some(2), vec![one, other]));
         cut.abort();
         assert!(cut.await.is_err());
-        assert_eq!(all.now().1, [one]);
+        assert_eq!(now(), (63, Some(3), vec![one]));
+        held.was(true);
+        assert_eq!(now(), (63, Some(0), vec![one]));
         drop(held);
-        assert_eq!(all.now(), Default::default());
+        assert_eq!(now(), (64, Some(1), vec![]));
     }
 
     #[tokio::test]

@@ -3,19 +3,24 @@
 //! Each address gets its own mail: if a server refuses one, the others still get theirs, and nobody sees the other
 //! recipients. One connection carries all of them, for as long as it lasts.
 
+use std::error::Error as _;
+use std::io::{self, ErrorKind};
 use std::path::Path;
 use std::time::{Duration, SystemTime};
 
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
 use heddle_domain::notify::channel::{ChannelSpec, SmtpSpec, SmtpTls, mailbox_parts};
-use heddle_domain::notify::message::Message as Words;
+use heddle_domain::notify::message::{Message as Words, bounded};
 use heddle_domain::{Chain, Time};
+use heddle_store::outbox::Mailed;
 use lettre::address::Envelope;
 use lettre::message::header::{HeaderName, HeaderValue};
 use lettre::message::{Mailbox, Message, SinglePart};
 use lettre::transport::smtp::authentication::{Credentials, Mechanism};
 use lettre::transport::smtp::client::{AsyncSmtpConnection, Certificate, TlsParameters};
 use lettre::transport::smtp::commands::Starttls;
-use lettre::transport::smtp::extension::ClientId;
+use lettre::transport::smtp::extension::{ClientId, Extension};
 use lettre::{Address, transport::smtp::Error};
 use sha2::{Digest, Sha256};
 use tokio::net::TcpStream;
@@ -29,6 +34,11 @@ use super::failure::Failure;
 const MAIL_TIMEOUT: Duration = Duration::from_secs(20);
 /// The sender of mails, unless the channel names one.
 const FROM_DEFAULT: &str = "Heddle <heddle@localhost>";
+/// How Heddle logs in: the ways that the library and most servers know.
+const MECHANISMS: [Mechanism; 2] = [Mechanism::Plain, Mechanism::Login];
+/// How many bytes of a subject are in one encoded word. With `Subject: ` before it, the line stays below 76 characters
+/// (RFC 2047, 2).
+const WORD_BYTES_MAX: usize = 36;
 
 /// What is to be mailed.
 pub(super) struct Mail<'a> {
@@ -47,7 +57,7 @@ impl Mail<'_> {
         let message = Message::builder()
             .from(Mailbox::new(name.map(one_line), from))
             .to(Mailbox::new(None, to))
-            .subject(one_line(&self.words.subject))
+            .raw_header(subject(one_line(&self.words.subject)))
             .date(SystemTime::from(self.now))
             .message_id(Some(self.message_id(address)))
             .raw_header(HeaderValue::new(
@@ -72,17 +82,52 @@ impl Mail<'_> {
     }
 }
 
+/// The header with the subject. The library leaves text as it is that looks like an encoded word, and readers would decode
+/// it. So a subject with such text is encoded as a whole.
+fn subject(text: String) -> HeaderValue {
+    let name = HeaderName::new_from_ascii_str("Subject");
+    if !text.contains("=?") {
+        return HeaderValue::new(name, text);
+    }
+    let mut words = Vec::new();
+    let mut rest = text.as_str();
+    while !rest.is_empty() {
+        let word = bounded(rest, WORD_BYTES_MAX);
+        words.push(format!("=?utf-8?b?{}?=", STANDARD.encode(word)));
+        rest = &rest[word.len()..];
+    }
+    // Spaces between two encoded words are not shown.
+    let encoded = words.join("\r\n ");
+    HeaderValue::dangerous_new_pre_encoded(name, text, encoded)
+}
+
 /// Replaces control characters by spaces: the library panics on a name that contains a line end.
 fn one_line(text: &str) -> String {
     text.replace(char::is_control, " ")
 }
 
-/// Mails to all `addresses`, and notes in `delivered` who has got theirs. It ends at `until` at the latest.
+/// Why a mail was not delivered, and whether the server refused this recipient or this mail: not the connection.
+struct Undelivered {
+    failure: Failure,
+    is_refusal: bool,
+}
+
+impl From<Failure> for Undelivered {
+    fn from(failure: Failure) -> Self {
+        Self {
+            failure,
+            is_refusal: false,
+        }
+    }
+}
+
+/// Mails to all `addresses`, and notes in `mailed` who has got theirs, and who was refused for good. It ends at `until` at
+/// the latest.
 pub(super) async fn send(
     channel: &ChannelSpec,
     mail: &Mail<'_>,
     addresses: &[String],
-    delivered: &mut Vec<String>,
+    mailed: &mut Mailed,
     mail_dir: Option<&Path>,
     until: Instant,
 ) -> Result<(), Failure> {
@@ -92,8 +137,8 @@ pub(super) async fn send(
     let mut connection = None;
     let mut failure: Option<Failure> = None;
     for (index, address) in addresses.iter().enumerate() {
-        let sent = match mail.for_address(channel, address) {
-            Err(failure) => Err(failure),
+        let sent: Result<(), Undelivered> = match mail.for_address(channel, address) {
+            Err(failure) => Err(failure.into()),
             Ok((envelope, bytes)) => match (&channel.smtp, mail_dir) {
                 (Some(smtp), _) => {
                     let limit = until.min(Instant::now() + MAIL_TIMEOUT);
@@ -102,24 +147,28 @@ pub(super) async fn send(
                         Err(_) => {
                             // After a cancel, the state of the conversation with the server is unknown.
                             connection = None;
-                            Err(Failure::passing(format!(
-                                "the mail server did not answer within {} s",
-                                MAIL_TIMEOUT.as_secs()
-                            )))
+                            let seconds = MAIL_TIMEOUT.as_secs();
+                            Err(Failure::passing(format!("the mail server did not answer within {seconds} s")).into())
                         }
                     }
                 }
-                (None, Some(directory)) => write(directory, mail, index, &bytes).await,
-                (None, None) => Err(Failure::Final(
-                    "the channel has no `smtp`; only `heddle dev` writes mails into files".into(),
-                )),
+                (None, Some(directory)) => write(directory, mail, index, &bytes).await.map_err(Undelivered::from),
+                (None, None) => {
+                    let why = "the channel has no `smtp`; only `heddle dev` writes mails into files";
+                    Err(Failure::Final(why.into()).into())
+                }
             },
         };
         match sent {
-            Ok(()) => delivered.push(address.clone()),
-            Err(error) => {
-                let hopeless = matches!(error, Failure::Passing(..)) && Instant::now() >= until;
-                failure = Some(worse(failure, error.about(address)));
+            Ok(()) => mailed.settled.push(address.clone()),
+            Err(undelivered) => {
+                let hopeless = matches!(undelivered.failure, Failure::Passing(..)) && Instant::now() >= until;
+                let error = undelivered.failure.about(address);
+                if let (true, Failure::Final(why)) = (undelivered.is_refusal, &error) {
+                    mailed.settled.push(address.clone());
+                    mailed.refused.push(why.clone());
+                }
+                failure = Some(worse(failure, error));
                 if hopeless {
                     break;
                 }
@@ -146,13 +195,23 @@ async fn deliver(
     smtp: &SmtpSpec,
     envelope: &Envelope,
     bytes: &[u8],
-) -> Result<(), Failure> {
+) -> Result<(), Undelivered> {
     // A connection that an error has closed is opened again.
     let mut current = match connection.take().filter(|connection| !connection.has_broken()) {
         Some(current) => current,
         None => connect(smtp).await?,
     };
-    current.send(envelope, bytes).await.map_err(failure)?;
+    let mut addresses = envelope.to().iter().chain(envelope.from());
+    let is_ascii = addresses.all(|address| address.to_string().is_ascii());
+    if !is_ascii && !current.server_info().supports_feature(Extension::SmtpUtfEight) {
+        *connection = Some(current);
+        let why = "the mail server does not offer SMTPUTF8, which an address that is not ASCII needs";
+        return Err(Failure::passing(why).into());
+    }
+    current.send(envelope, bytes).await.map_err(|error| Undelivered {
+        failure: failure(error),
+        is_refusal: true,
+    })?;
     *connection = Some(current);
     Ok(())
 }
@@ -181,11 +240,12 @@ async fn connect(smtp: &SmtpSpec) -> Result<AsyncSmtpConnection, Failure> {
     }
     .map_err(failure)?;
     if let (Some(username), Some(password)) = (&smtp.username, &smtp.password) {
+        if connection.server_info().get_auth_mechanism(&MECHANISMS).is_none() {
+            let why = "the mail server offers no login that Heddle can use: neither AUTH PLAIN nor AUTH LOGIN";
+            return Err(Failure::passing(why));
+        }
         let credentials = Credentials::new(username.clone(), password.clone());
-        connection
-            .auth(&[Mechanism::Plain, Mechanism::Login], &credentials)
-            .await
-            .map_err(failure)?;
+        connection.auth(&MECHANISMS, &credentials).await.map_err(failure)?;
     }
     Ok(connection)
 }
@@ -221,12 +281,54 @@ async fn tls(smtp: &SmtpSpec) -> Result<TlsParameters, Failure> {
 /// 5yz is an answer that another try does not change (RFC 5321, 4.2.1). But a server that does not offer what the
 /// channel asks for may be repaired.
 fn failure(error: Error) -> Failure {
-    let text = heddle_domain::notify::message::one_line(&Chain(&error).to_string(), 500);
+    let text = heddle_domain::notify::message::one_line(&words_for(&error), 500);
     if error.is_permanent() {
         Failure::Final(text)
     } else {
         Failure::passing(text)
     }
+}
+
+/// The library's own words are for programmers, except those that repeat the server's answer.
+fn words_for(error: &Error) -> String {
+    if error.status().is_some() {
+        return Chain(error).to_string();
+    }
+    if has_closed(error) {
+        return "the mail server closed the connection".to_owned();
+    }
+    let cause = error.source().map(|cause| Chain(cause).to_string());
+    let cause = cause.unwrap_or_else(|| "the reason is not known".to_owned());
+    let what = if error.is_response() {
+        "the answer of the mail server cannot be understood"
+    } else if error.is_tls() {
+        "the connection to the mail server cannot be encrypted"
+    } else {
+        "the conversation with the mail server failed"
+    };
+    format!("{what}: {cause}")
+}
+
+/// Whether the server ended the connection, properly or not, before the conversation was over.
+fn has_closed(error: &Error) -> bool {
+    let mut cause = error.source();
+    while let Some(found) = cause {
+        if let Some(error) = found.downcast_ref::<io::Error>() {
+            return matches!(
+                error.kind(),
+                ErrorKind::UnexpectedEof
+                    | ErrorKind::ConnectionReset
+                    | ErrorKind::ConnectionAborted
+                    | ErrorKind::BrokenPipe
+            );
+        }
+        // What the library says if a connection ends before an answer does.
+        if error.is_response() && found.to_string() == "incomplete response" {
+            return true;
+        }
+        cause = found.source();
+    }
+    false
 }
 
 /// Writes a mail whole or not at all: a reader of `*.eml` never sees half of one.
@@ -285,6 +387,34 @@ mod tests {
             assert!(head(&mail).contains(line), "{line} is missing in {mail}");
         }
         assert!(head(&mail).contains("Subject: =?utf-8?"), "{mail}");
+    }
+
+    #[test]
+    fn what_looks_encoded_is_shown_as_it_is() {
+        for text in [
+            "=?utf-8?q?hi?=".to_owned(),
+            format!("größer =?utf-8?b?aGk=?= {}", "失敗".repeat(60)),
+        ] {
+            let mail = made(&text, "text", None, "a@example.com").unwrap();
+            let (_, from_subject) = head(&mail).split_once("Subject: ").unwrap();
+            let mut shown = Vec::new();
+            for (index, line) in from_subject.split("\r\n").enumerate() {
+                if index > 0 && !line.starts_with(' ') {
+                    break;
+                }
+                assert!(line.len() <= 67, "{line}");
+                let word = line
+                    .trim()
+                    .strip_prefix("=?utf-8?b?")
+                    .unwrap()
+                    .strip_suffix("?=")
+                    .unwrap();
+                shown.extend(STANDARD.decode(word).unwrap());
+            }
+            assert_eq!(String::from_utf8(shown).unwrap(), text);
+        }
+        let plain = made("1 = 2?", "text", None, "a@example.com").unwrap();
+        assert!(head(&plain).contains("Subject: 1 = 2?"), "{plain}");
     }
 
     #[test]

@@ -12,9 +12,10 @@
 //!
 //! # Bounds
 //!
-//! A destination is a channel, or the host of a callback. A node sends [`PER_DESTINATION_MAX`] notifications to a
-//! destination at once and [`SENDS_MAX`] altogether, and each try has a timeout: a channel that hangs delays only
-//! itself. The others wait in the database. A node sends [`TESTS_MAX`] test messages at once; further requests wait.
+//! A destination is a channel, or the host of a submitter's callbacks. `slots.rs` says how many notifications a node sends
+//! at once to a destination, to all channels, and to all URLs; each try has a timeout. So a channel that hangs delays only
+//! itself, and callbacks delay no channel. The others wait in the database. `trials.rs` bounds test messages; further
+//! requests wait.
 //!
 //! # Invariants
 //!
@@ -33,6 +34,8 @@ mod mail;
 mod post;
 mod send;
 mod sign;
+mod slots;
+mod trials;
 
 use std::path::PathBuf;
 use std::sync::{Arc, OnceLock};
@@ -49,11 +52,11 @@ use heddle_sandbox::OutboundPolicy;
 use heddle_store::notice::{STALLED, Stalled};
 use heddle_store::outbox::NewNotification;
 use heddle_store::secret::SecretKeys;
-use tokio::sync::Semaphore;
 use uuid::Uuid;
 
 pub use count::NotificationCount;
 use in_hand::InHand;
+use trials::Trials;
 
 use crate::EngineError;
 use crate::node::Node;
@@ -66,12 +69,6 @@ use crate::runs::change::notices::new_notices;
 const POLL_EVERY: Duration = Duration::from_secs(1);
 /// The pause after an error.
 const AGAIN_AFTER: Duration = Duration::from_millis(500);
-/// Notifications to one destination that a node sends at once.
-const PER_DESTINATION_MAX: usize = 4;
-/// Notifications that a node sends at once.
-const SENDS_MAX: usize = 64;
-/// Test messages that a node sends at once.
-const TESTS_MAX: usize = 16;
 /// How often queues are checked from which nobody claims.
 const STALLS_EVERY: Duration = Duration::from_secs(10);
 /// How many queued tasks one such check finds.
@@ -97,7 +94,7 @@ pub(crate) struct Notifier {
     config: NotifyConfig,
     /// The notifications that are being sent, with their destinations.
     in_hand: Arc<InHand>,
-    tests: Arc<Semaphore>,
+    trials: Trials,
     runs: OnceLock<RunObject>,
     counts: count::Counts,
     /// One for public and configured addresses, and one for channels that allow private ones.
@@ -121,7 +118,7 @@ impl Notifier {
             keys,
             config,
             in_hand: Arc::default(),
-            tests: Arc::new(Semaphore::new(TESTS_MAX)),
+            trials: Trials::default(),
             runs: OnceLock::new(),
             counts: count::Counts::default(),
             public: client(policy.clone())?,
@@ -251,8 +248,7 @@ impl Notifier {
     /// Sends a test message through a channel, once, and waits for the result. Returns the id of the notification;
     /// `None`: there is no such channel. If the caller stops waiting, the message is still sent and recorded.
     pub(crate) async fn test_channel(self: &Arc<Self>, name: &str) -> Result<Option<Uuid>, EngineError> {
-        let permit = self.tests.clone().acquire_owned().await;
-        let permit = permit.map_err(|_| EngineError::Stopping)?;
+        let permit = self.trials.begin(name).await.ok_or(EngineError::Stopping)?;
         let Some(channel) = self.node.store.open_channel(&self.keys, name).await? else {
             return Ok(None);
         };

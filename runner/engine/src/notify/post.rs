@@ -14,6 +14,8 @@ pub(super) const ANSWER_MAX_BYTES: usize = 64 * 1024;
 /// How many bytes of an error answer are read and shown.
 const EXCERPT_MAX_BYTES: usize = 2 * 1024;
 const EXCERPT_MAX_CHARS: usize = 300;
+/// How long the body of an error answer is awaited; its status is known before.
+const EXCERPT_TIMEOUT: Duration = Duration::from_secs(2);
 /// How many redirects are followed.
 const REDIRECTS_MAX: usize = 5;
 
@@ -124,13 +126,8 @@ fn redirected(ways: Ways<'_>, url: &Url, given: &Url, response: &reqwest::Respon
 
 async fn refused(status: StatusCode, response: reqwest::Response, now: Time) -> Failure {
     let again = retry_after(response.headers(), now).map(|wait| wait.min(RETRY_AFTER_MAX));
-    let excerpt = match outbound::read_bounded(response, EXCERPT_MAX_BYTES).await {
-        Ok(Some(bytes)) => {
-            let text = String::from_utf8_lossy(&bytes).into_owned();
-            heddle_domain::notify::message::one_line(&text, EXCERPT_MAX_CHARS)
-        }
-        _ => String::new(),
-    };
+    let body = beginning(response).await;
+    let excerpt = heddle_domain::notify::message::one_line(&String::from_utf8_lossy(&body), EXCERPT_MAX_CHARS);
     let said = if excerpt.is_empty() {
         status.to_string()
     } else {
@@ -142,4 +139,20 @@ async fn refused(status: StatusCode, response: reqwest::Response, now: Time) -> 
         ));
     }
     Failure::Passing(said, again)
+}
+
+/// The beginning of a body: what has come before it is long enough, ends, breaks off or takes too long.
+async fn beginning(mut response: reqwest::Response) -> Vec<u8> {
+    let mut body = Vec::new();
+    let reading = async {
+        while body.len() < EXCERPT_MAX_BYTES
+            && let Ok(Some(chunk)) = response.chunk().await
+        {
+            let room = EXCERPT_MAX_BYTES - body.len();
+            body.extend_from_slice(&chunk[..chunk.len().min(room)]);
+        }
+    };
+    // After the timeout, what has come is all that is shown.
+    let _ = tokio::time::timeout(EXCERPT_TIMEOUT, reading).await;
+    body
 }

@@ -10,7 +10,7 @@ use heddle_domain::Chain;
 use heddle_domain::notify::channel::{ChannelKind, ChannelSpec};
 use heddle_domain::notify::message::Message;
 use heddle_domain::notify::{Event, retry_after};
-use heddle_store::outbox::{NewNotification, Outgoing, Sent};
+use heddle_store::outbox::{Mailed, NewNotification, Outgoing, Sent};
 use reqwest::Url;
 use reqwest::header::{CONTENT_TYPE, HeaderMap, HeaderName, HeaderValue};
 use serde_json::{Value, json};
@@ -20,7 +20,8 @@ use uuid::Uuid;
 use super::count::Way;
 use super::failure::Failure;
 use super::in_hand::Held;
-use super::{Notifier, PER_DESTINATION_MAX, SENDS_MAX, chat, mail, post, sign};
+use super::slots::{SLOW_AFTER, Side};
+use super::{Notifier, chat, mail, post, sign};
 use crate::EngineError;
 use crate::node::signals::Signal;
 use crate::scripts::redact::Redactor;
@@ -46,18 +47,21 @@ impl Notifier {
         if !self.node.is_active() {
             return Ok(false);
         }
-        let (busy, in_hand) = self.in_hand.now();
-        let room = SENDS_MAX.saturating_sub(in_hand.len());
-        if room == 0 {
+        let mut more = false;
+        for side in Side::ALL {
+            more |= self.send_due_of(side).await?;
+        }
+        Ok(more)
+    }
+
+    async fn send_due_of(self: &Arc<Self>, side: Side) -> Result<bool, EngineError> {
+        let (room, in_hand) = self.in_hand.room(side);
+        if room.limit == 0 {
             // The next one that ends signals this service.
             return Ok(false);
         }
         let lease = self.node.lease();
-        let due = self
-            .node
-            .store
-            .take_outgoing(lease, PER_DESTINATION_MAX as i64, room as i64, &busy, &in_hand)
-            .await?;
+        let due = self.node.store.take_outgoing(lease, &room, &in_hand).await?;
         let more = !due.is_empty();
         for outgoing in due {
             let held = self.in_hand.take(outgoing.id, &outgoing.destination);
@@ -95,14 +99,12 @@ impl Notifier {
             Ok(Some(channel)) => secrets_of(channel),
             _ => Redactor::default(),
         };
-        let mut delivered = Vec::new();
+        let mut mailed = Mailed::default();
         let result = match channel {
-            Ok(channel) => {
-                let sending = whole(self.deliver(&outgoing, channel.as_ref(), &mut delivered));
-                held.until_cut(sending).await
-            }
+            Ok(channel) => self.try_once(&outgoing, channel.as_ref(), &mut mailed, held).await,
             Err(failure) => Some(Err(failure)),
         };
+        let result = result.map(|result| with_refused(result, &outgoing.refused));
         let now = self.node.now();
         let sent = match result.map(|sent| sent.map_err(|failure| failure.without(&secrets))) {
             Some(Ok(())) => Sent::Done,
@@ -119,10 +121,26 @@ impl Notifier {
                 }
             }
         };
-        self.record_sent(&outgoing, lease, &sent, &delivered, way).await;
+        self.record_sent(&outgoing, lease, &sent, hidden(mailed, &secrets), way)
+            .await;
     }
 
-    async fn record_sent(&self, outgoing: &Outgoing, lease: i64, sent: &Sent, delivered: &[String], way: Way) {
+    /// Sends, and notes whether the destination is slow. `None`: it was cut.
+    async fn try_once(
+        &self,
+        outgoing: &Outgoing,
+        channel: Option<&ChannelSpec>,
+        mailed: &mut Mailed,
+        held: &Held,
+    ) -> Option<Result<(), Failure>> {
+        let began = Instant::now();
+        let result = held.until_cut(whole(self.deliver(outgoing, channel, mailed))).await?;
+        // Mails to many addresses may take long without any fault of the server.
+        held.was(began.elapsed() >= SLOW_AFTER && (result.is_err() || outgoing.recipients.is_empty()));
+        Some(result)
+    }
+
+    async fn record_sent(&self, outgoing: &Outgoing, lease: i64, sent: &Sent, mailed: Mailed, way: Way) {
         let counts = &self.counts;
         match sent {
             Sent::Done => counts.sent(way),
@@ -143,7 +161,7 @@ impl Notifier {
             match self
                 .node
                 .store
-                .finish_outgoing(outgoing.id, lease, sent, delivered, now)
+                .finish_outgoing(outgoing.id, lease, sent, &mailed, now)
                 .await
             {
                 Ok(true) => return,
@@ -173,20 +191,22 @@ impl Notifier {
             facts: row.facts.clone(),
             payload: None,
             recipients: row.recipients.clone(),
+            refused: Vec::new(),
             attempts: 0,
         };
         // It is registered as being sent before its row is visible, so that the loop of this node does not take it too.
         let held = self.in_hand.take(row.id, &row.destination);
         self.node.store.begin_outgoing(row, lease).await?;
-        let mut delivered = Vec::new();
-        let sending = whole(self.deliver(&outgoing, Some(&channel), &mut delivered));
-        let result = held.until_cut(sending).await;
+        let mut mailed = Mailed::default();
+        let secrets = secrets_of(&channel);
+        let result = self.try_once(&outgoing, Some(&channel), &mut mailed, &held).await;
         let result = result.unwrap_or_else(|| Err(Failure::passing(CUT)));
-        let sent = match result.map_err(|failure| failure.without(&secrets_of(&channel))) {
+        let sent = match result.map_err(|failure| failure.without(&secrets)) {
             Ok(()) => Sent::Done,
             Err(Failure::Final(why) | Failure::Passing(why, _)) => Sent::Failed(why),
         };
-        self.record_sent(&outgoing, lease, &sent, &delivered, way_of(Some(&channel)))
+        let way = way_of(Some(&channel));
+        self.record_sent(&outgoing, lease, &sent, hidden(mailed, &secrets), way)
             .await;
         Ok(())
     }
@@ -195,7 +215,7 @@ impl Notifier {
         &self,
         outgoing: &Outgoing,
         channel: Option<&ChannelSpec>,
-        delivered: &mut Vec<String>,
+        mailed: &mut Mailed,
     ) -> Result<(), Failure> {
         let Some(channel) = channel else {
             let body = outgoing.payload.clone().unwrap_or_else(|| "null".to_owned());
@@ -221,7 +241,7 @@ impl Notifier {
                 };
                 let mail_dir = self.config.mail_dir.as_deref();
                 let until = Instant::now() + MAILS_TIMEOUT;
-                mail::send(channel, &mail, &outgoing.recipients, delivered, mail_dir, until).await
+                mail::send(channel, &mail, &outgoing.recipients, mailed, mail_dir, until).await
             }
             Some(kind) => within(POST_TIMEOUT, self.deliver_by_post(kind, outgoing, channel, &words)).await,
         }
@@ -292,6 +312,25 @@ fn secrets_of(channel: &ChannelSpec) -> Redactor {
         redactor.learn(&STANDARD.encode(format!("\0{}\0{password}", username.unwrap_or_default())));
     }
     redactor
+}
+
+/// What became of addresses, without secrets: servers may repeat what they were sent.
+fn hidden(mailed: Mailed, secrets: &Redactor) -> Mailed {
+    Mailed {
+        refused: mailed.refused.into_iter().map(|why| secrets.hide(why)).collect(),
+        ..mailed
+    }
+}
+
+/// The result for all recipients, if some of them were refused for good in earlier tries.
+fn with_refused(result: Result<(), Failure>, refused: &[String]) -> Result<(), Failure> {
+    let earlier = refused.join("; ");
+    match result {
+        result if refused.is_empty() => result,
+        Ok(()) => Err(Failure::Final(earlier)),
+        Err(Failure::Final(why)) => Err(Failure::Final(format!("{earlier}; {why}"))),
+        Err(failure) => Err(failure),
+    }
 }
 
 /// How a notification is counted that goes to this channel, or to a URL.
@@ -408,6 +447,20 @@ mod tests {
         let said = format!("535 bad: open sesame, {}", STANDARD.encode("\0me\0open sesame"));
         let hidden = Failure::passing(said).without(&secrets_of(&channel));
         assert_eq!(hidden, Failure::passing("535 bad: ***, ***"));
+    }
+
+    #[test]
+    fn what_was_refused_earlier_is_not_forgotten() {
+        let refused = ["a@example.com: 550".to_owned()];
+        let last = |why: &str| Err(Failure::Final(why.to_owned()));
+        assert_eq!(with_refused(Ok(()), &[]), Ok(()));
+        assert_eq!(with_refused(Ok(()), &refused), last("a@example.com: 550"));
+        assert_eq!(
+            with_refused(last("b: 551"), &refused),
+            last("a@example.com: 550; b: 551")
+        );
+        let later = Err(Failure::passing("c: 451"));
+        assert_eq!(with_refused(later.clone(), &refused), later);
     }
 
     #[test]

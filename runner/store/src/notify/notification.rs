@@ -167,7 +167,7 @@ impl Store {
                 return Ok(Resend::NotFound);
             };
             let destination = if row.called_back {
-                destination_of_url(&row.channel)
+                destination_of_callback(&row.channel, by.actor)
             } else {
                 row.channel
             };
@@ -181,7 +181,7 @@ impl Store {
             .execute(&mut *tx)
             .await?;
             sqlx::query!(
-                "UPDATE heddle.notifications SET state = 0, attempts = 0, sent_at = NULL, delivered = '{}'
+                "UPDATE heddle.notifications SET state = 0, attempts = 0, sent_at = NULL, delivered = '{}', refused = '{}'
               WHERE id = $1 AND state <> 0",
                 id
             )
@@ -210,9 +210,26 @@ impl Store {
     }
 }
 
-/// The destination of a callback's URL: its host and port.
+/// What begins the destination of a callback; no name of a channel does.
+pub const CALLBACK_PREFIX: &str = "://";
+
+/// The host and port of a callback's URL, after [`CALLBACK_PREFIX`].
 pub fn destination_of_url(url: &str) -> String {
-    let rest = url.split_once("://").map_or(url, |(_, rest)| rest);
+    let rest = url.split_once(CALLBACK_PREFIX).map_or(url, |(_, rest)| rest);
     let host = rest.split(['/', '?', '#']).next().unwrap_or(rest);
-    format!("://{}", host.rsplit('@').next().unwrap_or(host).to_lowercase())
+    let host = host.rsplit('@').next().unwrap_or(host).to_lowercase();
+    format!("{CALLBACK_PREFIX}{host}")
+}
+
+/// The destination of a callback: the host and port of its URL, and who submitted the run. So the callbacks of one
+/// submitter to a host do not delay those of another one.
+pub fn destination_of_callback(url: &str, owner: &str) -> String {
+    format!("{}/{owner}", destination_of_url(url))
+}
+
+/// Who submitted the run of a callback, by its destination; empty for a channel.
+pub fn owner_of(destination: &str) -> &str {
+    let rest = destination.strip_prefix(CALLBACK_PREFIX);
+    rest.and_then(|rest| rest.split_once('/'))
+        .map_or("", |(_, owner)| owner)
 }

@@ -40,7 +40,8 @@ pub struct NewNotification {
     pub id: Uuid,
     /// A channel's name, or a URL.
     pub channel: String,
-    /// The channel, or the host that is called back. A slow destination delays no other one.
+    /// A channel's name, or [`destination_of_callback`](crate::notification::destination_of_callback). A slow destination
+    /// delays no other one.
     pub destination: String,
     /// What it is about.
     pub event: Event,
@@ -317,7 +318,7 @@ pub struct Outgoing {
     pub id: Uuid,
     /// A channel's name, or a URL.
     pub channel: String,
-    /// The channel, or the host that is called back.
+    /// A channel's name, or [`destination_of_callback`](crate::notification::destination_of_callback).
     pub destination: String,
     /// What it is about.
     pub event: Event,
@@ -325,10 +326,49 @@ pub struct Outgoing {
     pub facts: Facts,
     /// For a callback: JSON text.
     pub payload: Option<String>,
-    /// Addresses that have not got it yet.
+    /// Addresses that have not got it yet, and may still get it.
     pub recipients: Vec<String>,
+    /// Why the mail server refused other addresses for good, in earlier tries.
+    pub refused: Vec<String>,
     /// The number of tries so far.
     pub attempts: u32,
+}
+
+/// How many due notifications of channels, or callbacks to URLs, a node may take.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Room {
+    /// Callbacks to URLs, not notifications of channels.
+    pub callbacks: bool,
+    /// How many notifications it may take altogether.
+    pub limit: i64,
+    /// How many of them to slow destinations.
+    pub slow_limit: i64,
+    /// How many to a destination that is not listed below.
+    pub of_destination: i64,
+    /// How many of a submitter that is not listed below.
+    pub of_owner: i64,
+    /// Destinations to which this node is sending, and slow ones.
+    pub destinations: BTreeMap<String, DestinationRoom>,
+    /// Submitters whose callbacks this node is sending, and how many more it may take of each.
+    pub owners: BTreeMap<String, i64>,
+}
+
+/// How many due notifications to one destination a node may take.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct DestinationRoom {
+    /// How many more notifications it may take.
+    pub free: i64,
+    /// Its last try took long.
+    pub slow: bool,
+}
+
+/// What became of the addresses of a mail in a try.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Mailed {
+    /// The addresses that need no further try: they have got their mail, or were refused for good.
+    pub settled: Vec<String>,
+    /// Why addresses were refused for good, each with the address.
+    pub refused: Vec<String>,
 }
 
 /// The result of a try.
@@ -387,26 +427,28 @@ impl Store {
         Ok((rows.into_iter().map(|row| (row.kind, row.count)).collect(), notices))
     }
 
-    /// Takes due notifications, at most `of_one_max` per destination and `limit` altogether; `busy`: how many this node
-    /// is already sending to each destination; `in_hand`: their ids. See `sql/take_outgoing.sql`.
-    pub async fn take_outgoing(
-        &self,
-        lease: i64,
-        of_one_max: i64,
-        limit: i64,
-        busy: &BTreeMap<String, i64>,
-        in_hand: &[Uuid],
-    ) -> Result<Vec<Outgoing>, StoreError> {
-        let destinations: Vec<String> = busy.keys().cloned().collect();
-        let counts: Vec<i64> = busy.values().copied().collect();
+    /// Takes due notifications, as far as there is room; `in_hand`: those that this node is sending. See
+    /// `sql/take_outgoing.sql`.
+    pub async fn take_outgoing(&self, lease: i64, room: &Room, in_hand: &[Uuid]) -> Result<Vec<Outgoing>, StoreError> {
+        let destinations: Vec<String> = room.destinations.keys().cloned().collect();
+        let free: Vec<i64> = room.destinations.values().map(|room| room.free).collect();
+        let slow: Vec<bool> = room.destinations.values().map(|room| room.slow).collect();
+        let owners: Vec<String> = room.owners.keys().cloned().collect();
+        let owners_free: Vec<i64> = room.owners.values().copied().collect();
         let rows = sqlx::query_file!(
             "src/sql/take_outgoing.sql",
             lease,
-            of_one_max,
-            limit,
+            room.of_destination,
+            room.limit,
             &destinations,
-            &counts,
-            in_hand
+            &free,
+            &slow,
+            in_hand,
+            room.callbacks,
+            room.slow_limit,
+            room.of_owner,
+            &owners,
+            &owners_free
         )
         .fetch_all(&self.pool)
         .await?;
@@ -422,20 +464,21 @@ impl Store {
                     facts: facts_of(row.id, row.facts)?,
                     payload: row.payload,
                     recipients: row.waiting.unwrap_or_default(),
+                    refused: row.refused,
                     attempts: row.attempts as u32,
                 })
             })
             .collect()
     }
 
-    /// Records the result of a try, and which addresses have got their mail; `false`: the row is not this node's any
+    /// Records the result of a try, and what became of its addresses; `false`: the row is not this node's any
     /// more.
     pub async fn finish_outgoing(
         &self,
         id: Uuid,
         lease: i64,
         sent: &Sent,
-        delivered: &[String],
+        mailed: &Mailed,
         now: Time,
     ) -> Result<bool, StoreError> {
         let (state, error, later) = match sent {
@@ -453,15 +496,17 @@ impl Store {
                   WHERE notification = $1 AND lease = $2 AND $6::timestamptz IS NULL RETURNING notification)
              UPDATE heddle.notifications n
                 SET state = $3::smallint, attempts = attempts + 1, last_error = $4, delivered = delivered || $5::text[],
+                    refused = refused || $8::text[],
                     sent_at = CASE WHEN $3::smallint = 1 THEN $7::timestamptz END
               WHERE n.id IN (SELECT notification FROM later UNION ALL SELECT notification FROM gone)",
             id,
             lease,
             state,
             error,
-            delivered,
+            &mailed.settled,
             later,
-            now
+            now,
+            &mailed.refused
         )
         .execute(&self.pool)
         .await?;
