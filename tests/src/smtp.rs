@@ -262,21 +262,11 @@ impl Smtp {
                 }
                 "RCPT" => {
                     let address = address(line);
-                    match self.manners() {
-                        Manners::Refuses(whom) if whom.is_empty() || whom == address => {
-                            "550 5.1.1 nobody of that name here".to_owned()
-                        }
-                        Manners::RefusesAndPutsOff(whom, _) if whom == address => {
-                            "550 5.1.1 nobody of that name here".to_owned()
-                        }
-                        Manners::PutsOff(whom) | Manners::RefusesAndPutsOff(_, whom) if whom == address => {
-                            "451 4.7.1 come back later".to_owned()
-                        }
-                        _ => {
-                            to.push(address);
-                            "250 ok".to_owned()
-                        }
+                    let refused = self.manners().refusal(&address);
+                    if refused.is_none() {
+                        to.push(address);
                     }
+                    refused.unwrap_or("250 ok").to_owned()
                 }
                 "DATA" => {
                     say(&mut stream, "354 go on").await?;
@@ -319,6 +309,20 @@ impl Smtp {
                 "." => return Some(data),
                 _ => data.push_str(line.strip_prefix('.').unwrap_or(&line)),
             }
+        }
+    }
+}
+
+impl Manners {
+    /// What the server answers to a recipient that it does not take.
+    fn refusal(&self, address: &str) -> Option<&'static str> {
+        match self {
+            Self::Refuses(whom) if whom.is_empty() || *whom == address => Some("550 5.1.1 nobody of that name here"),
+            Self::RefusesAndPutsOff(whom, _) if *whom == address => Some("550 5.1.1 nobody of that name here"),
+            Self::PutsOff(whom) | Self::RefusesAndPutsOff(_, whom) if *whom == address => {
+                Some("451 4.7.1 come back later")
+            }
+            _ => None,
         }
     }
 }

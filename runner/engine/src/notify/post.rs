@@ -1,5 +1,7 @@
 //! A POST of JSON under the outbound policy: bounded in time by the caller, in size here, redirects checked.
 
+use std::time::Duration;
+
 use heddle_domain::Time;
 use heddle_domain::retry::RETRY_AFTER_MAX;
 use heddle_sandbox::{OutboundPolicy, outbound};

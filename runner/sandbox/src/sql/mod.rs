@@ -21,7 +21,6 @@ pub use address::check_connection_url;
 use deadpool_postgres::{
     Manager, ManagerConfig, Object, Pool, PoolError, RecyclingMethod, Runtime, TimeoutType, Timeouts,
 };
-use deadpool_postgres::{Manager, ManagerConfig, Object, Pool, PoolError, RecyclingMethod, Runtime, Timeouts};
 pub use failure::{Class, Failure};
 use futures::TryStreamExt;
 use heddle_domain::Chain;
