@@ -8,10 +8,11 @@ use axum::response::Response;
 use bytes::Bytes;
 use flate2::Compression;
 use heddle_domain::hex;
-use maud::{Markup, html};
+use maud::html;
 use sha2::{Digest, Sha256};
 
 use crate::ctx::{Ctx, UPLOAD, printable};
+use crate::elements::typed;
 use crate::frame::{self, Page};
 use crate::pages::answer::{Answer, form_home, set_cookie};
 use crate::words::t;
@@ -192,20 +193,6 @@ async fn refused(ctx: &Ctx, trouble: &Trouble, headers: &HeaderMap) -> Response 
         page.refresh = None;
     }
     html_page(ctx, page, headers)
-}
-
-/// What was typed into a form that cannot be shown.
-pub(crate) fn typed(ctx: &Ctx) -> Markup {
-    let form = ctx.form();
-    // Left out: the text of a button, and what the page itself has put into the form.
-    let is_typed = |name: &str, text: &str| !matches!(name, "do" | "opened") && !text.trim().is_empty();
-    let typed = form.iter().filter(|(name, text)| is_typed(name, text));
-    html! {
-        section.panel {
-            h2 { (t!(ctx, "typed-kept")) }
-            @for (_, text) in typed { pre.code { (text) } }
-        }
-    }
 }
 
 fn finish(ctx: &Ctx, answer: Answer, headers: &HeaderMap) -> Response {

@@ -33,9 +33,11 @@
 
 pub(crate) mod part;
 mod pulse;
+mod said;
 mod session;
 mod shown;
 mod stream;
 
 pub(crate) use pulse::Pulse;
-pub(crate) use stream::{signed_out, stream};
+pub(crate) use said::signed_out;
+pub(crate) use stream::stream;

@@ -7,7 +7,7 @@ use bytes::Bytes;
 use futures::future::BoxFuture;
 
 use super::pulse::{KEEP_ALIVE, Open};
-use super::stream::{SIGNED_OUT, events, greeting};
+use super::said::{SIGNED_OUT, events, greeting};
 use crate::Ctx;
 
 /// How often a stream looks whether its node is leaving.

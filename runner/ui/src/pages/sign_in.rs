@@ -8,8 +8,7 @@ use maud::{Markup, html};
 use serde_json::json;
 
 use super::answer::Answer;
-use crate::answer::typed;
-use crate::elements::glyph;
+use crate::elements::{glyph, typed};
 use crate::frame::{Page, languages};
 use crate::words::t;
 use crate::{Astray, Ctx, Trouble, Turned};
