@@ -93,19 +93,7 @@ async fn keys_are_changed() {
     first.put_group("g", spec).await;
     assert_eq!(first.run("g", json!({})).await["state"], "succeeded");
     drop(first);
-    let data_dir = world.directory().join("node").to_string_lossy().into_owned();
-    let arguments = [
-        "serve",
-        "--database-url",
-        world.url(),
-        "--listen",
-        "127.0.0.1:0",
-        "--data-dir",
-        &data_dir,
-    ];
-    let output = run_program(&arguments, &[("HEDDLE_SECRETS_KEY", NEXT_KEY)]);
-    assert!(!output.status.success());
-    let said = String::from_utf8_lossy(&output.stderr).into_owned();
+    let said = refused_with_another_key(&world);
     for words in [
         "HEDDLE_SECRETS_KEY",
         "HEDDLE_SECRETS_KEY_PREVIOUS",
@@ -149,6 +137,23 @@ async fn keys_are_changed() {
     assert_eq!(audit[1]["after"]["secrets"], 1, "{audit:#?}");
 }
 
+/// What a node says that does not start because its key is not the one of what is stored.
+fn refused_with_another_key(world: &World) -> String {
+    let data_dir = world.directory().join("node").to_string_lossy().into_owned();
+    let arguments = [
+        "serve",
+        "--database-url",
+        world.url(),
+        "--listen",
+        "127.0.0.1:0",
+        "--data-dir",
+        &data_dir,
+    ];
+    let output = run_program(&arguments, &[("HEDDLE_SECRETS_KEY", NEXT_KEY)]);
+    assert!(!output.status.success());
+    String::from_utf8_lossy(&output.stderr).into_owned()
+}
+
 /// A node with a wrong key says how much it cannot decrypt: some objects by name, the others by their number.
 #[tokio::test]
 async fn a_wrong_key_is_told_with_all_that_it_does_not_decrypt() {
@@ -168,19 +173,7 @@ async fn a_wrong_key_is_told_with_all_that_it_does_not_decrypt() {
         .await
         .expect_status(201);
     drop(first);
-    let data_dir = world.directory().join("node").to_string_lossy().into_owned();
-    let arguments = [
-        "serve",
-        "--database-url",
-        world.url(),
-        "--listen",
-        "127.0.0.1:0",
-        "--data-dir",
-        &data_dir,
-    ];
-    let output = run_program(&arguments, &[("HEDDLE_SECRETS_KEY", NEXT_KEY)]);
-    assert!(!output.status.success());
-    let said = String::from_utf8_lossy(&output.stderr).into_owned();
+    let said = refused_with_another_key(&world);
     assert!(
         said.contains("2 more secrets and 1 more connection were encrypted"),
         "{said}"

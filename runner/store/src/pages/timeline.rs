@@ -157,7 +157,8 @@ async fn spread(
     .await?)
 }
 
-/// The same of those that failed.
+/// The same of those that failed. A statement of its own: only with the state in its text is it planned by the index of runs
+/// that failed or were cancelled (`runs_done_group_ill`).
 async fn spread_failed(
     session: &mut PgSession,
     groups: &[i64],
