@@ -82,9 +82,9 @@ impl Machine<'_> {
             self.actions.settled.push((key.task, state));
         }
         if is_cancelled {
-            // Only a restart opens it again, and uses the state that is set here.
-            if key.item.is_some() && made_by_items {
-                self.set_by_items(key.task);
+            // It stays so. What would start now is cancelled: a restart continues it, and uses the state that is set here.
+            if key.item.is_none() || made_by_items && self.set_by_items(key.task) {
+                self.reopen_dependants(key.task, false);
             }
             self.actions.finished = Some(RunState::Cancelled);
             return Ok(());
@@ -113,15 +113,15 @@ impl Machine<'_> {
         }
     }
 
-    /// Gives a mapped task of a cancelled run the state to which its items lead.
-    fn set_by_items(&mut self, task: TaskIndex) {
+    /// Gives a mapped task of a cancelled run the state to which its items lead. Returns whether it is another one.
+    fn set_by_items(&mut self, task: TaskIndex) -> bool {
         let made = self.progress.made_by_items(task);
-        if let Some(state) = made
-            && state != self.progress.task(task)
-        {
-            self.set(TaskKey::whole(task), state);
-            self.actions.settled.push((task, state));
-        }
+        let Some(state) = made.filter(|&state| state != self.progress.task(task)) else {
+            return false;
+        };
+        self.set(TaskKey::whole(task), state);
+        self.actions.settled.push((task, state));
+        true
     }
 
     /// An item of a mapped task was overridden.

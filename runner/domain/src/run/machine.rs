@@ -330,7 +330,7 @@ impl<'a> Machine<'a> {
     /// A task's rule is met: the task becomes ready, or its items if they are known.
     fn begin(&mut self, task: TaskIndex) {
         let key = TaskKey::whole(task);
-        if self.progress.stopping {
+        if self.progress.stopping || *self.state == RunState::Cancelled {
             self.settle(key, TaskState::Cancelled);
         } else if self.progress.maps.contains_key(&task) {
             self.set(key, TaskState::Ready);

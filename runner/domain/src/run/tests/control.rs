@@ -243,9 +243,21 @@ fn override_is_bounded() {
     // A cancelled run comes back by restart only, which finds what was set.
     World::start(dag("a; b; c: a b"))
         .play("fail b; cancel; set b succeeded; set a skipped; set a skipped")
-        .shows("a=skipped b=succeeded c=upstream_failed run=cancelled")
+        .shows("a=skipped b=succeeded c=skipped run=cancelled")
         .play("set a succeeded; restart")
         .shows("a=succeeded b=succeeded c=ready run=running");
+    // What the rules have decided follows, but starts nothing: a restart does, and a clear only what it names.
+    let mut world = World::start(dag("a; b: a; c: b; z"));
+    world
+        .play("skip a; claim z; cancel; set a succeeded")
+        .shows("a=succeeded b=cancelled c=upstream_failed z=cancelled run=cancelled");
+    assert!(world.ready.is_empty());
+    world
+        .play("clear z alone")
+        .shows("a=succeeded b=cancelled c=upstream_failed z=ready run=running");
+    world
+        .play("ok z; restart")
+        .shows("a=succeeded b=ready c=pending z=succeeded run=running");
     // So does the state of a mapped task whose item was set.
     let group = json!({"tasks": {"m": {"for_each": [1, 2]}, "z": {"depends_on": ["m"]}}});
     World::start(group)

@@ -424,8 +424,8 @@ impl World {
                     context()
                 );
             }
-            // What the rules decided is what they decide now. Only a restart goes on with a cancelled run.
-            if self.is_derived(task) && self.state != RunState::Cancelled && !self.cancelled {
+            // What the rules decided is what they decide now.
+            if self.is_derived(task) {
                 let word = self.word(TaskKey::whole(task));
                 assert_eq!(verdict, Some(state), "{word} was left behind: {}", context());
             }
