@@ -1,6 +1,7 @@
 //! What a node is sending, and to which destinations.
 //!
-//! A notification that is being sent has a slot (`slots.rs`), and the node does not take it again. So it leaves this map whatever happens to the task that sends it: otherwise it would keep its slot for ever.
+//! A notification that is being sent has a slot (`slots.rs`), and the node does not take it again. So it leaves this map
+//! whatever happens to the task that sends it: otherwise it would keep its slot for ever.
 //!
 //! A stopping node waits for it as long as for attempts, and then cancels it. If a node loses its lease, it cancels
 //! everything that it is sending: other nodes are about to send it.
