@@ -411,6 +411,44 @@ async fn a_busy_group_hides_no_other_on_the_timeline() {
     assert!(!day.contains("2,500 runs") && !day.contains("busy: 150 runs"), "{day}");
 }
 
+/// However often one group fails, and however many notifications were sent, what needs a person is shown.
+#[tokio::test]
+async fn a_group_that_fails_often_hides_no_other_failure() {
+    let (world, node) = World::with_node().await;
+    let visitor = Visitor::signed_in(node.base(), TOKEN).await;
+    let bad = json!({"tasks": {"a": {"script": "flaky", "params": {"fail_times": 9, "kind": "fatal"}}}});
+    node.put_group("lonely", bad.clone()).await;
+    node.put_group("noisy", bad).await;
+    let run = node.start("lonely", json!({})).await;
+    node.run_becomes(&run, "failed").await;
+    let many = "INSERT INTO heddle.runs_done (id, group_id, revision_id, state, trigger, priority, logical_time,
+                                              interval_start, interval_end, params, created_at, started_at, progress,
+                                              finished_at, error)
+                SELECT heddle.uuid_v7(clock_timestamp()), g.id, g.revision_id, 4, 1, 0, now(), now(), now(), '{}', now(),
+                       now(), '\\x00', now() + interval '1 millisecond', 'once more'
+                  FROM heddle.groups g, generate_series(1, 2500) WHERE g.name = 'noisy';
+                INSERT INTO heddle.notifications (id, channel, event, subject, facts, state, last_error, created_at)
+                VALUES (gen_random_uuid(), 'pager', 'failed', '', '{}', 2, 'nobody answers', now() - interval '1 hour');
+                INSERT INTO heddle.notifications (id, channel, event, subject, facts, state, created_at, sent_at)
+                SELECT gen_random_uuid(), 'chat', 'succeeded', '', '{}', 1, now(), now() FROM generate_series(1, 1000)";
+    world.sql().await.batch_execute(many).await.unwrap();
+    let page = visitor.get("/").await.fine();
+    let attention = page
+        .split("id=\"attention\"")
+        .nth(1)
+        .expect("the page says what needs attention");
+    let attention = attention.split("id=\"day\"").next().unwrap();
+    for part in [
+        "/groups/lonely",
+        "/groups/noisy",
+        &format!("/runs/{run}"),
+        "300+ runs",
+        "nobody answers",
+    ] {
+        assert!(attention.contains(part), "{part}: {attention}");
+    }
+}
+
 /// A topic whose messages fail says why, on its page and on the page of the day.
 #[tokio::test]
 async fn a_topic_says_why_its_messages_failed() {

@@ -2,6 +2,7 @@
 
 use heddle_domain::Time;
 use heddle_store::group::GroupFilter;
+use heddle_store::pages::failures::FailuresMax;
 use heddle_tests::World;
 use tokio_postgres::Client;
 
@@ -108,12 +109,25 @@ async fn pages_read_what_they_show() {
     .await;
     assert_eq!(minutes.len(), 60);
     check("an hour's minutes", read, READ_MAX);
+    let max = FailuresMax {
+        newest: 300,
+        groups: 300,
+        each: 20,
+    };
     let (read, failed) = asked(&world, &sql, async |store| {
-        store.page_failures(ago(7), 300).await.expect("failures")
+        store.page_failures(ago(7), max).await.expect("failures")
     })
     .await;
-    assert!(!failed.is_empty());
+    assert!(!failed.rows.is_empty());
     check("failures of a week", read, READ_MAX);
+    // Not more than one of all groups: then it goes from group to group.
+    let max = FailuresMax { newest: 1, ..max };
+    let (read, failed) = asked(&world, &sql, async |store| {
+        store.page_failures(ago(7), max).await.expect("failures")
+    })
+    .await;
+    assert!(failed.more);
+    check("failures of a week, group by group", read, 300 * (20 + 8));
     let (read, found) = asked(&world, &sql, async |store| {
         store.page_run_of_key("k-12340").await.expect("a run")
     })

@@ -1,8 +1,10 @@
 //! Data that only pages need, and no route of the API: read-only, and bounded, however long the history is.
 //!
 //! Every statement here reads an index from its newest end, and stops at a maximum that its caller gives. Nothing is
-//! counted that is not read: if there is more, the result is the maximum. (`timeline` goes from one group to the next.)
+//! counted that is not read: if there is more, the result is the maximum. (`timeline` and `failures` go from one group to the
+//! next.)
 
+pub mod failures;
 pub mod group;
 pub mod overview;
 pub mod pool;

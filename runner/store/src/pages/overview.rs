@@ -1,4 +1,4 @@
-//! The overview: which groups ran lately, what failed, what is late.
+//! The overview: which groups ran lately, what is late.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -10,16 +10,6 @@ use crate::database::PgSession;
 use crate::span::{self, BEGIN_BY_SPANS, Planning, Span};
 use crate::transaction::transaction;
 use crate::{Store, StoreError};
-
-/// A run that failed.
-#[derive(Clone, Debug)]
-pub struct FailureRow {
-    pub id: Uuid,
-    pub group_id: i64,
-    pub group_name: String,
-    pub error: Option<String>,
-    pub finished_at: Time,
-}
 
 /// A run as a bar.
 #[derive(Clone, Debug)]
@@ -147,22 +137,6 @@ impl Store {
                     SELECT d.revision_id FROM heddle.runs_done d
                      WHERE d.id = ANY (ARRAY[a.run]) AND d.id >= heddle.uuid_floor($1)) AS r
                 ORDER BY a.run DESC"#,
-            since,
-            limit
-        )
-        .fetch_all(&self.reads)
-        .await?)
-    }
-
-    /// Runs that failed, newest first.
-    pub async fn page_failures(&self, since: Time, limit: i64) -> Result<Vec<FailureRow>, StoreError> {
-        Ok(sqlx::query_as!(
-            FailureRow,
-            r#"SELECT l.id AS "id!", l.group_id AS "group_id!", g.name AS group_name, l.error,
-                      l.finished_at AS "finished_at!"
-                 FROM heddle.runs_done l JOIN heddle.groups g ON g.id = l.group_id
-                WHERE l.state = 4 AND l.id >= heddle.uuid_floor($1) AND g.deleted_at IS NULL
-                ORDER BY l.id DESC LIMIT $2"#,
             since,
             limit
         )

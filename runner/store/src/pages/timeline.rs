@@ -36,16 +36,16 @@ impl Place {
 
 /// The ids of runs that were created in the timeline's past.
 #[derive(Clone, Copy, Debug)]
-struct Window {
+pub(super) struct Window {
     /// The first id of the day of the window's beginning. The statements below look for the next group among whole days: so
     /// the first row that a look into an index finds is one that counts, and no run of a busy group is skipped one by one.
     day: Uuid,
-    first: Uuid,
-    after: Uuid,
+    pub(super) first: Uuid,
+    pub(super) after: Uuid,
 }
 
 impl Window {
-    fn new(since: Time, now: Time) -> Self {
+    pub(super) fn new(since: Time, now: Time) -> Self {
         let day = since.date_naive().and_time(chrono::NaiveTime::MIN).and_utc();
         // Days that are to come have partitions too. A clock is not further ahead than this.
         let ahead = now.checked_add_signed(span::AHEAD);
@@ -193,7 +193,11 @@ async fn spread_failed(
 
 /// Groups with a run of the window that failed, at most `limit`. It goes from one group to the next in the index of runs that
 /// failed or were cancelled (`runs_done_group_ill`), so it reads a few rows for each group.
-async fn groups_failed(session: &mut PgSession, window: Window, limit: i64) -> Result<Vec<TimelineRow>, StoreError> {
+pub(super) async fn groups_failed(
+    session: &mut PgSession,
+    window: Window,
+    limit: i64,
+) -> Result<Vec<TimelineRow>, StoreError> {
     Ok(sqlx::query_as!(
         TimelineRow,
         r#"WITH RECURSIVE found AS (

@@ -9,7 +9,8 @@ use chrono::TimeDelta;
 use heddle_api::{AttemptState, List, Node, NotificationState, RunState};
 use heddle_domain::Time;
 use heddle_domain::run::Control;
-use heddle_store::pages::overview::{FailureRow, MinuteRow, NowRow, StalledRow, TimedOutRow};
+use heddle_store::pages::failures::{FailureRow, Failures, FailuresMax};
+use heddle_store::pages::overview::{MinuteRow, NowRow, StalledRow, TimedOutRow};
 use maud::{Markup, html};
 
 use super::answer::Answer;
@@ -23,13 +24,19 @@ use crate::words::{Arg, t};
 use crate::{Ctx, Trouble};
 
 /// How many failed runs are read.
-const FAILURES_MAX: i64 = 300;
+const FAILURES_MAX: FailuresMax = FailuresMax {
+    newest: 300,
+    groups: 300,
+    each: 20,
+};
 /// Up to this number things are counted.
 const COUNT_MAX: i64 = 10_000;
-/// How many runs are counted for each minute, task runs for each queue, and notifications.
+/// How many runs are counted for each minute.
 const MINUTE_MAX: i64 = 500;
+/// How many notifications are read; those of a day that were given up are among them.
+const UNSENT_MAX: i64 = 10_000;
+/// How many task runs are counted for each queue.
 const STALLED_MAX: i64 = 1_000;
-const UNSENT_MAX: i64 = 500;
 /// How many attempts that timed out are read, and how many of their scripts are named.
 const TIMED_OUT_MAX: i64 = 200;
 const SLOW_MAX: usize = 5;
@@ -48,6 +55,8 @@ struct Failing {
     group: String,
     newest: FailureRow,
     count: usize,
+    /// There may be more.
+    more: bool,
     since: Time,
     /// How its newest run ended, if it did not fail: then the group goes on by itself, but the results of the failed
     /// runs are still missing.
@@ -146,14 +155,14 @@ impl View {
 
 /// Groups with failed runs: first those whose newest run failed, then those that go on by themselves. Of the latter,
 /// the failures of a day are shown: a later success does not replace the failed run, but it needs nobody at once.
-async fn failing(ctx: &Ctx, failures: Vec<FailureRow>) -> Result<Vec<Failing>, Trouble> {
-    let mut groups: Vec<i64> = failures.iter().map(|row| row.group_id).collect();
+async fn failing(ctx: &Ctx, failures: Failures) -> Result<Vec<Failing>, Trouble> {
+    let mut groups: Vec<i64> = failures.rows.iter().map(|row| row.group_id).collect();
     groups.sort_unstable();
     groups.dedup();
     let ends: BTreeMap<i64, RunState> = ctx.store().page_last_ends(&groups).await?.into_iter().collect();
     let mut found: Vec<Failing> = Vec::new();
     let mut indexes: BTreeMap<i64, usize> = BTreeMap::new();
-    for row in failures {
+    for row in failures.rows {
         let since_then = ends
             .get(&row.group_id)
             .copied()
@@ -171,12 +180,17 @@ async fn failing(ctx: &Ctx, failures: Vec<FailureRow>) -> Result<Vec<Failing>, T
                 found.push(Failing {
                     group: row.group_name.clone(),
                     count: 1,
+                    more: false,
                     since: row.finished_at,
                     newest: row,
                     since_then,
                 });
             }
         }
+    }
+    for one in &mut found {
+        // With fewer, all of the group were read.
+        one.more = failures.more && one.count as i64 >= FAILURES_MAX.each;
     }
     found.sort_by_key(|one| one.since_then.is_some());
     Ok(found)
@@ -305,6 +319,8 @@ fn failing_row(ctx: &Ctx, one: &Failing) -> Markup {
         ("restart", "restart-will")
     };
     let refused = refused(ctx, Control::Restart, &one.group, RunState::Failed);
+    let read = one.count as i64;
+    let count = Arg::capped(read, if one.more { read } else { i64::MAX });
     html! {
         tr {
             td.tight { (group_or_topic(ctx, &one.group)) }
@@ -313,7 +329,7 @@ fn failing_row(ctx: &Ctx, one: &Failing) -> Markup {
                 span.error { (linked(&line(one.newest.error.as_deref().unwrap_or_default()))) }
                 @if let Some(newest) = one.since_then { span.why { " " (t!(ctx, "newest-run")) " " (state(ctx, newest)) } }
             }
-            td.tight.why { a href={ "/runs?group=" (segment(&one.group)) "&state=failed" } { (t!(ctx, "runs-count", n = one.count)) } br; (ago(ctx, one.since)) }
+            td.tight.why { a href={ "/runs?group=" (segment(&one.group)) "&state=failed" } { (t!(ctx, "runs-count", n = count)) } br; (ago(ctx, one.since)) }
             td.tight.side {
                 @if ctx.viewer.operates() {
                     (button(Button { glyph: "restart", refused, ..Button::new(format!("/runs/{run}/restart"), t!(ctx, restart), t!(ctx, will)) }))
@@ -388,6 +404,7 @@ mod tests {
                 error: None,
             },
             count: 1,
+            more: false,
             since: Time::UNIX_EPOCH,
             since_then,
         };
