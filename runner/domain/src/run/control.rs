@@ -139,6 +139,7 @@ impl Machine<'_> {
             return Err(Refused::RunState(*self.state));
         }
         let task = self.progress.task(key.task);
+        let has_failed_items = self.progress.maps.get(&key.task).is_some_and(|map| map.failed > 0);
         match before {
             TaskState::Retrying => {
                 self.actions.drop_timers.push(key);
@@ -146,12 +147,14 @@ impl Machine<'_> {
                 return Ok(());
             }
             TaskState::Failed => {}
+            // Other items still run.
+            TaskState::Ready if key.item.is_none() && has_failed_items => {}
             // By `fail_fast`.
             TaskState::Cancelled
                 if key.item.is_some() && task == TaskState::Failed && self.task(key.task).fail_fast => {}
             _ => return Err(Refused::TaskState(before)),
         }
-        if key.item.is_some() && !matches!(task, TaskState::Ready | TaskState::Failed) {
+        if key.item.is_some() && !matches!(task, TaskState::Ready | TaskState::Failed | TaskState::Cancelled) {
             // It was overridden.
             return Err(Refused::TaskState(task));
         }
@@ -185,7 +188,7 @@ impl Machine<'_> {
         let before = self.get(key).ok_or(Refused::Unknown)?;
         Control::Clear.check(*self.state)?;
         let task = self.progress.task(key.task);
-        if key.item.is_some() && task != TaskState::Cancelled && !self.progress.is_made_by_items(key.task) {
+        if key.item.is_some() && !self.progress.is_made_by_items(key.task) {
             // It was overridden: the items do not determine it any more.
             return Err(Refused::AsWhole(task));
         }
@@ -290,6 +293,8 @@ impl Machine<'_> {
         }
         self.lift_due = true;
         self.was_stopped = self.is_stopped();
+        let map = self.progress.maps.get(&task).filter(|_| self.task(task).fail_fast);
+        self.failed_fast = map.filter(|map| map.failed > 0).map(|_| task);
         if self
             .progress
             .failure(self.plan)
@@ -306,8 +311,8 @@ impl Machine<'_> {
     }
 
     /// If the failures that caused `on_failure: stop` or `fail_fast` are gone, the task runs that were cancelled for
-    /// them continue. If there was no such failure before either, tasks were cancelled together with their run: only
-    /// `restart` continues these.
+    /// them continue. If there was no such failure before either, tasks and items were cancelled together with their
+    /// run, or by an override: only `restart` continues these.
     pub(super) fn lift(&mut self) {
         if self.is_stopped() {
             return;
@@ -321,7 +326,10 @@ impl Machine<'_> {
                     // What the rules had decided by its cancellation is decided again.
                     self.reopen_dependants(task, true);
                 }
-                TaskState::Ready if self.progress.maps.get(&task).is_some_and(|map| map.failed == 0) => {
+                TaskState::Ready
+                    if (self.was_stopped || self.failed_fast == Some(task))
+                        && self.progress.maps.get(&task).is_some_and(|map| map.failed == 0) =>
+                {
                     self.reset_items(task, false);
                     self.moved.insert(task);
                 }

@@ -33,6 +33,8 @@ pub(super) struct Machine<'a> {
     pub(super) lift_due: bool,
     /// Before that repair, there was a failure that stops the run.
     pub(super) was_stopped: bool,
+    /// The mapped task that is being repaired, if failed items of it had cancelled the rest.
+    pub(super) failed_fast: Option<TaskIndex>,
     /// The run is being cancelled.
     pub(super) cancelled: bool,
     /// A reopened run waits at its group's gate.
@@ -72,6 +74,7 @@ impl<'a> Machine<'a> {
             stop_due: false,
             lift_due: false,
             was_stopped: false,
+            failed_fast: None,
             cancelled: false,
             waits_at_gate: false,
         }

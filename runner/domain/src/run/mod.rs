@@ -422,9 +422,11 @@ impl Progress {
         })
     }
 
-    /// Whether a mapped task's state comes from its items, and not from an override.
+    /// Whether a mapped task's state comes from its items, and not from an override: no override cancels it.
     fn is_made_by_items(&self, task: TaskIndex) -> bool {
-        self.made_by_items(task) == Some(self.task(task))
+        let state = self.task(task);
+        self.made_by_items(task)
+            .is_some_and(|made| made == state || state == TaskState::Cancelled)
     }
 
     /// Whether `on_failure: stop` has taken effect: nothing new starts.

@@ -298,6 +298,23 @@ fn retry_now_of_items_and_of_the_whole() {
     mapped(json!({"fail_fast": true}))
         .play("expand m 3; fail m#1; retry m#1")
         .shows("m=ready m#0=ready m#1=ready m#2=ready z=pending run=running");
+    // While other items run.
+    let running = || {
+        let mut world = mapped(json!({}));
+        world.play("expand m 3; fail m#0; claim m#1; fail m#2");
+        world
+    };
+    running()
+        .play("retry m")
+        .shows("m=ready m#0=ready m#1=running m#2=ready z=pending run=running")
+        .play("ok m#0; ok m#2; ok m#1; ok z");
+    running()
+        .play("retry m#0; ok m#0; retry m#2; ok m#2")
+        .refused("retry m", "the task run is ready");
+    // One that failed before the run was cancelled, when something else goes on. Only it is named.
+    World::start(json!({"tasks": {"a": {}, "m": {"for_each": [0, 1, 2]}}}))
+        .play("claim a; expand m 3; fail m#0; claim m#1; fail m#2; cancel; clear a; retry m#0")
+        .shows("a=ready m=ready m#0=ready m#1=cancelled m#2=failed run=running");
     // An override stays.
     mapped(json!({}))
         .play("expand m 2; claim m#0; fail m#1; set m succeeded; ok z")
@@ -385,6 +402,50 @@ fn override_of_items() {
     mapped(json!({"fail_fast": true}))
         .play("expand m 2; claim m#0; set m#1 failed")
         .shows("m=failed m#0=cancelled m#1=failed z=upstream_failed run=failed");
+}
+
+/// What an operator has cancelled continues by a restart only, not because another item was overridden.
+#[test]
+fn an_override_of_an_item_leaves_what_was_cancelled_with_the_run() {
+    for fail_fast in [false, true] {
+        let beside = || {
+            let tasks = json!({"a": {}, "m": {"for_each": [0, 1, 2], "fail_fast": fail_fast}});
+            let mut world = World::start(json!({"tasks": tasks}));
+            world.play("claim a; expand m 3; claim m#0; cancel");
+            world
+        };
+        for state in ["succeeded", "skipped"] {
+            beside()
+                .play("clear a")
+                .shows("a=ready m=cancelled m#0=cancelled m#1=cancelled m#2=cancelled run=running")
+                .play(&format!("set m#2 {state}"))
+                .shows(&format!(
+                    "a=ready m=cancelled m#0=cancelled m#1=cancelled m#2={state} run=running"
+                ))
+                .play("ok a; restart")
+                .shows(&format!(
+                    "a=succeeded m=ready m#0=ready m#1=ready m#2={state} run=running"
+                ));
+            // The state of the run was set by hand.
+            let mut world = beside();
+            world.state = RunState::Succeeded;
+            world.play(&format!("set m#2 {state}")).shows(&format!(
+                "a=cancelled m=cancelled m#0=cancelled m#1=cancelled m#2={state} run=cancelled"
+            ));
+        }
+    }
+}
+
+/// The order of the overrides does not matter for the state of the task.
+#[test]
+fn items_of_a_cancelled_map_make_its_state() {
+    let m = || mapped(json!({}));
+    m().play("expand m 2; set m#0 failed; cancel; set m#1 succeeded")
+        .shows("m=failed m#0=failed m#1=succeeded z=cancelled run=cancelled");
+    m().play("expand m 2; set m#0 succeeded; cancel; set m#1 failed")
+        .shows("m=failed m#0=succeeded m#1=failed z=cancelled run=cancelled");
+    m().play("expand m 2; set m#0 succeeded; cancel; set m#1 skipped")
+        .shows("m=succeeded m#0=succeeded m#1=skipped z=cancelled run=cancelled");
 }
 
 #[test]
