@@ -396,9 +396,10 @@ impl Engine {
         self.runs.node.identity.id
     }
 
-    /// Reads the log of changes up to what is committed: called after a change on this node, before its answer.
+    /// Reads the log of changes up to what is committed: called after a change on this node, before its answer. If the log
+    /// cannot be read, this node forgets the meaning of all names: the next call asks the database.
     pub async fn follow_changes(&self) -> Result<(), EngineError> {
-        changes::follow_changes(&self.runs.node, &self.services.parts).await
+        changes::follow_own_change(&self.runs.node, &self.services.parts).await
     }
 
     /// When ([`Engine::elapsed`]) the last complete look at the log of changes began: all changes that were committed

@@ -5,6 +5,7 @@
 //! so, at once on the node that made the change.
 
 use std::collections::HashMap;
+use std::hash::Hash;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -166,6 +167,24 @@ impl Catalog {
         }
     }
 
+    /// Forgets what all names mean: the log of changes could not be read after a change.
+    pub(crate) fn forget_names(&self) {
+        self.generation.fetch_add(1, Ordering::AcqRel);
+        self.groups.clear();
+        self.current.clear();
+        self.active.clear();
+        self.channels.clear();
+    }
+
+    /// Caches what was read in a generation, unless something has changed since. A change between the look and the insertion
+    /// would not remove it: so the look is after the insertion.
+    fn keep<K: Clone + Eq + Hash, V: Clone>(&self, cache: &Cache<K, V>, generation: u64, key: K, value: V) {
+        cache.insert(key.clone(), value);
+        if self.generation.load(Ordering::Acquire) != generation {
+            cache.remove(&key);
+        }
+    }
+
     /// The current meaning of a group's name; `None`: there is no such group.
     pub async fn group(&self, name: &str) -> Result<Option<Arc<Group>>, EngineError> {
         if let Some(group) = self.groups.get(name) {
@@ -196,9 +215,7 @@ impl Catalog {
             template,
             complete,
         });
-        if self.generation.load(Ordering::Acquire) == generation {
-            self.groups.insert(row.name, group.clone());
-        }
+        self.keep(&self.groups, generation, row.name, group.clone());
         Ok(Some(group))
     }
 
@@ -209,8 +226,8 @@ impl Catalog {
         }
         let generation = self.generation.load(Ordering::Acquire);
         let known = !self.store.known_channels(&[name.to_owned()]).await?.is_empty();
-        if known && self.generation.load(Ordering::Acquire) == generation {
-            self.channels.insert(name.to_owned(), known);
+        if known {
+            self.keep(&self.channels, generation, name.to_owned(), known);
         }
         Ok(known)
     }
@@ -286,9 +303,7 @@ impl Catalog {
             let ids = self.store.resolutions(&rows, &named).await?;
             for ((revision, id), scripts) in unresolved.into_iter().zip(ids).zip(scripts) {
                 let resolution = self.keep_resolution(generation, id, &revision, scripts);
-                if self.generation.load(Ordering::Acquire) == generation {
-                    self.current.insert(revision.id, resolution.clone());
-                }
+                self.keep(&self.current, generation, revision.id, resolution.clone());
                 found.insert(revision.id, (revision, resolution));
             }
         }
@@ -356,9 +371,7 @@ impl Catalog {
         scripts: Vec<Option<Arc<ScriptFacts>>>,
     ) -> Arc<Resolution> {
         let resolution = Resolution::new(id, revision, scripts);
-        if self.generation.load(Ordering::Acquire) == generation {
-            self.resolutions.insert(id, resolution.clone());
-        }
+        self.keep(&self.resolutions, generation, id, resolution.clone());
         resolution
     }
 
@@ -399,9 +412,7 @@ impl Catalog {
         }
         let generation = self.generation.load(Ordering::Acquire);
         let version = self.store.script(name).await?.and_then(|row| row.active_version);
-        if self.generation.load(Ordering::Acquire) == generation {
-            self.active.insert(name.to_owned(), version);
-        }
+        self.keep(&self.active, generation, name.to_owned(), version);
         Ok(version)
     }
 
@@ -431,9 +442,7 @@ impl Catalog {
             schema,
             defaults,
         });
-        if self.generation.load(Ordering::Acquire) == generation {
-            self.versions.insert(key, facts.clone());
-        }
+        self.keep(&self.versions, generation, key, facts.clone());
         Ok(Some(facts))
     }
 }

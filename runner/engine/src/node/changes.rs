@@ -23,6 +23,9 @@ const FOLLOW_EVERY: Duration = Duration::from_secs(1);
 /// The pause before a node tries again to listen.
 const LISTEN_AGAIN_AFTER: Duration = Duration::from_secs(1);
 
+/// How often the log is read after a change on this node, if the connection is cut each time.
+const FOLLOWS_MAX: u32 = 3;
+
 /// How many changes one statement reads.
 const PAGE: i64 = 500;
 
@@ -76,6 +79,22 @@ pub(crate) async fn follow_changes(node: &Node, parts: &Parts) -> Result<(), Eng
             return Ok(());
         }
     }
+}
+
+/// The same after a change that was made here: whoever made it expects it to count on this node. If the log cannot be read,
+/// the meaning of all names is forgotten.
+pub(crate) async fn follow_own_change(node: &Node, parts: &Parts) -> Result<(), EngineError> {
+    let mut followed = Ok(());
+    for _ in 0..FOLLOWS_MAX {
+        followed = follow_changes(node, parts).await;
+        if !matches!(&followed, Err(EngineError::Store(error)) if error.is_cut()) {
+            break;
+        }
+    }
+    if followed.is_err() {
+        node.catalog.forget_names();
+    }
+    followed
 }
 
 /// Follows the log of changes.

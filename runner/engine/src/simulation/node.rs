@@ -8,7 +8,7 @@ use heddle_store::change::Change;
 
 use super::*;
 use crate::EngineError;
-use crate::node::changes::{Ear, Follower};
+use crate::node::changes::{Ear, Follower, follow_own_change};
 use crate::node::news::{CHANNEL, News, Teller};
 use crate::node::service::NEVER;
 use crate::node::signals::Signal;
@@ -90,6 +90,43 @@ async fn changes_of_other_nodes_are_known_after_a_look() {
         assert_eq!(node.tick(&mut follower).await, second);
         assert_eq!(*hears.changes.lock(), ids);
     }
+}
+
+/// Whoever changed a group is answered after this node has read the log. If the connection is cut meanwhile, it is read again;
+/// if it cannot be read, names are looked up in the database.
+#[tokio::test]
+async fn a_change_counts_here_although_connections_are_cut() {
+    let world = World::at("2026-03-01T00:00:00Z").await;
+    world.group("g", json!({"history": true})).await;
+    let node = world.node(1).await;
+    let (hears, parts) = hears();
+    let revision = async || {
+        let group = node.node.catalog.group("g").await.expect("an answer");
+        group.expect("a group").revision.number
+    };
+    follow_own_change(&node.node, &parts).await.expect("no cut");
+    assert_eq!(revision().await, 1);
+    // Whoever reads the log is cut, so often.
+    world
+        .execute(
+            "ALTER TABLE heddle.changes RENAME TO changes_kept;
+             CREATE TABLE heddle.cuts (most bigint NOT NULL);
+             INSERT INTO heddle.cuts VALUES (1);
+             CREATE SEQUENCE heddle.cut_now;
+             CREATE FUNCTION heddle.cut() RETURNS boolean LANGUAGE sql VOLATILE AS $$
+                 SELECT CASE WHEN nextval('heddle.cut_now') <= (SELECT most FROM heddle.cuts)
+                             THEN pg_terminate_backend(pg_backend_pid()) ELSE true END $$;
+             CREATE VIEW heddle.changes AS SELECT id, kind, name, at FROM heddle.changes_kept WHERE (SELECT heddle.cut())",
+        )
+        .await;
+    hears.changes.lock().clear();
+    world.group("g", json!({"history": true, "description": "one"})).await;
+    follow_own_change(&node.node, &parts).await.expect("the second look");
+    assert_eq!((revision().await, hears.changes.lock().len()), (2, 1));
+    world.execute("UPDATE heddle.cuts SET most = 100").await;
+    world.group("g", json!({"history": true, "description": "two"})).await;
+    assert!(follow_own_change(&node.node, &parts).await.is_err());
+    assert_eq!((revision().await, hears.changes.lock().len()), (3, 1));
 }
 
 /// A look at the log counts from its begin, once its end is found and every service has handled it.
