@@ -1,11 +1,14 @@
-//! Runs that are created while their group is being deleted or disabled: one of both comes first.
+//! Runs that are created, or go on after their end, while their group is being deleted or disabled: one of both comes first.
+
+use std::collections::HashMap;
 
 use heddle_store::Store;
 use heddle_store::group::{GroupDelete, GroupSwitch};
 use heddle_store::live::{Completion, Created, GroupNeed, NewRun};
 use serde_json::json;
 
-use super::{Wall, bare_group, begin, by, close, count, meanwhile, new_run, set_up};
+use super::runs::ended_runs;
+use super::{Wall, bare_group, begin, by, close, count, meanwhile, new_run, reopening, run, set_up, unhindered};
 
 /// A run that asks for its group.
 fn asks(number: u128, group: i64, needs: GroupNeed) -> NewRun {
@@ -106,4 +109,83 @@ async fn whoever_closes_waits() {
     let rollback = async { drop(creation) };
     let deleted = meanwhile(&sql, store.delete_group(by(), "g", false, None), rollback).await;
     assert!(matches!(deleted.unwrap(), GroupDelete::Deleted { .. }));
+}
+
+/// A control that may let an ended run go on waits for whoever deletes its group, before it locks the run, and then knows
+/// what was committed meanwhile. A live run is locked without a look at its group.
+#[tokio::test]
+async fn whoever_reopens_waits() {
+    let (_world, store, sql, mut other) = set_up().await;
+    let id = put(&store).await;
+    ended_runs(&sql, id, &[(1, None), (2, None)]).await;
+    creating(&store, new_run(3, id)).await.commit().await.expect("a commit");
+    let closing = format!("SELECT pg_advisory_xact_lock(hashtextextended('heddle/group/{id}', 0))");
+    for commits in [false, true] {
+        let changes = other.transaction().await.unwrap();
+        changes
+            .batch_execute(&format!(
+                "{closing}; UPDATE heddle.groups SET deleted_at = now() WHERE id = {id}"
+            ))
+            .await
+            .unwrap();
+        let mut of_live = begin(&store, 7).await;
+        let live = unhindered(of_live.lock_one(run(3))).await.expect("an answer");
+        assert!(!live.expect("a run").group_deleted);
+        of_live.commit().await.expect("a commit");
+
+        let alone = async {
+            let mut control = begin(&store, 7).await;
+            let locked = control.lock_one(run(1)).await.expect("an answer");
+            control.commit().await.expect("a commit");
+            locked.expect("a run").group_deleted
+        };
+        let deletes = async {
+            let free = "SELECT id FROM heddle.runs_done FOR UPDATE SKIP LOCKED";
+            let free = sql.query(free, &[]).await.unwrap();
+            assert_eq!(free.len(), 2, "no run is locked before its group");
+            close(changes, commits).await;
+        };
+        assert_eq!(meanwhile(&sql, alone, deletes).await, commits);
+    }
+    sql.batch_execute("UPDATE heddle.groups SET deleted_at = NULL")
+        .await
+        .unwrap();
+    for commits in [false, true] {
+        let changes = other.transaction().await.unwrap();
+        changes
+            .batch_execute(&format!(
+                "{closing}; UPDATE heddle.groups SET deleted_at = now() WHERE id = {id}"
+            ))
+            .await
+            .unwrap();
+        let mut together = begin(&store, 7).await;
+        let asked = [run(3), run(2), run(1)];
+        let held = meanwhile(&sql, together.hold_groups(&asked), close(changes, commits)).await;
+        assert_eq!(held.expect("an answer"), HashMap::from([(id, commits)]));
+        together.commit().await.expect("a commit");
+    }
+    let mut of_live = begin(&store, 7).await;
+    let held = of_live.hold_groups(&[run(3)]).await.expect("an answer");
+    assert!(held.is_empty(), "a live run goes on anyway");
+}
+
+/// Who deletes a group waits for a control that has let an ended run of it go on, and counts that run.
+#[tokio::test]
+async fn whoever_deletes_finds_what_goes_on() {
+    let (_world, store, sql, _other) = set_up().await;
+    let id = put(&store).await;
+    ended_runs(&sql, id, &[(1, None), (2, None)]).await;
+    let restart = reopening(&store, run(1)).await;
+    let commit = async { restart.commit().await.expect("a commit") };
+    let deleted = meanwhile(&sql, store.delete_group(by(), "g", false, None), commit).await;
+    assert_eq!(deleted.unwrap(), GroupDelete::Active(1));
+    sql.batch_execute("DELETE FROM heddle.runs_live").await.unwrap();
+
+    let restart = reopening(&store, run(2)).await;
+    let rollback = async { drop(restart) };
+    let deleted = meanwhile(&sql, store.delete_group(by(), "g", false, None), rollback).await;
+    assert!(matches!(deleted.unwrap(), GroupDelete::Deleted { .. }));
+    let mut late = begin(&store, 7).await;
+    let locked = late.lock_one(run(2)).await.expect("an answer");
+    assert!(locked.expect("a run").group_deleted);
 }

@@ -327,7 +327,7 @@ async fn runs_of_the_same_params() {
 }
 
 /// Ended runs, which were submitted with `dedupe` by this hash, or without it.
-async fn ended_runs(sql: &Client, group: i64, runs: &[(u128, Option<u8>)]) {
+pub(super) async fn ended_runs(sql: &Client, group: i64, runs: &[(u128, Option<u8>)]) {
     for &(number, hash) in runs {
         let hash = hash.map_or("NULL".to_owned(), |hash| {
             format!("'\\x{}'", format!("{hash:02x}").repeat(32))

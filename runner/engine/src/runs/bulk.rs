@@ -7,9 +7,10 @@
 //! | rerun | submissions, which share transactions with all others that are on their way (`rerun.rs`) |
 //! | a dry run | a few statements that only read |
 //!
-//! A run that refuses the control gets its answer, and does not affect the others of its batch. Live runs are locked first,
-//! then ended ones, each in the order of their ids. Only a run that moves between the two tables at that moment is not
-//! among them: it would be locked out of order. It is controlled alone, as one control of one run.
+//! A run that refuses the control gets its answer, and does not affect the others of its batch. If ended runs may go on,
+//! their groups are held first (`Completion::hold_groups`). Then live runs are locked, then ended ones, each in the order of
+//! their ids. Only a run that moves between the two tables at that moment is not among them: it would be locked out of
+//! order. It is controlled alone, as one control of one run.
 //!
 //! A batch that fails as a whole is repeated run by run, so that an error of one run does not affect the others. Only two
 //! kinds of errors end the whole control instead. If the database was lost, the batch may have been committed, and a second
@@ -32,7 +33,7 @@ use crate::node::catalog::Revision;
 use crate::node::group_commit::Met;
 use crate::runs::change::transition::progress_of;
 use crate::runs::control::BulkAction;
-use crate::runs::controlled::{Answers, ControlError, ControlledRun};
+use crate::runs::controlled::{Answers, ControlError, ControlledRun, group_deleted};
 use crate::runs::create::batch_run::check_again;
 use crate::runs::rerun::Rerun;
 use crate::{Engine, EngineError, Runs, UseCase};
@@ -250,6 +251,12 @@ impl Runs {
             states.any(|state| control.is_allowed(*state))
         };
         let mut locked = HashMap::with_capacity(runs.len());
+        // Before all runs. Other controls of many runs let no ended run go on: an override of a run as a whole only sets its
+        // state.
+        let groups = match control {
+            Control::Restart | Control::Clear => Some(completion.hold_groups(runs).await?),
+            _ => None,
+        };
         if may_be(false) {
             let found = completion.lock_runs(runs).await?;
             let live: Vec<(RunId, LiveRun)> = found.into_iter().map(|(run, found)| (run, found.into())).collect();
@@ -258,8 +265,15 @@ impl Runs {
         }
         if may_be(true) {
             let left: Vec<RunId> = runs.iter().copied().filter(|run| !locked.contains_key(run)).collect();
-            for (live, facts) in completion.lock_ended(&left).await? {
+            for (mut live, facts) in completion.lock_ended(&left).await? {
                 let run = facts.id;
+                if let Some(groups) = &groups {
+                    // The group of a run that has ended since is not held: the run is controlled alone.
+                    let Some(deleted) = groups.get(&facts.group_id) else {
+                        continue;
+                    };
+                    live.group_deleted = *deleted;
+                }
                 let context = self.context_of_ended(facts).await?;
                 locked.insert(run, ControlledRun { run, live, context });
             }
@@ -383,6 +397,12 @@ impl Runs {
             return self.try_rerun(revision, *rerun).await.map(|()| None);
         }
         check_again(&revision.group_name).map_err(ControlError::Refused)?;
+        if matches!(control.control(), Control::Restart | Control::Clear) {
+            let group = self.node.store.group_by_id(revision.group_id).await?;
+            if group.is_none_or(|group| group.deleted_at.is_some()) {
+                return Err(group_deleted(&revision.group_name));
+            }
+        }
         let BulkControl::Change(BulkAction::Clear(clear)) = control else {
             return Ok(None);
         };

@@ -5,7 +5,9 @@
 //! The others are written together, by the same statements for any number of runs.
 //!
 //! A run that has ended becomes live again only after the decision, so a refusal leaves nothing to take back. Its params
-//! are taken before that too, if it was submitted with `dedupe`.
+//! are taken before that too, if it was submitted with `dedupe`. A run of a deleted group does not become live again: the
+//! transaction has asked for the group before it locked the run ([`Completion::hold_groups`]), so a deletion at the same
+//! time either finds the run live, or is found by the control.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -165,6 +167,11 @@ impl DecidedRun {
     fn had_ended(&self) -> bool {
         self.locked.live.state.is_final()
     }
+
+    /// Whether it had ended, and is live from now on.
+    fn goes_on(&self) -> bool {
+        self.had_ended() && !self.transition.state().is_final()
+    }
 }
 
 /// What of a batch is written after the runs themselves.
@@ -178,6 +185,25 @@ struct Rest {
     again: Vec<(RunId, i64)>,
 }
 
+/// The refusal of a control that would let an ended run of this group go on.
+pub(super) fn group_deleted(group: &str) -> ControlError {
+    ControlError::Refused(format!(
+        "the group `{group}` has been deleted, so its ended runs do not go on"
+    ))
+}
+
+/// Runs of deleted groups that would go on are refused. One that ends again at once, because only states are set, is not.
+fn refuse_deleted(decided: &mut Vec<DecidedRun>, answers: &mut Answers) {
+    decided.retain(|one| {
+        let refused = one.goes_on() && one.locked.live.group_deleted;
+        if refused {
+            let group = &one.locked.context.revision.group_name;
+            answers.insert(one.run(), Err(group_deleted(group)));
+        }
+        !refused
+    });
+}
+
 /// Reopened runs that were submitted with `dedupe` take their params again. Those whose params another run has are
 /// refused.
 async fn take_params(
@@ -187,7 +213,7 @@ async fn take_params(
 ) -> Result<(), StoreError> {
     let deduped: Vec<(RunId, i64, &[u8])> = decided
         .iter()
-        .filter(|one| one.had_ended() && !one.transition.state().is_final())
+        .filter(|one| one.goes_on())
         .filter_map(|one| {
             let hash = one.locked.live.dedupe.as_deref()?;
             Some((one.run(), one.locked.context.facts.group_id, hash))
@@ -331,6 +357,7 @@ impl Runs {
         answers: &mut Answers,
     ) -> Result<(), EngineError> {
         let mut decided = self.decide_all(&mut completion, planned, answers).await?;
+        refuse_deleted(&mut decided, answers);
         take_params(&mut completion, &mut decided, answers).await?;
         if decided.is_empty() {
             return Ok(());

@@ -58,7 +58,7 @@ pub(crate) fn routes() -> Vec<Route> {
         .answers(200, of::<Run>())
         .problem(
             409,
-            "The run is not failed or cancelled, or it carries a batch of messages.",
+            "The run is not failed or cancelled, it carries a batch of messages, or its group has been deleted.",
         ),
         Route::new(
             Method::Post,

@@ -98,7 +98,8 @@ pub(crate) fn routes() -> Vec<Route> {
         .answers(200, of::<TaskDetail>())
         .problem(
             409,
-            "The state of the task run does not allow it, or the run carries a batch of messages.",
+            "The state of the task run does not allow it, the run carries a batch of messages, or an ended run of \
+                a deleted group would go on.",
         ),
         item(Route::new(
             Method::Post,
@@ -111,7 +112,8 @@ pub(crate) fn routes() -> Vec<Route> {
         .answers(200, of::<TaskDetail>())
         .problem(
             409,
-            "The state of the task run does not allow it, or the run carries a batch of messages.",
+            "The state of the task run does not allow it, the run carries a batch of messages, or it has ended and its \
+                group has been deleted.",
         ),
         item(Route::new(
             Method::Post,
@@ -128,7 +130,10 @@ pub(crate) fn routes() -> Vec<Route> {
         .takes(of::<ClearTask>())
         .optional()
         .answers(200, of::<TaskDetail>())
-        .problem(409, "The run has not ended, or it carries a batch of messages."),
+        .problem(
+            409,
+            "The run has not ended, it carries a batch of messages, or its group has been deleted.",
+        ),
     ]
 }
 

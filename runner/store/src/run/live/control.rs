@@ -11,7 +11,7 @@ use uuid::Uuid;
 use super::RunFacts;
 use super::claim::facts_of;
 use super::complete::{Completion, LockedRun};
-use super::refuse::lock_number;
+use super::refuse::{closed_groups, lock_number};
 use crate::database::column;
 use crate::{Store, StoreError};
 
@@ -44,6 +44,9 @@ pub struct LiveRun {
     pub error: Option<String>,
     /// For a run that has ended without having begun: why.
     pub skipped: Option<Skip>,
+    /// For a run that has ended: whether its group has been deleted, if that was asked before the run was locked
+    /// ([`Completion::hold_groups`]).
+    pub group_deleted: bool,
 }
 
 impl From<LockedRun> for LiveRun {
@@ -56,6 +59,7 @@ impl From<LockedRun> for LiveRun {
             dedupe: None,
             error: None,
             skipped: None,
+            group_deleted: false,
         }
     }
 }
@@ -82,6 +86,7 @@ impl LockedRow {
             dedupe: self.dedupe,
             error: self.error,
             skipped: self.skipped.map(known_skip).transpose()?,
+            group_deleted: false,
         })
     }
 }
@@ -100,11 +105,32 @@ pub struct NewOverride {
 const TRIES_MAX: usize = 3;
 
 impl Completion {
+    /// The groups of those of the runs that have ended, and whether each has been deleted. Until the end of this
+    /// transaction, none of the others is deleted: whoever deletes one waits, and then counts the runs that go on.
+    ///
+    /// Locking: the groups (advisory, shared), in the order of their ids, before all runs (`heddle.closed_groups`).
+    pub async fn hold_groups(&mut self, runs: &[RunId]) -> Result<HashMap<i64, bool>, StoreError> {
+        let groups = sqlx::query_scalar!(
+            r#"SELECT DISTINCT group_id AS "group_id!" FROM heddle.runs_done WHERE id = ANY ($1)"#,
+            &column(runs, |run| run.0)
+        )
+        .fetch_all(self.connection())
+        .await?;
+        if groups.is_empty() {
+            return Ok(HashMap::new());
+        }
+        let closed = closed_groups(self.connection(), &groups, None).await?;
+        self.dated([]);
+        let deleted = |group: &i64| closed.get(group) == Some(&true);
+        Ok(groups.into_iter().map(|group| (group, deleted(&group))).collect())
+    }
+
     /// Locks one run, whether it is live or has ended. `None`: there is no such run. [`StoreError::Conflict`]: others end
     /// and reopen it faster than it can be locked.
     ///
-    /// Locking: the run's row, and nothing before it. A transaction that moves the run to the other table holds the lock
-    /// of the row for which this one waits. When it has moved the run, the row is gone, and the run is searched for again.
+    /// Locking: of a live run its row, and nothing before it. Of a run that has ended its group, and then its row, because
+    /// a control may let it go on. A transaction that moves the run to the other table holds the lock of the row for which
+    /// this one waits. When it has moved the run, the row is gone, and the run is searched for again.
     pub async fn lock_one(&mut self, run: RunId) -> Result<Option<LiveRun>, StoreError> {
         for _ in 0..TRIES_MAX {
             let row = sqlx::query_as!(
@@ -120,6 +146,9 @@ impl Completion {
             if let Some(row) = row {
                 return row.read(run, "runs_live").map(Some);
             }
+            let Some(group_deleted) = self.hold_groups(&[run]).await?.into_values().next() else {
+                continue;
+            };
             let row = sqlx::query_as!(
                 LockedRow,
                 r#"SELECT state, progress, started_at IS NOT NULL AS "begun!", false AS "waits!", dedupe, error, skipped
@@ -130,9 +159,11 @@ impl Completion {
             .await?;
             self.dated([]);
             if let Some(row) = row {
-                return row.read(run, "runs_done").map(Some);
+                return row
+                    .read(run, "runs_done")
+                    .map(|live| Some(LiveRun { group_deleted, ..live }));
             }
-            // It may have moved between the two statements, or during the wait for its lock: try again.
+            // It may have moved between the statements, or during the wait for its lock: try again.
         }
         // One statement that reads both tables cannot miss it.
         let is_there = sqlx::query_scalar!(
@@ -150,8 +181,9 @@ impl Completion {
 
     /// Locks those of the runs that have ended; returns each with its facts, in the order of the ids.
     ///
-    /// Locking: the runs' rows, in id order, after all live runs that the transaction locks. A run that another
-    /// transaction reopens during the wait is left out: it must not be locked now, out of order.
+    /// Locking: the runs' rows, in id order, after all live runs that the transaction locks. If a run is to go on, its
+    /// group is held before ([`Completion::hold_groups`]). A run that another transaction reopens during the wait is left
+    /// out: it must not be locked now, out of order.
     pub async fn lock_ended(&mut self, runs: &[RunId]) -> Result<Vec<(LiveRun, RunFacts)>, StoreError> {
         const TABLE: &str = "runs_done";
         let rows = sqlx::query!(
@@ -175,6 +207,7 @@ impl Completion {
                 dedupe: row.dedupe,
                 error: row.error,
                 skipped: row.skipped.map(known_skip).transpose()?,
+                group_deleted: false,
             };
             locked.push((live, facts_of!(row, TABLE)));
         }

@@ -17,7 +17,11 @@
 //! 1. what a transaction is about, skipping what another one has, so that nobody waits for it: rows of *settlements*,
 //!    *starts*, *turnstiles*, *timers*, *link_events*, due *schedules*, or the row of a backfill. (A change of a group
 //!    waits for *schedules*, a change of a backfill for its row: neither locks a run.);
-//! 2. gates of groups (advisory), in the order of their numbers;
+//! 2. groups of new runs, and of ended runs that a control may let go on (advisory, shared: `heddle.closed_groups`), in
+//!    the order of their numbers. (A deletion of a group takes this lock exclusively, and then waits for rows of *schedules*:
+//!    whoever holds one of these waits for no group, but may wait for runs, so groups come before runs. Only an attempt
+//!    that enqueues runs asks their groups when its own run is locked.) Then gates of groups (advisory), in that order
+//!    too;
 //! 3. advisory locks of dedupe hashes, in order. (A control that reopens runs takes them under the locks of these ended
 //!    runs, for which no holder of a hash waits.);
 //! 4. rows of *runs_live*, in id order; then, by controls and deletions, rows of *runs_done*, in id order;

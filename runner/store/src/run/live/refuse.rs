@@ -20,6 +20,23 @@ pub(super) fn asked_groups(runs: &[&NewRun]) -> Vec<i64> {
     groups
 }
 
+/// Those of these groups that take no runs, and whether each of them has been deleted. Until the end of the transaction,
+/// none of the others is deleted or stopped; see `heddle.closed_groups`.
+pub(super) async fn closed_groups(
+    tx: &mut PgSession,
+    groups: &[i64],
+    wait_ms: Option<i32>,
+) -> Result<HashMap<i64, bool>, StoreError> {
+    let closed = sqlx::query!(
+        r#"SELECT id AS "id!", deleted AS "deleted!" FROM heddle.closed_groups($1, $2)"#,
+        groups,
+        wait_ms
+    )
+    .fetch_all(tx)
+    .await?;
+    Ok(closed.into_iter().map(|row| (row.id, row.deleted)).collect())
+}
+
 /// A run that asks for its group is created only while the group takes runs; see `heddle.closed_groups`. Before all other
 /// locks of the creation.
 pub(super) async fn settle_groups(
@@ -28,14 +45,7 @@ pub(super) async fn settle_groups(
     wait_ms: Option<i32>,
     refused: &mut HashMap<usize, Created>,
 ) -> Result<(), StoreError> {
-    let closed = sqlx::query!(
-        r#"SELECT id AS "id!", deleted AS "deleted!" FROM heddle.closed_groups($1, $2)"#,
-        &asked_groups(runs),
-        wait_ms
-    )
-    .fetch_all(&mut *tx)
-    .await?;
-    let closed: HashMap<i64, bool> = closed.into_iter().map(|row| (row.id, row.deleted)).collect();
+    let closed = closed_groups(tx, &asked_groups(runs), wait_ms).await?;
     for (index, run) in runs.iter().enumerate() {
         match (run.needs, closed.get(&run.group_id)) {
             (GroupNeed::Exists | GroupNeed::Enabled, Some(true)) => drop(refused.insert(index, Created::Deleted)),
