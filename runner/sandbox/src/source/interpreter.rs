@@ -136,6 +136,19 @@ impl Sandbox {
         found.map_err(CompileError::Internal)
     }
 
+    /// Whether this program's interpreter for a language is in memory.
+    pub fn has_interpreter(&self, language: Language) -> bool {
+        match language.runs_as() {
+            Language::Python => self.inner.python.initialized(),
+            _ => self.inner.javascript.initialized(),
+        }
+    }
+
+    /// Prepares it, as a text of this language would.
+    pub async fn prepare_interpreter(&self, language: Language) -> Result<(), CompileError> {
+        self.interpreter(language).await.map(drop)
+    }
+
     /// This program's own interpreter. The future is boxed, so that its large body is compiled once, and not with each
     /// crate that loads scripts.
     pub(super) fn interpreter(&self, language: Language) -> BoxFuture<'_, Result<Interpreter, CompileError>> {
