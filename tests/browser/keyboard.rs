@@ -91,6 +91,17 @@ async fn everything_is_reached_by_keys() {
     chrome
         .until("location.pathname === '/groups/weather' && document.readyState === 'complete'")
         .await;
+    // One Escape closes it with a text in it, too.
+    chrome.press("Control+k").await;
+    chrome
+        .until(&format!("document.querySelector('#palette').contains({FOCUS})"))
+        .await;
+    types(&mut chrome, "lett").await;
+    chrome
+        .until("!!document.querySelector('#found a[href=\"/groups/letters\"]')")
+        .await;
+    chrome.press("Escape").await;
+    chrome.until("!document.querySelector('#palette').open").await;
     // Back is where one was.
     chrome.value("history.back()").await;
     chrome

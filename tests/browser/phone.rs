@@ -32,3 +32,25 @@ async fn the_head_is_two_lines_on_a_phone() {
         }
     }
 }
+
+/// The name of a category is as long as that of a group, and is broken where it would make the page scroll sideways.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_long_category_fits_a_phone() {
+    let Some(mut chrome) = browser().await else { return };
+    let (_world, node) = World::with_node().await;
+    let long = "abcdefghi".repeat(7);
+    node.put_group("g", json!({"category": long, "tasks": {"a": {"script": "hello"}}}))
+        .await;
+    for width in [360, 390] {
+        chrome.shape(width, false).await;
+        let path = format!("/groups?category={long}");
+        open_signed_in(&mut chrome, node.base(), &path).await;
+        chrome
+            .until("document.readyState === 'complete' && !!document.querySelector('.tree [aria-current]')")
+            .await;
+        let found = chrome
+            .value("[document.documentElement.scrollWidth, document.documentElement.clientWidth].join()")
+            .await;
+        assert_eq!(found, format!("{width},{width}"), "at {width} px");
+    }
+}

@@ -189,8 +189,12 @@ impl JsonSchema for Span {
 
     fn json_schema(_: &mut SchemaGenerator) -> Schema {
         json_schema!({
-            "type": "string",
-            "description": "Numbers with units (`us`, `ms`, `s`, `m`, `h`, `d`, `w`), the largest first; at most 36,500 days.",
+            "type": ["string", "integer"],
+            // These bound only a number: 0 is the only one.
+            "minimum": 0,
+            "maximum": 0,
+            "description": "Numbers with units (`us`, `ms`, `s`, `m`, `h`, `d`, `w`), the largest first; at most 36,500 days. \
+                Only `0` may have no unit, as text or as a number.",
             "examples": ["100ms", "90s", "5m", "1h30m", "1d"],
         })
     }
@@ -258,6 +262,20 @@ mod tests {
         check("0", Ok((0, "0s")));
         check("0s", Ok((0, "0s")));
         check("36500d", Ok((Span::MAX.micros(), "36500d")));
+    }
+
+    /// The schema accepts the numbers that are read, and no other.
+    #[test]
+    fn a_number_is_a_duration_only_if_it_is_zero() {
+        assert_eq!(serde_json::from_str::<Span>("0").ok(), Some(Span::ZERO));
+        for refused in ["1", "-1", "0.5", "null"] {
+            assert!(serde_json::from_str::<Span>(refused).is_err(), "{refused}");
+        }
+        let schema = schemars::schema_for!(Span).to_value();
+        assert_eq!(schema["type"], serde_json::json!(["string", "integer"]));
+        for bound in ["minimum", "maximum"] {
+            assert_eq!(schema[bound], serde_json::json!(0), "{bound}");
+        }
     }
 
     #[test]

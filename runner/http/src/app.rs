@@ -188,6 +188,8 @@ pub struct Shared {
     pub(crate) uploads: Arc<FairSlots>,
     /// How many more uploads may wait for a slot.
     pub(crate) uploads_waiting: Arc<Semaphore>,
+    /// Uploads that wait for the interpreter of their language, and have no slot meanwhile.
+    pub(crate) interpreter_waits: Arc<FairSlots>,
     /// Slow bodies of senders that are not known: the owners are addresses.
     pub(crate) unknown_bodies: Arc<FairSlots>,
     pub(crate) counts: Counts,
@@ -223,6 +225,7 @@ impl App {
             uploads: FairSlots::new(config.uploads_max, config.uploads_max / 2),
             unknown_bodies: FairSlots::new(UNKNOWN_SLOW_MAX, UNKNOWN_SLOW_OF_ONE_MAX),
             uploads_waiting: Arc::new(Semaphore::new(UPLOADS_WAITING_MAX)),
+            interpreter_waits: FairSlots::new(UPLOADS_WAITING_MAX, UPLOADS_WAITING_MAX / 2),
             counts: Counts::default(),
             ended: heddle_engine::Ended::new(ENDED_BYTES_MAX),
             openapi: std::sync::OnceLock::new(),

@@ -4,7 +4,10 @@
 use std::collections::BTreeSet;
 use std::fmt::Write;
 
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
 use serde_json::{Map, Value};
+use sha2::{Digest, Sha256};
 
 use crate::openapi;
 use crate::table::{Route, Table};
@@ -20,6 +23,15 @@ pre{overflow-x:auto;padding:.6rem;background:#8881;border-radius:6px;scroll-marg
 .method{display:inline-block;min-width:4.2rem;font-weight:600}.dim{color:var(--dim)}\
 table{border-collapse:collapse;width:100%}td{border-top:1px solid var(--line);padding:.2rem .6rem .2rem 0;vertical-align:top}\
 code,td{overflow-wrap:anywhere}td:first-child{white-space:nowrap}";
+
+/// The Content-Security-Policy of the page: nothing but its own style, by the hash of that, and its empty icon.
+pub fn policy() -> String {
+    let style = STANDARD.encode(Sha256::digest(STYLE));
+    format!(
+        "default-src 'none'; style-src 'sha256-{style}'; img-src data:; form-action 'none'; base-uri 'none'; \
+         frame-ancestors 'none'"
+    )
+}
 
 pub fn page(table: &Table) -> String {
     let document = openapi::document(table);
@@ -157,6 +169,10 @@ mod tests {
         // All text is within a landmark, and each theme has colours of its own, not those of the browser.
         assert!(page.contains("<body><header>") && page.contains("</header><nav>") && page.contains("</nav><main>"));
         assert!(page.contains("background:light-dark("));
+        // The policy lets through this style alone.
+        assert_eq!(page.matches("<style>").count(), 1);
+        assert!(page.contains(&format!("<style>{}</style>", super::STYLE)));
+        assert!(!page.contains(" style=\""));
         for outside in ["<script", "src=", "https://", "http://", "@import"] {
             assert!(
                 !page.split("<h2 id=\"schemas\"").next().unwrap().contains(outside),

@@ -37,7 +37,8 @@ pub fn document(table: &Table) -> Value {
         "info": {
             "title": "Heddle",
             "version": env!("CARGO_PKG_VERSION"),
-            "description": "Workflows whose tasks are WebAssembly scripts. Every error is a problem body (RFC 9457).",
+            "description": "Workflows whose tasks are WebAssembly scripts. Every error is a problem body (RFC 9457). An \
+                empty value in a query means the same as no parameter; only a flag is then `true`.",
             "license": {"name": "Apache-2.0", "identifier": "Apache-2.0"},
         },
         "servers": [{"url": "/"}],

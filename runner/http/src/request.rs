@@ -15,6 +15,7 @@ use heddle_api::moment::parse_moment;
 use heddle_api::{List, accepts};
 use heddle_domain::chance::fraction;
 use heddle_domain::{Faults, Name, Span, Time};
+use heddle_engine::FairSlot;
 use heddle_store::change::{By, Page};
 use heddle_store::group::IfMatch;
 use parking_lot::Mutex;
@@ -69,6 +70,8 @@ pub struct Request {
     pub(crate) body_optional: bool,
     /// Behind a mutex only because a body must not be used from two threads, which nobody does.
     pub(crate) body: Mutex<Body>,
+    /// The slot of an upload, which it gives back while it only waits for an interpreter.
+    pub(crate) upload_slot: Option<FairSlot>,
 }
 
 impl Request {

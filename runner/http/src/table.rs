@@ -446,21 +446,23 @@ async fn answer(app: App, route: Arc<Route>, path: Option<RawPathParams>, reques
 const UPLOADS_OF_ONE_MAX: usize = UPLOADS_WAITING_MAX / 2;
 const UPLOAD_WAIT: std::time::Duration = std::time::Duration::from_secs(30);
 
-async fn upload_slot(app: &App, actor: &str) -> Result<FairSlot, Problem> {
-    let overloaded = || {
-        Problem::overloaded(
-            "too many uploads on this node at the same time; try again later",
-            SHED_RETRY_SECONDS,
-        )
-    };
+pub(crate) fn too_many_uploads() -> Problem {
+    Problem::overloaded(
+        "too many uploads on this node at the same time; try again later",
+        SHED_RETRY_SECONDS,
+    )
+}
+
+/// A slot for an upload, when there is one.
+pub(crate) async fn upload_slot(app: &App, actor: &str) -> Result<FairSlot, Problem> {
     let _waiting = app
         .uploads_waiting
         .clone()
         .try_acquire_owned()
-        .map_err(|_| overloaded())?;
+        .map_err(|_| too_many_uploads())?;
     match tokio::time::timeout(UPLOAD_WAIT, app.uploads.take(actor, UPLOADS_OF_ONE_MAX)).await {
         Ok(Some(slot)) => Ok(slot),
-        Ok(None) | Err(_) => Err(overloaded()),
+        Ok(None) | Err(_) => Err(too_many_uploads()),
     }
 }
 
@@ -518,7 +520,7 @@ async fn handle(
             (admitted.caller, token_watch)
         }
     };
-    let slot = slot(&app, route.pace, &caller.actor).await?;
+    let mut slot = slot(&app, route.pace, &caller.actor).await?;
     // Without params there is nothing to extract; with params, none means that they are not UTF-8.
     if path.is_none() && route.path.contains('{') {
         return Err(Problem::malformed("the path is not UTF-8"));
@@ -543,6 +545,7 @@ async fn handle(
         query,
         body_optional: route.body_optional || route.takes.is_empty(),
         body: Mutex::new(body),
+        upload_slot: slot.take_if(|_| route.pace == Pace::Uploads),
     };
     if route.takes_nothing() {
         request.nothing().await?;

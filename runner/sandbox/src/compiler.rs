@@ -18,7 +18,7 @@ use crate::engine::code_config;
 use crate::fair_slots::{FairSlot, FairSlots};
 use bytes::Bytes;
 use serde::{Deserialize, Serialize};
-use std::io::{Read, Write};
+use std::io::{ErrorKind, Read, Write};
 use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
 use std::process::{ExitCode, Stdio};
@@ -107,6 +107,8 @@ pub(crate) enum NotCompiled {
     Refused(String),
     /// It took too long.
     Timeout(Duration),
+    /// The machine cannot do it at the moment.
+    NotNow(String),
     /// Heddle itself failed; the script did not cause it.
     Internal(String),
 }
@@ -208,7 +210,9 @@ impl Compiler {
         if words.contains("memory allocation of") {
             let limit = self.order.max_address_space_bytes;
             NotCompiled::Refused(format!("cannot be compiled within {limit} bytes of memory"))
-        } else if status.signal().is_some_and(|signal| signal != libc::SIGKILL) {
+        } else if status.signal() == Some(libc::SIGKILL) {
+            NotCompiled::NotNow("the compiler was killed; perhaps the machine has no memory left".into())
+        } else if status.signal().is_some() {
             NotCompiled::Refused(format!(
                 "made the compiler fail ({status}), because it is nested too deeply or too large"
             ))
@@ -242,7 +246,14 @@ impl Compiler {
             .stdout(Stdio::piped())
             .stderr(Stdio::piped())
             .kill_on_drop(true);
-        let mut child = self.starter.start(command).await.map_err(|error| internal(&error))?;
+        let started = self.starter.start(command).await;
+        let mut child = started.map_err(|error| match error.kind() {
+            // The limit of processes, or memory.
+            ErrorKind::WouldBlock | ErrorKind::OutOfMemory => {
+                NotCompiled::NotNow(format!("the compiler cannot be started: {error}"))
+            }
+            _ => internal(&error),
+        })?;
         let mut stdin = child.stdin.take().ok_or_else(|| internal(&"no stdin"))?;
         let stdout = child.stdout.take().ok_or_else(|| internal(&"no stdout"))?;
         let stderr = child.stderr.take().ok_or_else(|| internal(&"no stderr"))?;
@@ -432,9 +443,10 @@ mod tests {
             let end = end(&format!("kill -{signal} $$")).await;
             assert!(matches!(end, NotCompiled::Refused(_)), "{signal}: {end:?}");
         }
-        for does in ["kill -KILL $$", "exit 3"] {
-            let end = end(does).await;
-            assert!(matches!(end, NotCompiled::Internal(_)), "{does}: {end:?}");
-        }
+        // The kernel does this on a machine without memory, and may not do it again.
+        let killed = end("kill -KILL $$").await;
+        assert!(matches!(killed, NotCompiled::NotNow(_)), "{killed:?}");
+        let failed = end("exit 3").await;
+        assert!(matches!(failed, NotCompiled::Internal(_)), "{failed:?}");
     }
 }

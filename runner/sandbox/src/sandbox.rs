@@ -17,7 +17,7 @@ use crate::source::python::Python;
 use crate::source::runtime::Runtime;
 use crate::source::{RuntimeId, SourceFault, code_key, split_key};
 use bytes::Bytes;
-use heddle_domain::bounded::or_trouble;
+use heddle_domain::bounded::{Stopped, or_trouble};
 use heddle_domain::{Clock, Time};
 use parking_lot::Mutex;
 use serde_json::{Map, Value};
@@ -79,6 +79,9 @@ impl Inner {
             .map_err(|error| match error {
                 NotCompiled::Refused(why) => CompileError::Rejected(why),
                 NotCompiled::Timeout(after) => CompileError::Timeout(after),
+                // If it happens to runs again and again, their attempts must not go on for ever: each one counts as lost.
+                NotCompiled::NotNow(why) if matches!(whom, For::Runs) => CompileError::Internal(why),
+                NotCompiled::NotNow(why) => CompileError::NotNow(Stopped::Trouble(why)),
                 NotCompiled::Internal(error) => CompileError::Internal(error),
             })
     }
@@ -159,9 +162,10 @@ pub enum CompileError {
     /// Compiling it takes longer than this.
     #[error("the script cannot be compiled within {0:?}")]
     Timeout(Duration),
-    /// No child process can check the schema of its params at the moment.
+    /// This node cannot do it at the moment: it is too busy, a child process was killed, or the interpreter of the
+    /// script's language is not ready.
     #[error(transparent)]
-    NotNow(#[from] heddle_domain::bounded::Stopped),
+    NotNow(#[from] Stopped),
     /// Heddle itself failed; the script did not cause it.
     #[error("{0}")]
     Internal(String),

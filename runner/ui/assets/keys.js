@@ -29,6 +29,8 @@ function step(by) {
 
 if (palette) {
   palette.addEventListener("keydown", (event) => {
+    // A search field would only clear itself.
+    if (event.key === "Escape" && !event.isComposing) { event.preventDefault(); palette.close(); }
     if (event.key === "ArrowDown") { event.preventDefault(); step(1); }
     if (event.key === "ArrowUp") { event.preventDefault(); step(-1); }
     if (event.key === "Enter") {

@@ -332,7 +332,9 @@ pub(super) async fn check(session: &Session, wanted: &Check) -> Result<ExitCode>
                 changed => ("changes", changed, None),
             },
             // An error of this machine says nothing about the script.
-            Err(CompileError::Internal(error)) => anyhow::bail!("{name}@{number} cannot be checked: {error}"),
+            Err(error @ (CompileError::Internal(_) | CompileError::NotNow(_))) => {
+                anyhow::bail!("{name}@{number} cannot be checked: {error}")
+            }
             Err(error) => ("fails", Vec::new(), Some(error.to_string())),
         };
         results.push(json!({

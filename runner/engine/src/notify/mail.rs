@@ -299,6 +299,9 @@ fn words_for(error: &Error) -> String {
     }
     let cause = error.source().map(|cause| Chain(cause).to_string());
     let cause = cause.unwrap_or_else(|| "the reason is not known".to_owned());
+    if let Some(why) = of_certificate(&cause) {
+        return why.to_owned();
+    }
     let what = if error.is_response() {
         "the answer of the mail server cannot be understood"
     } else if error.is_tls() {
@@ -307,6 +310,13 @@ fn words_for(error: &Error) -> String {
         "the conversation with the mail server failed"
     };
     format!("{what}: {cause}")
+}
+
+/// A certificate that `openssl req -x509` makes is one of a CA, and the library's word for this helps nobody.
+fn of_certificate(cause: &str) -> Option<&'static str> {
+    cause.contains("CaUsedAsEndEntity").then_some(
+        "the mail server's certificate is a CA certificate; it must be issued by a CA, or be self-signed without CA:TRUE",
+    )
 }
 
 /// Whether the server ended the connection, properly or not, before the conversation was over.
@@ -367,6 +377,14 @@ mod tests {
 
     fn head(mail: &str) -> &str {
         mail.split_once("\r\n\r\n").unwrap().0
+    }
+
+    /// As rustls writes the reason.
+    #[test]
+    fn a_server_with_the_certificate_of_a_ca_is_told_so() {
+        let said = of_certificate("invalid peer certificate: Other(OtherError(CaUsedAsEndEntity))");
+        assert!(said.is_some_and(|said| said.contains("without CA:TRUE")), "{said:?}");
+        assert_eq!(of_certificate("invalid peer certificate: UnknownIssuer"), None);
     }
 
     #[test]

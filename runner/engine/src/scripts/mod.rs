@@ -177,6 +177,7 @@ impl Scripts {
         match self.sandbox.load_kept(&script.code, kept, fetch).await {
             Ok(loaded) => Ok(Ok(loaded)),
             Err(LoadError::Fetch(LoadTrouble::Store(error))) => Err(error.into()),
+            Err(LoadError::Compile(CompileError::NotNow(stopped))) => Err(stopped.into()),
             Err(error) => {
                 let said = format!("script {}@{} could not be loaded: {error}", script.name, script.version);
                 match error {

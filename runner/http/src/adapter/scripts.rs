@@ -92,15 +92,27 @@ pub(crate) async fn compile(
             defaults: Value::Object(compiled.defaults),
             description: compiled.description.unwrap_or_default(),
         }),
-        Err(CompileError::TooLarge(bytes_max)) => Err(Refusal::TooLarge {
+        Err(error) => Err(not_compiled(error)),
+    }
+}
+
+fn not_compiled(error: CompileError) -> Refusal {
+    match error {
+        CompileError::TooLarge(bytes_max) => Refusal::TooLarge {
             what: "body",
             bytes_max,
-        }),
-        Err(CompileError::NotNow(stopped)) => Err(EngineError::from(stopped).into()),
-        Err(CompileError::Source(fault)) => Err(Refusal::Source(fault)),
-        Err(CompileError::Internal(detail)) => Err(Refusal::Internal(detail.into())),
-        Err(error) => Err(invalid("", error.to_string())),
+        },
+        CompileError::NotNow(stopped) => EngineError::from(stopped).into(),
+        CompileError::Source(fault) => Refusal::Source(fault),
+        CompileError::Internal(detail) => Refusal::Internal(detail.into()),
+        error => invalid("", error.to_string()),
     }
+}
+
+/// Waits until a text of this language needs no other compilation than its own.
+pub(crate) async fn prepare(engine: &Engine, language: Language) -> Result<(), Refusal> {
+    let prepared = engine.sandbox().prepare_interpreter(language).await;
+    prepared.map_err(not_compiled)
 }
 
 /// Whether a text of which nobody knows what it exports takes batches of messages.

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use axum::http::{StatusCode, header};
+use axum::http::{HeaderValue, StatusCode, header};
 use axum::response::IntoResponse;
 use heddle_api::{Health, Stats};
 
@@ -166,5 +166,8 @@ async fn openapi_json(request: Request) -> Outcome {
 
 async fn docs_page(request: Request) -> Outcome {
     let made = || Kept::new("text/html; charset=utf-8", docs::page(&super::table()));
-    Ok(request.app.docs.get_or_init(made).answer(&request.headers))
+    let mut response = request.app.docs.get_or_init(made).answer(&request.headers);
+    let policy = HeaderValue::from_str(&docs::policy()).map_err(|error| Problem::internal(&error))?;
+    response.headers_mut().insert(header::CONTENT_SECURITY_POLICY, policy);
+    Ok(response)
 }

@@ -22,7 +22,7 @@ use crate::adapter::scripts::InvokeSpec;
 use crate::describe::of;
 use crate::problem::Problem;
 use crate::request::{Outcome, Request, answer, no_content, ok};
-use crate::table::{Method, Pace, Route};
+use crate::table::{Method, Pace, Route, too_many_uploads, upload_slot};
 
 /// How long an invocation may take, unless it says otherwise.
 const INVOKE_TIMEOUT_DEFAULT: Duration = Duration::from_secs(30);
@@ -215,12 +215,36 @@ async fn upload(mut request: Request) -> Outcome {
         None => request.app.config.script_bytes_max,
     };
     let bytes = request.bytes(bytes_max).await?;
-    store(&request, &name, bytes, language, activate).await
+    store(&mut request, &name, bytes, language, activate).await
 }
 
-async fn store(request: &Request, name: &Name, bytes: Bytes, language: Option<Language>, activate: bool) -> Outcome {
+/// Waits for the interpreter of a text. Compiling it may take minutes, and another upload may not need it: so this upload
+/// gives its slot back meanwhile, and only then waits for one again.
+async fn interpreter(request: &mut Request, language: Language) -> Result<(), Problem> {
+    let app = request.app.clone();
+    if app.engine.sandbox().has_interpreter(language) {
+        return Ok(());
+    }
+    let waits = app.interpreter_waits.try_take(&request.caller.actor);
+    let _waits = waits.ok_or_else(too_many_uploads)?;
+    drop(request.upload_slot.take());
+    adapter::scripts::prepare(&app.engine, language).await?;
+    request.upload_slot = Some(upload_slot(&app, &request.caller.actor).await?);
+    Ok(())
+}
+
+async fn store(
+    request: &mut Request,
+    name: &Name,
+    bytes: Bytes,
+    language: Option<Language>,
+    activate: bool,
+) -> Outcome {
     if bytes.is_empty() {
         return Err(Problem::invalid_at("", "the body is empty; a script was expected"));
+    }
+    if let Some(language) = language {
+        interpreter(request, language).await?;
     }
     let actor = request.caller.actor.clone();
     let at = match language {
@@ -482,7 +506,7 @@ async fn fetch(mut request: Request) -> Outcome {
         ));
     }
     let (bytes, language) = adapter::scripts::fetch(&request.app.engine, body.url, sha256).await?;
-    store(&request, &name, bytes, language, activate).await
+    store(&mut request, &name, bytes, language, activate).await
 }
 
 #[cfg(test)]

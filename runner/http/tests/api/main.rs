@@ -53,10 +53,10 @@ impl Clock for Fixed {
 }
 
 /// An engine as a node has it, but for what compiles scripts: the end-to-end tests upload some.
-async fn engine(store: &Store, keys: &SecretKeys, directory: &std::path::Path) -> Engine {
+async fn engine(store: &Store, keys: &SecretKeys, directory: &std::path::Path, compiler: &[&str]) -> Engine {
     let compiler = CompilerCommand {
-        program: "false".into(),
-        args: Vec::new(),
+        program: compiler[0].into(),
+        args: compiler[1..].iter().map(|&arg| arg.into()).collect(),
         env: Vec::new(),
     };
     let config = SandboxConfig {
@@ -119,12 +119,17 @@ struct Fixture {
 
 impl Fixture {
     async fn new(dev: bool) -> Self {
+        Self::with_compiler(dev, &["false"]).await
+    }
+
+    /// The same with another program as the compiler.
+    async fn with_compiler(dev: bool, compiler: &[&str]) -> Self {
         let (cluster, template) = CLUSTER.get_or_init(cluster).await;
         let database = cluster.database(template).await.expect("a database");
         let store = Store::connect(database.url(), 12).await.unwrap();
         let directory = tempfile::tempdir().unwrap();
         let keys = SecretKeys::new(SecretKey::new([7; 32]), Vec::new());
-        let engine = engine(&store, &keys, directory.path()).await;
+        let engine = engine(&store, &keys, directory.path(), compiler).await;
         let app = App::new(AppParts {
             store: store.clone(),
             engine: engine.clone(),

@@ -99,6 +99,12 @@ async fn what_is_wrong_is_a_problem() {
     fixture.get("/healthz").await.is(200);
     assert_eq!(fixture.get("/v1/openapi.json").await.is(200).json["openapi"], "3.1.0");
     let plain = fixture.get("/docs").await.is(200);
+    let policy = plain.headers[header::CONTENT_SECURITY_POLICY].to_str().unwrap();
+    assert!(policy.starts_with("default-src 'none'; style-src 'sha256-"), "{policy}");
+    assert!(
+        policy.contains("frame-ancestors 'none'") && !policy.contains("unsafe"),
+        "{policy}"
+    );
     let accepts = [("accept-encoding", "br, gzip;q=0.8")];
     let gzipped = fixture.send("GET", "/docs", &accepts, "").await.is(200);
     assert_eq!(gzipped.headers[header::CONTENT_ENCODING], "gzip");

@@ -1,5 +1,9 @@
 //! Scripts and their versions.
 
+use std::convert::Infallible;
+
+use axum::body::Body;
+use bytes::Bytes;
 use serde_json::json;
 
 use super::{Fixture, group, script};
@@ -49,5 +53,40 @@ async fn scripts_have_immutable_versions() {
     // What was deleted is not numbered anew.
     script(&fixture, "s", b"\0asm2", true).await;
     assert_eq!(fixture.get("/v1/scripts/s").await.is(200).json["version"], 3);
+    fixture.end().await;
+}
+
+/// Texts in Python wait for their interpreter, here for ever. A caller may have two uploads at the same time: these two give
+/// their slots back, so a third one is handled.
+#[tokio::test]
+async fn uploads_that_wait_for_an_interpreter_have_no_slots() {
+    let fixture = Fixture::with_compiler(true, &["tail", "-f", "/dev/null"]).await;
+    let (read, mut reads) = tokio::sync::mpsc::channel(2);
+    let upload = async |path: &str| {
+        let read = read.clone();
+        // Only an upload that has a slot reads its body.
+        let text = async move {
+            let _ = read.send(()).await;
+            Ok::<_, Infallible>(Bytes::from_static(b"def run(params, ctx): pass"))
+        };
+        let body = Body::from_stream(futures::stream::once(text));
+        fixture
+            .send("PUT", path, &[("content-type", "text/x-python")], body)
+            .await
+    };
+    let waiting = async { tokio::join!(upload("/v1/scripts/a"), upload("/v1/scripts/b")) };
+    let third = async {
+        for _ in 0..2 {
+            reads.recv().await.expect("an upload");
+        }
+        let headers = [("content-type", "text/javascript")];
+        fixture.send("PUT", "/v1/scripts/c", &headers, "").await
+    };
+    tokio::select! {
+        (first, _) = waiting => panic!("an upload without a compiler: {}", first.status),
+        third = third => {
+            third.is(422);
+        }
+    }
     fixture.end().await;
 }

@@ -23,6 +23,7 @@ use crate::sandbox::{CompileError, LoadError, Sandbox, blocking};
 use crate::script::{Entry, Script};
 use crate::services::BoxFuture;
 use bytes::Bytes;
+use heddle_domain::bounded::Stopped;
 use std::sync::{Arc, LazyLock};
 use std::time::Duration;
 use wasmtime::Module;
@@ -40,6 +41,10 @@ static PYTHON_IS_THERE: LazyLock<String> = LazyLock::new(|| {
 enum NotMade {
     /// The bundle cannot be used, for this reason.
     Unusable(String),
+    /// Compiling it takes longer than this: the machine is busy.
+    Timeout(Duration),
+    /// Something else that passes by itself.
+    NotNow(Stopped),
     /// An error of this machine, at the moment.
     Internal(String),
 }
@@ -48,18 +53,39 @@ impl From<CompileError> for NotMade {
     fn from(error: CompileError) -> Self {
         match error {
             CompileError::Internal(error) => Self::Internal(error),
-            CompileError::NotNow(stopped) => Self::Internal(stopped.to_string()),
+            CompileError::NotNow(stopped) => Self::NotNow(stopped),
+            CompileError::Timeout(after) => Self::Timeout(after),
             other => Self::Unusable(format!("its interpreter cannot be used: {other}")),
         }
     }
 }
 
-/// An error in our own runtime is never the fault of a text.
+/// An error in our own runtime is never the fault of a text. What passes by itself is tried again with the next text.
 impl From<NotMade> for CompileError {
     fn from(error: NotMade) -> Self {
         match error {
+            NotMade::NotNow(stopped) => Self::NotNow(stopped),
+            NotMade::Timeout(after) => not_ready(after),
             NotMade::Unusable(why) | NotMade::Internal(why) => Self::Internal(format!("the runtime: {why}")),
         }
+    }
+}
+
+/// Our own code took too long to compile. It is compiled again when it is needed again.
+fn not_ready(after: Duration) -> CompileError {
+    let seconds = after.as_secs();
+    CompileError::NotNow(Stopped::Trouble(format!(
+        "the interpreter of the script is not ready: it could not be compiled within {seconds} s, and is compiled again \
+        for the next request"
+    )))
+}
+
+/// An error in the checker of texts.
+fn of_checker(error: CompileError) -> CompileError {
+    match error {
+        CompileError::NotNow(stopped) => CompileError::NotNow(stopped),
+        CompileError::Timeout(after) => not_ready(after),
+        error => CompileError::Internal(format!("the checker: {error}")),
     }
 }
 
@@ -110,6 +136,19 @@ impl Sandbox {
         found.map_err(CompileError::Internal)
     }
 
+    /// Whether this program's interpreter for a language is in memory.
+    pub fn has_interpreter(&self, language: Language) -> bool {
+        match language.runs_as() {
+            Language::Python => self.inner.python.initialized(),
+            _ => self.inner.javascript.initialized(),
+        }
+    }
+
+    /// Prepares it, as a text of this language would.
+    pub async fn prepare_interpreter(&self, language: Language) -> Result<(), CompileError> {
+        self.interpreter(language).await.map(drop)
+    }
+
     /// This program's own interpreter. The future is boxed, so that its large body is compiled once, and not with each
     /// crate that loads scripts.
     pub(super) fn interpreter(&self, language: Language) -> BoxFuture<'_, Result<Interpreter, CompileError>> {
@@ -127,7 +166,7 @@ impl Sandbox {
     /// The command that checks texts before they are evaluated.
     pub(super) async fn checker(&self, runtime: &Runtime) -> Result<Script, CompileError> {
         let checker = self.own_wasm(&runtime.checker_digest, runtime.checker.clone()).await;
-        checker.map_err(|error| CompileError::Internal(format!("the checker: {error}")))
+        checker.map_err(of_checker)
     }
 
     async fn javascript(&self) -> Result<Arc<Runtime>, CompileError> {
@@ -155,7 +194,11 @@ impl Sandbox {
     async fn python(&self) -> Result<Arc<Python>, CompileError> {
         let own = self.clone();
         let made = tokio::spawn(async move { own.own_python(For::All).await });
-        made.await.map_err(|error| CompileError::Internal(error.to_string()))?
+        let made = made.await.map_err(|error| CompileError::Internal(error.to_string()))?;
+        if let Err(CompileError::NotNow(stopped)) = &made {
+            tracing::warn!(error = %stopped, "the Python interpreter is not ready; the next script in Python tries again");
+        }
+        made
     }
 
     async fn own_python(&self, whom: For<'_>) -> Result<Arc<Python>, CompileError> {
@@ -266,7 +309,13 @@ impl Sandbox {
         let interpreter = match made {
             Ok(interpreter) => Some(interpreter),
             Err(NotMade::Internal(error)) => return Err(CompileError::Internal(error).into()),
-            Err(NotMade::Unusable(why)) => {
+            Err(NotMade::NotNow(stopped)) => return Err(CompileError::NotNow(stopped).into()),
+            // Its scripts do not wait for such a compilation again and again.
+            Err(error @ (NotMade::Unusable(_) | NotMade::Timeout(_))) => {
+                let why = match error {
+                    NotMade::Unusable(why) => why,
+                    error => CompileError::from(error).to_string(),
+                };
                 let again = AGAIN_AFTER.num_minutes();
                 tracing::warn!(
                     runtime = tag,
@@ -321,6 +370,47 @@ impl Sandbox {
                 Ok(Interpreter::JavaScript(self.link_javascript(bundle, tag).await?))
             }
             (other, _) => Err(NotMade::Unusable(format!("it is one of {}", other.as_str()))),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::source::fault::SourceFault;
+
+    fn of_own(error: CompileError) -> CompileError {
+        NotMade::from(error).into()
+    }
+
+    /// A text is not refused, and Heddle is not blamed, for what passes by itself.
+    #[test]
+    fn an_interpreter_that_is_not_ready_is_tried_again() {
+        let late = of_own(CompileError::Timeout(INTERPRETER_TIMEOUT));
+        assert!(matches!(&late, CompileError::NotNow(Stopped::Trouble(_))), "{late:?}");
+        let said = late.to_string();
+        for words in [
+            "the interpreter of the script is not ready",
+            "within 300 s",
+            "try again",
+        ] {
+            assert!(said.contains(words), "{said}");
+        }
+        let busy = Stopped::Trouble("the node is too busy".into());
+        assert!(matches!(of_own(busy.clone().into()), CompileError::NotNow(stopped) if stopped == busy));
+        let checker = of_checker(CompileError::Timeout(INTERPRETER_TIMEOUT));
+        assert!(matches!(checker, CompileError::NotNow(_)), "{checker:?}");
+    }
+
+    #[test]
+    fn a_fault_of_the_program_stays_one() {
+        for error in [
+            CompileError::Internal("no disk".into()),
+            CompileError::Rejected("is empty".into()),
+            CompileError::Source(SourceFault::new("its top level failed")),
+        ] {
+            let told = of_own(error);
+            assert!(matches!(told, CompileError::Internal(_)), "{told:?}");
         }
     }
 }
