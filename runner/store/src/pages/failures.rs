@@ -21,10 +21,10 @@ pub struct FailureRow {
     pub finished_at: Time,
 }
 
-/// Runs that failed.
+/// The failed runs that the overview knows of.
 #[derive(Clone, Debug)]
 pub struct Failures {
-    /// Newest first.
+    /// The newest one comes first.
     pub rows: Vec<FailureRow>,
     /// There may be more, of any of these groups.
     pub more: bool,
