@@ -35,9 +35,9 @@ pub struct Failures {
 pub struct FailuresMax {
     /// How many of the newest ones.
     pub newest: i64,
-    /// If there are more: of how many groups more are read,
+    /// If there are more, of how many groups more are read.
     pub groups: i64,
-    /// and how many of each.
+    /// How many runs of each of these groups are read.
     pub each: i64,
 }
 
