@@ -6,6 +6,7 @@ use heddle_store::Store;
 use heddle_store::group::{GroupDelete, GroupSwitch};
 use heddle_store::live::{Completion, Created, GroupNeed, NewRun};
 use serde_json::json;
+use tokio_postgres::{Client, Transaction};
 
 use super::runs::ended_runs;
 use super::{Wall, bare_group, begin, by, close, count, meanwhile, new_run, reopening, run, set_up, unhindered};
@@ -111,6 +112,19 @@ async fn whoever_closes_waits() {
     assert!(matches!(deleted.unwrap(), GroupDelete::Deleted { .. }));
 }
 
+/// A transaction that deletes a group, as far as controls see it.
+async fn deleting(other: &mut Client, group: i64) -> Transaction<'_> {
+    let changes = other.transaction().await.unwrap();
+    changes
+        .batch_execute(&format!(
+            "SELECT pg_advisory_xact_lock(hashtextextended('heddle/group/{group}', 0));
+             UPDATE heddle.groups SET deleted_at = now() WHERE id = {group}"
+        ))
+        .await
+        .unwrap();
+    changes
+}
+
 /// A control that may let an ended run go on waits for whoever deletes its group, before it locks the run, and then knows
 /// what was committed meanwhile. A live run is locked without a look at its group.
 #[tokio::test]
@@ -119,15 +133,8 @@ async fn whoever_reopens_waits() {
     let id = put(&store).await;
     ended_runs(&sql, id, &[(1, None), (2, None)]).await;
     creating(&store, new_run(3, id)).await.commit().await.expect("a commit");
-    let closing = format!("SELECT pg_advisory_xact_lock(hashtextextended('heddle/group/{id}', 0))");
     for commits in [false, true] {
-        let changes = other.transaction().await.unwrap();
-        changes
-            .batch_execute(&format!(
-                "{closing}; UPDATE heddle.groups SET deleted_at = now() WHERE id = {id}"
-            ))
-            .await
-            .unwrap();
+        let changes = deleting(&mut other, id).await;
         let mut of_live = begin(&store, 7).await;
         let live = unhindered(of_live.lock_one(run(3))).await.expect("an answer");
         assert!(!live.expect("a run").group_deleted);
@@ -151,13 +158,7 @@ async fn whoever_reopens_waits() {
         .await
         .unwrap();
     for commits in [false, true] {
-        let changes = other.transaction().await.unwrap();
-        changes
-            .batch_execute(&format!(
-                "{closing}; UPDATE heddle.groups SET deleted_at = now() WHERE id = {id}"
-            ))
-            .await
-            .unwrap();
+        let changes = deleting(&mut other, id).await;
         let mut together = begin(&store, 7).await;
         let asked = [run(3), run(2), run(1)];
         let held = meanwhile(&sql, together.hold_groups(&asked), close(changes, commits)).await;
