@@ -360,7 +360,7 @@ impl Engine {
     }
 
     pub fn chance(&self) -> Arc<dyn Chance> {
-        self.runs.node.chance.clone()
+        self.runs.node.chance.source()
     }
 
     pub fn store(&self) -> &Store {

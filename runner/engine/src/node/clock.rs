@@ -1,7 +1,7 @@
 //! Time and chance of a running node: the only module that uses the ambient ones.
 
-use std::sync::LazyLock;
-use std::sync::atomic::{AtomicI64, Ordering};
+use std::sync::atomic::{AtomicI64, AtomicU32, Ordering};
+use std::sync::{Arc, LazyLock};
 use std::time::Duration;
 
 use chrono::TimeDelta;
@@ -143,6 +143,38 @@ impl Chance for SystemChance {
     #[allow(clippy::disallowed_methods, reason = "the only place that reads it")]
     fn bits(&self) -> u128 {
         rand::random()
+    }
+}
+
+/// A node's chance, and the numbers that order what it creates at one instant.
+#[derive(Debug)]
+pub(crate) struct NodeChance {
+    source: Arc<dyn Chance>,
+    numbered: AtomicU32,
+}
+
+impl NodeChance {
+    pub(crate) fn source(&self) -> Arc<dyn Chance> {
+        self.source.clone()
+    }
+
+    /// See [`Chance::bits`].
+    pub(crate) fn bits(&self) -> u128 {
+        self.source.bits()
+    }
+
+    /// A different number with each call, in order; after 2^32 calls they begin again.
+    pub(super) fn next_number(&self) -> u32 {
+        self.numbered.fetch_add(1, Ordering::Relaxed)
+    }
+}
+
+impl From<Arc<dyn Chance>> for NodeChance {
+    fn from(source: Arc<dyn Chance>) -> Self {
+        Self {
+            source,
+            numbered: AtomicU32::default(),
+        }
     }
 }
 

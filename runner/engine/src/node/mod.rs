@@ -75,7 +75,6 @@ pub(crate) mod state;
 pub(crate) mod templates;
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
 use heddle_domain::id::{RunId, uuid_v7, uuid_v7_nth};
@@ -88,7 +87,7 @@ use uuid::Uuid;
 
 use catalog::Catalog;
 use changes::Changes;
-use clock::NodeClock;
+use clock::{NodeChance, NodeClock};
 use news::Outbox;
 use short_ways::{Counted, ShortWays};
 use signals::Signals;
@@ -116,9 +115,7 @@ pub(crate) struct Node {
     pub(crate) identity: Identity,
     pub(crate) store: Store,
     pub(crate) clock: Arc<NodeClock>,
-    pub(crate) chance: Arc<dyn Chance>,
-    /// How many ids of runs it has made, for their order; see [`Node::new_run_id`].
-    runs_numbered: AtomicU32,
+    pub(crate) chance: NodeChance,
     /// Which short ways are used, and how often each was.
     pub(crate) short_ways: Counted,
     pub(crate) state: State,
@@ -143,8 +140,7 @@ impl Node {
             catalog: Catalog::new(store.clone()),
             store,
             clock,
-            chance,
-            runs_numbered: AtomicU32::default(),
+            chance: NodeChance::from(chance),
             short_ways: Counted::of(short_ways),
             state: State::default(),
             signals: Signals::default(),
@@ -173,8 +169,7 @@ impl Node {
     /// An id of a run. Ids of one instant are in the order of the calls: nodes claim in this order, and lists show it
     /// for runs that were created together.
     pub(crate) fn new_run_id(&self, now: Time) -> RunId {
-        let nth = self.runs_numbered.fetch_add(1, Ordering::Relaxed);
-        RunId(uuid_v7_nth(now, nth, self.chance.bits()))
+        RunId(uuid_v7_nth(now, self.chance.next_number(), self.chance.bits()))
     }
 
     /// The current or last lease of the node.
