@@ -109,7 +109,8 @@ pub struct SmtpSpec {
     /// The password. Write-only: it is never shown again.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub password: Option<String>,
-    /// A certificate in PEM format that is trusted in addition to those of the system, for a private mail server.
+    /// One or more certificates in PEM format that are trusted in addition to those of the system, for a private mail
+    /// server.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub ca: Option<String>,
 }
@@ -318,7 +319,7 @@ impl ChannelSpec {
         Err(faults)
     }
 
-    /// Its errors, when it is complete.
+    /// Its errors, when it is complete. The certificates in `smtp.ca` are read by those who send mails.
     pub fn check(&self) -> Result<(), Faults> {
         let mut faults = Faults::default();
         let Some(kind) = self.kind else {
@@ -412,16 +413,6 @@ impl ChannelSpec {
             if value.as_ref().is_some_and(|value| value.len() > VALUE_MAX_BYTES) {
                 faults.add(pointer, format!("must have at most {VALUE_MAX_BYTES} bytes"));
             }
-        }
-        if smtp
-            .ca
-            .as_ref()
-            .is_some_and(|ca| !ca.contains("-----BEGIN CERTIFICATE-----"))
-        {
-            faults.add(
-                "/smtp/ca",
-                "this is not a certificate in PEM format; it must begin with `-----BEGIN CERTIFICATE-----`",
-            );
         }
     }
 

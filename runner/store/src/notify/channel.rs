@@ -78,6 +78,8 @@ struct ChannelWrite<'a> {
     chance: &'a dyn Chance,
     name: &'a str,
     spec: ChannelSpec,
+    /// What the caller has found to be wrong with the spec.
+    faults: Faults,
 }
 
 /// A stored channel, opened.
@@ -147,8 +149,13 @@ impl Named for ChannelWrite<'_> {
             Some(kept) if kept.spec.is_none() => self.spec.lost(&kept.row.shown),
             _ => Ok(()),
         };
-        let checked = lost.and_then(|()| self.completed(kept).check());
-        checked.map_err(|faults| Stop::Refused(ChannelPut::Invalid(faults)))
+        let mut faults = self.faults.clone();
+        if let Err(more) = lost.and_then(|()| self.completed(kept).check()) {
+            faults.0.extend(more.0);
+        }
+        faults
+            .or(())
+            .map_err(|faults| Stop::Refused(ChannelPut::Invalid(faults)))
     }
 
     fn is_same(&self, kept: &OpenChannel) -> bool {
@@ -203,20 +210,22 @@ impl Named for ChannelWrite<'_> {
 }
 
 impl Store {
-    /// Creates or changes a channel; secret parts that were left out are taken from the stored one.
+    /// Creates or changes a channel; secret parts that were left out are taken from the stored one. `faults`: what the
+    /// caller has found to be wrong with the spec. The answer has these together with those that are found here.
     pub async fn put_channel(
         &self,
         by: By<'_>,
         keys: &SecretKeys,
         chance: &dyn Chance,
         name: &str,
-        spec: ChannelSpec,
+        (spec, faults): (ChannelSpec, Faults),
     ) -> Result<ChannelPut, StoreError> {
         let write = ChannelWrite {
             keys,
             chance,
             name,
             spec,
+            faults,
         };
         self.put(by, &write).await
     }
