@@ -181,6 +181,31 @@ pub struct ChannelSecrets {
     pub password: Option<String>,
 }
 
+impl ChannelSecrets {
+    /// Which of these parts are not those of the stored channel. Only the parts that one of the two kinds has are named.
+    /// `kept`: those of the stored channel; `None`: they cannot be decrypted, so all of them count as changed.
+    pub fn changed(&self, kinds: [Option<ChannelKind>; 2], kept: Option<&Self>) -> Vec<(&'static str, bool)> {
+        let known = |has: fn(ChannelKind) -> bool| kinds.into_iter().flatten().any(has);
+        let differs = |part: fn(&Self) -> Option<&str>| kept.is_none_or(|kept| part(kept) != part(self));
+        [
+            ("url", known(ChannelKind::is_chat), differs(|all| all.url.as_deref())),
+            (
+                "secret",
+                known(|kind| kind != ChannelKind::Email),
+                differs(|all| all.secret.as_deref()),
+            ),
+            (
+                "password",
+                known(|kind| kind == ChannelKind::Email),
+                differs(|all| all.password.as_deref()),
+            ),
+        ]
+        .into_iter()
+        .filter_map(|(part, known, differs)| known.then_some((part, differs)))
+        .collect()
+    }
+}
+
 impl ChannelSpec {
     /// How many messages it accepts from an event's rules, or from scripts.
     pub fn pace(&self, by_script: bool) -> Pace {

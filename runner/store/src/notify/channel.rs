@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 
 use heddle_domain::notify::channel::{ChannelSecrets, ChannelSpec};
 use heddle_domain::{Chance, Faults, Time};
-use serde_json::Value;
+use serde_json::{Value, json};
 
 use crate::change::{By, Noun, Page, Put};
 use crate::config::named::{Named, Stop};
@@ -206,6 +206,19 @@ impl Named for ChannelWrite<'_> {
 
     fn shown(row: &ChannelRow) -> Result<Value, StoreError> {
         to_value(&row.shown)
+    }
+
+    /// With a flag for each secret part: whether it has another value than before.
+    fn after(&self, row: &ChannelRow, kept: Option<&OpenChannel>) -> Result<Value, StoreError> {
+        let mut after = Self::shown(row)?;
+        if let Some(kept) = kept {
+            let secrets = kept.spec.as_ref().map(ChannelSpec::secrets);
+            let kinds = [kept.row.shown.kind, self.spec.kind];
+            for (part, changed) in self.completed(Some(kept)).secrets().changed(kinds, secrets.as_ref()) {
+                after[format!("{part}_changed")] = json!(changed);
+            }
+        }
+        Ok(after)
     }
 }
 
