@@ -130,6 +130,10 @@ async fn people_sign_in_with_the_account_that_they_have() {
     let mut stream = there.opens(&there.get("/runs").await.fine()).await;
     hear(&mut stream, &["event: here"]).await;
     assert_eq!(ann.post("/sign-out", &[]).await.leads_to(), "/sign-in");
+    assert_eq!(
+        audited(&node, "sign_out").await[0]["before"],
+        json!({"issuer": provider.issuer, "subject": "u-1", "role": "operator"})
+    );
     hear(&mut stream, &["event: over", "data: signed-out"]).await;
     assert!(who(&ann).await.is_none());
     eventually("the end of the session on the other node", async || {
