@@ -130,6 +130,10 @@ async fn people_sign_in_with_the_account_that_they_have() {
     let mut stream = there.opens(&there.get("/runs").await.fine()).await;
     hear(&mut stream, &["event: here"]).await;
     assert_eq!(ann.post("/sign-out", &[]).await.leads_to(), "/sign-in");
+    assert_eq!(
+        audited(&node, "sign_out").await[0]["before"],
+        json!({"issuer": provider.issuer, "subject": "u-1", "role": "operator"})
+    );
     hear(&mut stream, &["event: over", "data: signed-out"]).await;
     assert!(who(&ann).await.is_none());
     eventually("the end of the session on the other node", async || {
@@ -258,7 +262,49 @@ async fn what_a_provider_says_is_not_believed_without_reason() {
     signed_in(fresh.base(), "/runs").await;
 }
 
-/// Providers keep ID tokens short: what groups somebody is in may have to be asked for.
+/// A name with characters that nobody sees would be taken for the name of somebody else.
+#[tokio::test]
+async fn names_with_control_characters_are_refused() {
+    let world = World::new().await;
+    let provider = FakeProvider::start().await;
+    let node = options(&world, &provider).start().await;
+    let base = node.base();
+    let hidden = "a\u{0}dmin@example.com";
+    let refused = async |case: &str| {
+        let page = come_back(base, "/runs").await;
+        assert_eq!(page.status, StatusCode::UNAUTHORIZED, "{case}: {}", page.text);
+        assert!(
+            page.text.contains("contains control characters"),
+            "{case}: {}",
+            page.text
+        );
+        assert!(cookies(&page.headers).is_empty(), "{case}");
+    };
+    for (sub, email, verified) in [
+        ("u-1", hidden, true),
+        ("u-1", hidden, false),
+        ("u-1", "admin@example.com\n", true),
+        ("u-1", "\u{7f}admin@example.com", true),
+        ("admin\u{0}", "ann@example.com", true),
+        ("ad\u{7}min", "ann@example.com", true),
+    ] {
+        provider.knows(json!({"sub": sub, "email": email, "email_verified": verified, "groups": ["heddle-chiefs"]}));
+        refused(&format!("{sub:?} {email:?} {verified}")).await;
+    }
+    // A group is not another one with something in it. Other claims do not matter.
+    provider.knows(json!({"sub": "u-1", "name": "a\u{0}", "groups": ["heddle-\u{0}chiefs"]}));
+    assert_eq!(come_back(base, "/runs").await.status, StatusCode::FORBIDDEN);
+    // The address may come from userinfo, too.
+    let told = options(&world, &provider);
+    provider.tells(json!({"groups": ["heddle-chiefs"], "email": hidden}));
+    provider.knows(json!({"sub": "u-1"}));
+    let node = told.start().await;
+    let page = come_back(node.base(), "/runs").await;
+    assert_eq!(page.status, StatusCode::UNAUTHORIZED, "{}", page.text);
+    assert!(page.text.contains("contains control characters"), "{}", page.text);
+    assert!(audited(&node, "sign_in").await.is_empty());
+}
+
 /// Two accounts with one address, and a third whose id looks like it, are three people: an admin sees each with its own
 /// role, and ends the sessions of one of them.
 #[tokio::test]
@@ -353,6 +399,7 @@ async fn people_of_one_name_are_told_apart() {
     assert_eq!(audit[0]["before"], json!({"sessions": 3}));
 }
 
+/// Providers keep ID tokens short: what groups somebody is in may have to be asked for.
 #[tokio::test]
 async fn roles_may_come_from_userinfo() {
     let world = World::new().await;

@@ -135,6 +135,12 @@ async fn keys_are_changed() {
     verify(receiver.requests().last().expect("the test message"));
     let audit = last.all("/v1/audit?action=reseal").await;
     assert_eq!(audit[1]["after"]["secrets"], 1, "{audit:#?}");
+    let older = |entry: &Value| entry["before"]["key_ids"].as_array().map(Vec::len);
+    assert_eq!((older(&audit[1]), older(&audit[0])), (Some(1), Some(0)), "{audit:#?}");
+    assert_ne!(
+        audit[1]["before"]["key_ids"][0], audit[1]["after"]["key_id"],
+        "{audit:#?}"
+    );
 }
 
 /// What a node says that does not start because its key is not the one of what is stored.

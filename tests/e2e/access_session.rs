@@ -177,8 +177,14 @@ async fn a_session_is_begun_used_and_ended() {
     })
     .await;
     let audit = node.all("/v1/audit?kind=token&actor=e2e").await;
-    for action in ["sign_in", "sign_out"] {
-        assert!(audit.iter().any(|row| row["action"] == action), "{audit:#?}");
+    let session = json!({"role": "admin"});
+    for (action, before, after) in [
+        ("sign_in", &Value::Null, &session),
+        ("sign_out", &session, &Value::Null),
+    ] {
+        let row = audit.iter().find(|row| row["action"] == action);
+        let row = row.unwrap_or_else(|| panic!("{audit:#?}"));
+        assert_eq!((&row["before"], &row["after"]), (before, after), "{row:#}");
     }
 }
 

@@ -52,3 +52,44 @@ async fn what_a_server_does_not_offer_is_said() {
     }
     assert_eq!(server.mails().len(), 0);
 }
+
+/// Certificates with which no mail could be sent are refused when the channel is put, with their place.
+#[tokio::test]
+async fn certificates_are_read_when_a_channel_is_put() {
+    let (_world, node) = World::with_node().await;
+    let server = Smtp::start(false).await;
+    let spec = |ca: &str| {
+        json!({"kind": "email", "from": "h@example.com", "to": ["a@example.com"],
+               "smtp": {"host": "localhost", "port": server.port, "ca": ca}})
+    };
+    let block = |kind: &str, inside: &str| format!("-----BEGIN {kind}-----\n{inside}\n-----END {kind}-----\n");
+    let wrong = [
+        "no certificate".to_owned(),
+        "see -----BEGIN CERTIFICATE-----".to_owned(),
+        block("PUBLIC KEY", "AAAA"),
+        block("CERTIFICATE", ""),
+        block("CERTIFICATE", "aGVkZGxl"),
+        block("CERTIFICATE", "not base64!"),
+        // Cut off, and one of several.
+        server.ca[..server.ca.len() / 2].to_owned(),
+        format!("{}{}", server.ca, block("CERTIFICATE", "AAAA")),
+    ];
+    for ca in &wrong {
+        node.put("/v1/channels/c", spec(ca))
+            .await
+            .expect_problem(422, &["/smtp/ca"]);
+    }
+    // All errors are told at once.
+    let more = with(spec(&wrong[0]), json!({"to": ["nobody"]}));
+    node.put("/v1/channels/c", more)
+        .await
+        .expect_problem(422, &["/smtp/ca", "/to/0"]);
+    let more = with(spec(&wrong[0]), json!({"from": null}));
+    node.put("/v1/channels/c", more)
+        .await
+        .expect_problem(422, &["/smtp/ca", "/from"]);
+    let several = format!("# ours\n{}{}", server.ca, server.ca);
+    node.put("/v1/channels/c", spec(&several)).await.expect_status(201);
+    let told = node.post("/v1/channels/c/test", json!({})).await.expect_status(200);
+    assert_eq!(told["state"], "sent", "{told:#}");
+}

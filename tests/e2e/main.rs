@@ -11,6 +11,7 @@ mod access_session;
 mod access_table;
 mod artefacts;
 mod asks;
+mod audit;
 mod backfills;
 mod batches;
 mod bulk;

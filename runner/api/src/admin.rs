@@ -27,9 +27,12 @@ pub struct AuditEntry {
     pub kind: String,
     /// The name or the id of the object.
     pub name: String,
-    /// The object before the change, without secret values. null: it did not exist.
+    /// The object before the change, without secret values; of a control, its state. null: it did not exist, or `after`
+    /// has only the difference: members of an audience, cancelled messages of a topic.
     pub before: Option<Value>,
-    /// The object after the change, without secret values. null: it was deleted.
+    /// The object after the change, without secret values; of a control, its state. For each value that is never shown,
+    /// an update says whether it changed: `value_changed` of a secret, `url_changed` of a connection; `url_changed`,
+    /// `secret_changed` and `password_changed` of a channel, as far as its kind has them. null: it was deleted.
     pub after: Option<Value>,
 }
 

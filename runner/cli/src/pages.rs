@@ -41,6 +41,7 @@ fn onward(found: Result<provider::Onward, provider::Astray>) -> Result<Onward, A
                 Wrong::Expired => "expired",
                 Wrong::Nonce => "nonce",
                 Wrong::Person => "person",
+                Wrong::Control => "control",
             }),
             provider::Astray::NoRole(person) => Astray::NoRole(person),
             provider::Astray::Problem(problem) => Astray::Turned(turned(problem)),

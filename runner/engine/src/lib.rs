@@ -95,7 +95,7 @@ pub use node::catalog::{Catalog, Group, Resolution, Revision, ScriptFacts, split
 pub use node::clock::{NodeClock, SystemChance};
 pub use node::seldom::line_due;
 pub use node::short_ways::{ShortWay, ShortWays};
-pub use notify::{NotificationCount, NotifyConfig, RunObject};
+pub use notify::{NotificationCount, NotifyConfig, RunObject, check_ca};
 pub use queues::{Beat, CLAIM_BYTES_MAX, ClaimEnd, ClaimRefused, ClaimRequest, QueueClaim};
 pub use retention::Pruned;
 pub use runs::bulk::{BulkControl, Matched};

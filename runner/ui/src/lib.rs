@@ -111,8 +111,8 @@ pub enum Astray {
     NotBegun,
     /// The provider refused, with this code.
     Denied(String),
-    /// The provider's answer is invalid: `code`, `form`, `key`, `signature`, `issuer`, `audience`, `expired`, `nonce`
-    /// or `person`.
+    /// The provider's answer is invalid: `code`, `form`, `key`, `signature`, `issuer`, `audience`, `expired`, `nonce`,
+    /// `person` or `control`.
     Wrong(&'static str),
     /// Nothing gives this person a role.
     NoRole(String),

@@ -48,6 +48,7 @@ provider-audience = it was issued for another application
 provider-expired = it has expired, or the clocks differ by more than a minute
 provider-nonce = it belongs to another sign-in
 provider-person = it is about another person than the ID token
+provider-control = the id or the e-mail address of the person contains control characters
 token = Token
 nav-overview = Overview
 nav-groups = Groups

@@ -48,6 +48,7 @@ provider-audience = 它是为另一个应用签发的
 provider-expired = 它已过期，或两边的时钟相差超过一分钟
 provider-nonce = 它对应的是另一次登录
 provider-person = 它与 ID 令牌不是同一个人
+provider-control = 该人员的标识或电子邮件地址包含控制字符
 token = 令牌
 nav-overview = 概览
 nav-groups = 组

@@ -32,6 +32,13 @@ async fn by_every_filter() {
     let path = "/v1/topics/days";
     let id = answer["ids"][0].as_str().unwrap();
     node.delete(&format!("{path}/messages/{id}")).await.expect_status(204);
+    let audit = node.all("/v1/audit?kind=topic&name=days&action=cancel").await;
+    let said = |state: &str| json!({"id": id, "state": state});
+    assert_eq!(
+        (audit.len(), &audit[0]["before"], &audit[0]["after"]),
+        (1, &said("scheduled"), &said("cancelled")),
+        "{audit:#?}"
+    );
     node.delete(&format!("{path}/messages/{id}"))
         .await
         .expect_said(409, "cancelled");

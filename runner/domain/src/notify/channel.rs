@@ -109,7 +109,8 @@ pub struct SmtpSpec {
     /// The password. Write-only: it is never shown again.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub password: Option<String>,
-    /// A certificate in PEM format that is trusted in addition to those of the system, for a private mail server.
+    /// One or more certificates in PEM format that are trusted in addition to those of the system, for a private mail
+    /// server.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub ca: Option<String>,
 }
@@ -178,6 +179,31 @@ pub struct ChannelSecrets {
     /// The password for the mail server.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub password: Option<String>,
+}
+
+impl ChannelSecrets {
+    /// Which of these parts are not those of the stored channel. Only the parts that one of the two kinds has are named.
+    /// `kept`: those of the stored channel; `None`: they cannot be decrypted, so all of them count as changed.
+    pub fn changed(&self, kinds: [Option<ChannelKind>; 2], kept: Option<&Self>) -> Vec<(&'static str, bool)> {
+        let known = |has: fn(ChannelKind) -> bool| kinds.into_iter().flatten().any(has);
+        let differs = |part: fn(&Self) -> Option<&str>| kept.is_none_or(|kept| part(kept) != part(self));
+        [
+            ("url", known(ChannelKind::is_chat), differs(|all| all.url.as_deref())),
+            (
+                "secret",
+                known(|kind| kind != ChannelKind::Email),
+                differs(|all| all.secret.as_deref()),
+            ),
+            (
+                "password",
+                known(|kind| kind == ChannelKind::Email),
+                differs(|all| all.password.as_deref()),
+            ),
+        ]
+        .into_iter()
+        .filter_map(|(part, known, differs)| known.then_some((part, differs)))
+        .collect()
+    }
 }
 
 impl ChannelSpec {
@@ -318,7 +344,7 @@ impl ChannelSpec {
         Err(faults)
     }
 
-    /// Its errors, when it is complete.
+    /// Its errors, when it is complete. The certificates in `smtp.ca` are read by those who send mails.
     pub fn check(&self) -> Result<(), Faults> {
         let mut faults = Faults::default();
         let Some(kind) = self.kind else {
@@ -412,16 +438,6 @@ impl ChannelSpec {
             if value.as_ref().is_some_and(|value| value.len() > VALUE_MAX_BYTES) {
                 faults.add(pointer, format!("must have at most {VALUE_MAX_BYTES} bytes"));
             }
-        }
-        if smtp
-            .ca
-            .as_ref()
-            .is_some_and(|ca| !ca.contains("-----BEGIN CERTIFICATE-----"))
-        {
-            faults.add(
-                "/smtp/ca",
-                "this is not a certificate in PEM format; it must begin with `-----BEGIN CERTIFICATE-----`",
-            );
         }
     }
 

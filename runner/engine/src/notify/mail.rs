@@ -18,7 +18,7 @@ use lettre::address::Envelope;
 use lettre::message::header::{HeaderName, HeaderValue};
 use lettre::message::{Mailbox, Message, SinglePart};
 use lettre::transport::smtp::authentication::{Credentials, Mechanism};
-use lettre::transport::smtp::client::{AsyncSmtpConnection, Certificate, TlsParameters};
+use lettre::transport::smtp::client::{AsyncSmtpConnection, TlsParameters};
 use lettre::transport::smtp::commands::Starttls;
 use lettre::transport::smtp::extension::{ClientId, Extension};
 use lettre::{Address, transport::smtp::Error};
@@ -28,6 +28,7 @@ use tokio::time::Instant;
 use uuid::Uuid;
 
 use super::answers::{Answers, Encrypted, Lent};
+use super::ca::trusting;
 use super::failure::Failure;
 
 /// How long one mail may take, including the connection if needed.
@@ -264,13 +265,7 @@ async fn ready_for_tls(mut plain: AsyncSmtpConnection, lent: Lent) -> Result<Tcp
 /// The system's certificates are read from files: not on a thread that serves requests.
 async fn tls(smtp: &SmtpSpec) -> Result<TlsParameters, Failure> {
     let (host, ca) = (smtp.host.clone(), smtp.ca.clone());
-    let made = tokio::task::spawn_blocking(move || {
-        let mut builder = TlsParameters::builder(host);
-        if let Some(ca) = ca {
-            builder = builder.add_root_certificate(Certificate::from_pem(ca.as_bytes())?);
-        }
-        builder.build()
-    });
+    let made = tokio::task::spawn_blocking(move || trusting(TlsParameters::builder(host), ca.as_deref()));
     match made.await {
         Ok(Ok(tls)) => Ok(tls),
         Ok(Err(error)) => Err(failure(error)),

@@ -24,6 +24,7 @@
 //! * No transaction is open while something is sent.
 
 mod answers;
+mod ca;
 mod chat;
 mod count;
 mod draft;
@@ -54,6 +55,7 @@ use heddle_store::outbox::NewNotification;
 use heddle_store::secret::SecretKeys;
 use uuid::Uuid;
 
+pub use ca::check_ca;
 pub use count::NotificationCount;
 use in_hand::InHand;
 use trials::Trials;

@@ -1,5 +1,6 @@
 //! Notifications: when they are sent, tried again, gathered and given up.
 
+use heddle_domain::Faults;
 use heddle_domain::notify;
 use heddle_domain::notify::channel::ChannelSpec;
 use heddle_domain::notify::rules::Notice;
@@ -87,7 +88,7 @@ impl World {
         let keys = SecretKeys::new(SecretKey::new([7; 32]), Vec::new());
         let put = self
             .store
-            .put_channel(self.by(), &keys, &*self.chance, "hook", spec)
+            .put_channel(self.by(), &keys, &*self.chance, "hook", (spec, Faults::default()))
             .await;
         assert!(matches!(put, Ok(ChannelPut::Done(_))), "{put:?}");
     }

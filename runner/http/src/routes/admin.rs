@@ -5,7 +5,6 @@ use heddle_api::{AuditEntry, List, Node, Prune, Pruned, RetentionOrPruned, Stats
 use heddle_domain::id::uuid_v7;
 use heddle_domain::retention::{EndState, Retention};
 use heddle_store::audit::{AuditFilter, AuditRow};
-use heddle_store::setting::RETENTION;
 
 use crate::access::Access;
 use crate::adapter;
@@ -175,8 +174,7 @@ async fn set_retention(mut request: Request) -> Outcome {
         let pruned = request.app.engine.prune(Some(wanted), true).await?;
         return ok(&pruned_of(pruned));
     }
-    let value = serde_json::to_value(&wanted).map_err(|error| Problem::internal(&error))?;
-    request.app.store.put_setting(request.by(), RETENTION, &value).await?;
+    request.app.store.put_retention(request.by(), &wanted).await?;
     answer(StatusCode::OK, &wanted)
 }
 

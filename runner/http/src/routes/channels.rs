@@ -1,6 +1,7 @@
 //! Channels: where people are told.
 
 use heddle_api::{Channel, ChannelSpec, List, Notification};
+use heddle_engine::check_ca;
 use heddle_store::channel::{CHANNELS_MAX, ChannelPut, ChannelRow};
 
 use super::grants;
@@ -92,14 +93,18 @@ async fn save(mut request: Request) -> Outcome {
     let name = request.new_name("name")?;
     let spec: ChannelSpec = typed(grants::as_put(request.spec().await?, &name)?, "")?;
     let app = &request.app;
-    if !app.config.dev {
-        // Files instead of mails are for trials.
-        spec.check_mail_server().map_err(Problem::invalid)?;
+    let mut faults = check_ca(&spec);
+    // Files instead of mails are for trials.
+    if !app.config.dev
+        && let Err(more) = spec.check_mail_server()
+    {
+        faults.0.extend(more.0);
+        return Err(Problem::invalid(faults));
     }
     grants::require_common_key(app).await?;
     let done = app
         .store
-        .put_channel(request.by(), &app.secret_keys, &*app.chance, &name, spec)
+        .put_channel(request.by(), &app.secret_keys, &*app.chance, &name, (spec, faults))
         .await?;
     match done {
         ChannelPut::Invalid(faults) => Err(Problem::invalid(faults)),

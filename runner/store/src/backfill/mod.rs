@@ -29,7 +29,7 @@ use heddle_domain::Time;
 use heddle_domain::backfill::OnExisting;
 use heddle_domain::id::RunId;
 use heddle_domain::state::RunState;
-use serde_json::Value;
+use serde_json::{Value, json};
 use uuid::Uuid;
 
 use crate::change::{By, Noun, Page};
@@ -358,7 +358,11 @@ impl Store {
             .execute(&mut *tx)
             .await?;
             let (about, name) = (Noun::Backfill.quiet(), id.to_string());
-            audit::record(&mut tx, by, action.as_str(), about, &name, None, None).await?;
+            let (before, after) = (
+                json!({"state": state_word(id, state)?}),
+                json!({"state": state_word(id, next)?}),
+            );
+            audit::record(&mut tx, by, action.as_str(), about, &name, Some(&before), Some(&after)).await?;
             tx.commit().await?;
             Ok(BackfillChange::Done)
         })

@@ -5,6 +5,8 @@
 //! sealed again, and the old key can be removed. Only the last step is here. It has to be requested, because no node
 //! knows the configuration of the others.
 
+use std::collections::BTreeSet;
+
 use heddle_domain::Chance;
 use serde_json::json;
 
@@ -94,13 +96,15 @@ impl Store {
     /// has its key's fingerprint.
     pub async fn rotate_keys(&self, by: By<'_>, keys: &SecretKeys, chance: &dyn Chance) -> Result<Rotated, StoreError> {
         let mut done = Rotated::default();
+        let mut older = BTreeSet::new();
         for table in SealedTable::ALL {
             loop {
-                let count = self.rotate_rows(table, keys, chance).await?;
-                *done.of(table) += count;
-                if count == 0 {
+                let opened_with = self.rotate_rows(table, keys, chance).await?;
+                if opened_with.is_empty() {
                     break;
                 }
+                *done.of(table) += opened_with.len() as u64;
+                older.extend(opened_with);
             }
         }
         transaction!(self, control, "rotate_keys", |tx| {
@@ -109,14 +113,21 @@ impl Store {
                 "key_id": keys.current_id(), "secrets": done.secrets, "connections": done.connections,
                 "channels": done.channels,
             });
-            audit::record(&mut tx, by, "reseal", Noun::Setting, "secrets_key", None, Some(&after)).await?;
+            let before = json!({ "key_ids": older });
+            let about = Noun::Setting;
+            audit::record(&mut tx, by, "reseal", about, "secrets_key", Some(&before), Some(&after)).await?;
             tx.commit().await?;
             Ok(done)
         })
     }
 
-    /// Seals up to [`ROWS_MAX`] rows of a table again; returns how many.
-    async fn rotate_rows(&self, table: SealedTable, keys: &SecretKeys, chance: &dyn Chance) -> Result<u64, StoreError> {
+    /// Seals up to [`ROWS_MAX`] rows of a table again; returns for each the fingerprint of the key that had sealed it.
+    async fn rotate_rows(
+        &self,
+        table: SealedTable,
+        keys: &SecretKeys,
+        chance: &dyn Chance,
+    ) -> Result<Vec<String>, StoreError> {
         transaction!(self, control, "rotate_rows", |tx| {
             tx.patiently();
             let rows = table.sealed_before(&mut tx, keys.current_id()).await?;
@@ -126,7 +137,7 @@ impl Store {
                 table.write(&mut tx, name, &sealed).await?;
             }
             tx.commit().await?;
-            Ok(rows.len() as u64)
+            Ok(rows.into_iter().map(|(_, sealed)| sealed.key_id).collect())
         })
     }
 }

@@ -101,7 +101,9 @@ pub(super) async fn hold(tx: &mut PgSession, by: By<'_>, tag: &str) -> Result<()
             "gone, though it was just written",
         ));
     }
-    audit::record(tx, by, "keep", Noun::Runtime.quiet(), tag, None, None).await
+    let (before, after) = (json!({"state": "retired"}), json!({"state": "kept"}));
+    let about = Noun::Runtime.quiet();
+    audit::record(tx, by, "keep", about, tag, Some(&before), Some(&after)).await
 }
 
 /// Keeps the runtimes of versions unchanged until the caller's transaction ends, which puts these versions into use.
@@ -261,7 +263,8 @@ impl Store {
                 sqlx::query!("UPDATE heddle.runtimes SET retired_at = $2 WHERE tag = $1", tag, by.at)
                     .execute(&mut *tx)
                     .await?;
-                let before = json!({"state": "kept", "versions": versions});
+                let state = if row.retired_at.is_none() { "kept" } else { "retired" };
+                let before = json!({"state": state, "versions": versions});
                 let after = json!({"state": "retired", "moved_to": onto});
                 audit::record(&mut tx, by, "retire", Noun::Runtime, tag, Some(&before), Some(&after)).await?;
             }

@@ -195,7 +195,9 @@ impl Store {
             )
             .execute(&mut *tx)
             .await?;
-            audit::record(&mut tx, by, "sign_in", Noun::Token.quiet(), &token.name, None, None).await?;
+            let after = json!({"role": token.role});
+            let about = Noun::Token.quiet();
+            audit::record(&mut tx, by, "sign_in", about, &token.name, None, Some(&after)).await?;
             tx.commit().await?;
             Ok(())
         })
@@ -301,16 +303,23 @@ impl Store {
     /// Ends a session, on all nodes; `false` if there was none.
     pub async fn end_session(&self, at: Time, hash: &[u8; 32]) -> Result<bool, StoreError> {
         transaction!(self, control, "end_session", |tx| {
-            let gone = sqlx::query_scalar!(
+            let gone = sqlx::query!(
                 r#"DELETE FROM heddle.sessions s WHERE s.hash = $1
-             RETURNING coalesce(s.actor, (SELECT t.name FROM heddle.tokens t WHERE t.id = s.token_id)) AS "name!""#,
+             RETURNING coalesce(s.actor, (SELECT t.name FROM heddle.tokens t WHERE t.id = s.token_id)) AS "actor!",
+                       coalesce(s.role, (SELECT t.role FROM heddle.tokens t WHERE t.id = s.token_id)) AS "role!",
+                       s.issuer, s.subject"#,
                 &hash[..]
             )
             .fetch_optional(&mut *tx)
             .await?;
-            let Some(actor) = gone else { return Ok(false) };
-            let by = By { actor: &actor, at };
-            audit::record(&mut tx, by, "sign_out", Noun::Token, &actor, None, None).await?;
+            let Some(gone) = gone else { return Ok(false) };
+            let actor = gone.actor.as_str();
+            let before = match (&gone.issuer, &gone.subject) {
+                (Some(issuer), Some(subject)) => Person { issuer, subject, actor }.audited(Some(&gone.role)),
+                _ => json!({"role": gone.role}),
+            };
+            let by = By { actor, at };
+            audit::record(&mut tx, by, "sign_out", Noun::Token, actor, Some(&before), None).await?;
             tx.commit().await?;
             Ok(true)
         })

@@ -16,6 +16,8 @@ pub const RETENTION: &str = "retention";
 struct SettingWrite<'a> {
     name: &'a str,
     value: &'a Value,
+    /// The value in force while nobody has changed it.
+    default: &'a Value,
 }
 
 impl Named for SettingWrite<'_> {
@@ -63,6 +65,7 @@ impl Named for SettingWrite<'_> {
     /// A setting that nobody has changed has its default, so it is always updated and never created.
     async fn record(&self, tx: &mut PgSession, by: By<'_>, entry: PutAudit<'_>) -> Result<(), StoreError> {
         let PutAudit { before, after, .. } = entry;
+        let before = Some(before.unwrap_or(self.default));
         audit::record(tx, by, "update", Noun::Setting, self.name, before, Some(after)).await
     }
 }
@@ -77,11 +80,16 @@ impl Store {
         )
     }
 
-    /// Changes a setting; `false` if it has this value already.
-    pub async fn put_setting(&self, by: By<'_>, name: &str, value: &Value) -> Result<bool, StoreError> {
-        let put = self.put(by, &SettingWrite { name, value }).await?;
+    /// Changes a setting; `false` if it has this value already. `default`: its value while nobody has changed it.
+    async fn put_setting(&self, by: By<'_>, name: &str, value: &Value, default: &Value) -> Result<bool, StoreError> {
+        let put = self.put(by, &SettingWrite { name, value, default }).await?;
         Ok(put.changed)
     }
+}
+
+/// The retention as it is stored, and as the audit shows it.
+pub(crate) fn retention_value(retention: &Retention) -> Result<Value, StoreError> {
+    StoreError::json_of(retention, ("settings", "value"))
 }
 
 impl Store {
@@ -92,5 +100,11 @@ impl Store {
             Some(value) => serde_json::from_value(value)
                 .map_err(|error| StoreError::unreadable("settings", "value", RETENTION, error)),
         }
+    }
+
+    /// Changes how long things are kept; `false` if this is in force already because somebody has set it.
+    pub async fn put_retention(&self, by: By<'_>, retention: &Retention) -> Result<bool, StoreError> {
+        let (value, default) = (retention_value(retention)?, retention_value(&Retention::default())?);
+        self.put_setting(by, RETENTION, &value, &default).await
     }
 }

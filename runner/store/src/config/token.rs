@@ -2,7 +2,7 @@
 
 use chrono::SecondsFormat;
 use heddle_domain::Time;
-use serde_json::json;
+use serde_json::{Value, json};
 use uuid::Uuid;
 
 use crate::change::{By, Noun, Page};
@@ -37,6 +37,14 @@ pub struct TokenWrite<'a> {
     pub expires_at: Option<Time>,
 }
 
+/// A token for the audit.
+fn audited(row: &TokenRow) -> Value {
+    let expires_at = row.expires_at.map(|at| at.to_rfc3339_opts(SecondsFormat::Micros, true));
+    json!({
+        "id": row.id, "role": row.role, "queues": row.queues, "uids": row.uids, "expires_at": expires_at,
+    })
+}
+
 impl Store {
     /// Adds a token; `None` if there is a token of that name that is not revoked, expired or not.
     pub async fn create_token(&self, by: By<'_>, write: TokenWrite<'_>) -> Result<Option<TokenRow>, StoreError> {
@@ -59,10 +67,7 @@ impl Store {
             .fetch_optional(&mut *tx)
             .await?;
             let Some(row) = added else { return Ok(None) };
-            let expires_at = row.expires_at.map(|at| at.to_rfc3339_opts(SecondsFormat::Micros, true));
-            let after = json!({
-                "id": row.id, "role": row.role, "queues": row.queues, "uids": row.uids, "expires_at": expires_at,
-            });
+            let after = audited(&row);
             audit::record(&mut tx, by, "create", Noun::Token, write.name, None, Some(&after)).await?;
             tx.commit().await?;
             Ok(Some(row))
@@ -142,15 +147,17 @@ impl Store {
     /// Revokes a token; `false` if there was none.
     pub async fn revoke_token(&self, by: By<'_>, id: Uuid) -> Result<bool, StoreError> {
         transaction!(self, control, "revoke_token", |tx| {
-            let gone = sqlx::query!(
-                "UPDATE heddle.tokens SET revoked_at = $2 WHERE id = $1 AND revoked_at IS NULL RETURNING name, role",
+            let gone = sqlx::query_as!(
+                TokenRow,
+                "UPDATE heddle.tokens SET revoked_at = $2 WHERE id = $1 AND revoked_at IS NULL
+             RETURNING id, name, role, queues, uids, expires_at, created_at, last_used_at",
                 id,
                 by.at,
             )
             .fetch_optional(&mut *tx)
             .await?;
             let Some(gone) = gone else { return Ok(false) };
-            let before = json!({"id": id, "role": gone.role});
+            let before = audited(&gone);
             // The sessions of the token end with it.
             sqlx::query!("DELETE FROM heddle.sessions WHERE token_id = $1", id)
                 .execute(&mut *tx)

@@ -27,7 +27,7 @@
 use heddle_domain::Time;
 use heddle_domain::dispatch::AssignmentState;
 use heddle_domain::id::uuid_v7_floor;
-use serde_json::Value;
+use serde_json::{Value, json};
 use uuid::Uuid;
 
 use crate::change::{self, By, Noun, Page};
@@ -288,7 +288,9 @@ impl Store {
             let mut ended = end_in(&mut tx, std::slice::from_ref(&end), by.at).await?;
             let Some(one) = ended.pop() else { return Ok(None) };
             let (about, name) = (Noun::Assignment.quiet(), id.to_string());
-            audit::record(&mut tx, by, "revoke", about, &name, None, None).await?;
+            let before = audited(&one.assignment, AssignmentState::Assigned);
+            let after = audited(&one.assignment, one.assignment.state);
+            audit::record(&mut tx, by, "revoke", about, &name, Some(&before), Some(&after)).await?;
             announce_returned(&mut tx, std::slice::from_ref(&one), by.at);
             tx.commit().await?;
             Ok(Some(one))
@@ -540,6 +542,13 @@ pub(crate) async fn end_in(connection: &mut PgSession, ends: &[End], now: Time) 
             })
         })
         .collect()
+}
+
+/// An assignment in a state, for the audit.
+fn audited(row: &AssignmentRow, state: AssignmentState) -> Value {
+    json!({
+        "offer": row.offer, "uid": row.uid, "audience": row.audience, "state": state.as_str(),
+    })
 }
 
 /// Announces, for the log of changes, which audiences have stock again.

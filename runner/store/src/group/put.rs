@@ -157,7 +157,8 @@ async fn hold_category(tx: &mut PgSession, by: By<'_>, category: &str) -> Result
     .fetch_one(&mut *tx)
     .await?;
     if added {
-        audit::record(tx, by, "create", Noun::Category, category, None, Some(&json!({}))).await?;
+        let after = json!({"description": ""});
+        audit::record(tx, by, "create", Noun::Category, category, None, Some(&after)).await?;
     }
     Ok(())
 }

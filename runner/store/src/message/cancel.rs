@@ -3,9 +3,10 @@
 use std::collections::HashSet;
 
 use chrono::NaiveDate;
-use serde_json::json;
+use serde_json::{Value, json};
 use uuid::Uuid;
 
+use super::find::MessageState;
 use super::lock::{Plans, by_reading, day_number, lock_topic, set_state};
 use super::waiting::waiting_in;
 use crate::change::{By, Noun};
@@ -78,6 +79,20 @@ async fn count_in(connection: &mut PgSession, topic: i32, day: NaiveDate, ids: &
     .execute(connection)
     .await?;
     Ok(())
+}
+
+/// The cancel of a message that has not ended, for the audit: the message before and after.
+fn audited(id: Uuid, in_batch: bool, retries: bool, done: Cancelled) -> (Value, Value) {
+    let was = match (in_batch, retries) {
+        (true, _) => MessageState::Sending,
+        (false, true) => MessageState::Retrying,
+        (false, false) => MessageState::Scheduled,
+    };
+    let after = match done {
+        Cancelled::InHand => json!({"id": id, "state": was.as_str(), "retried": false}),
+        _ => json!({"id": id, "state": MessageState::Cancelled.as_str()}),
+    };
+    (json!({"id": id, "state": was.as_str()}), after)
 }
 
 impl Store {
@@ -200,8 +215,9 @@ impl Store {
                 Cancelled::Ended
             };
             if answer != Cancelled::Ended {
-                let said = json!({"id": id});
-                audit::record(&mut tx, by, "cancel", Noun::Topic.quiet(), name, None, Some(&said)).await?;
+                let (before, after) = audited(id, row.in_batch, row.retries, answer);
+                let about = Noun::Topic.quiet();
+                audit::record(&mut tx, by, "cancel", about, name, Some(&before), Some(&after)).await?;
             }
             tx.commit().await?;
             Ok((answer, emptied))

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 
 use heddle_domain::notify::channel::{ChannelSecrets, ChannelSpec};
 use heddle_domain::{Chance, Faults, Time};
-use serde_json::Value;
+use serde_json::{Value, json};
 
 use crate::change::{By, Noun, Page, Put};
 use crate::config::named::{Named, Stop};
@@ -78,6 +78,8 @@ struct ChannelWrite<'a> {
     chance: &'a dyn Chance,
     name: &'a str,
     spec: ChannelSpec,
+    /// What the caller has found to be wrong with the spec.
+    faults: Faults,
 }
 
 /// A stored channel, opened.
@@ -147,8 +149,13 @@ impl Named for ChannelWrite<'_> {
             Some(kept) if kept.spec.is_none() => self.spec.lost(&kept.row.shown),
             _ => Ok(()),
         };
-        let checked = lost.and_then(|()| self.completed(kept).check());
-        checked.map_err(|faults| Stop::Refused(ChannelPut::Invalid(faults)))
+        let mut faults = self.faults.clone();
+        if let Err(more) = lost.and_then(|()| self.completed(kept).check()) {
+            faults.0.extend(more.0);
+        }
+        faults
+            .or(())
+            .map_err(|faults| Stop::Refused(ChannelPut::Invalid(faults)))
     }
 
     fn is_same(&self, kept: &OpenChannel) -> bool {
@@ -200,23 +207,38 @@ impl Named for ChannelWrite<'_> {
     fn shown(row: &ChannelRow) -> Result<Value, StoreError> {
         to_value(&row.shown)
     }
+
+    /// With a flag for each secret part: whether it has another value than before.
+    fn after(&self, row: &ChannelRow, kept: Option<&OpenChannel>) -> Result<Value, StoreError> {
+        let mut after = Self::shown(row)?;
+        if let Some(kept) = kept {
+            let secrets = kept.spec.as_ref().map(ChannelSpec::secrets);
+            let kinds = [kept.row.shown.kind, self.spec.kind];
+            for (part, changed) in self.completed(Some(kept)).secrets().changed(kinds, secrets.as_ref()) {
+                after[format!("{part}_changed")] = json!(changed);
+            }
+        }
+        Ok(after)
+    }
 }
 
 impl Store {
-    /// Creates or changes a channel; secret parts that were left out are taken from the stored one.
+    /// Creates or changes a channel; secret parts that were left out are taken from the stored one. `faults`: what the
+    /// caller has found to be wrong with the spec. The answer has these together with those that are found here.
     pub async fn put_channel(
         &self,
         by: By<'_>,
         keys: &SecretKeys,
         chance: &dyn Chance,
         name: &str,
-        spec: ChannelSpec,
+        (spec, faults): (ChannelSpec, Faults),
     ) -> Result<ChannelPut, StoreError> {
         let write = ChannelWrite {
             keys,
             chance,
             name,
             spec,
+            faults,
         };
         self.put(by, &write).await
     }

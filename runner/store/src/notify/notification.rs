@@ -1,11 +1,13 @@
 //! The history of notifications.
 
+use chrono::SecondsFormat;
 use heddle_domain::Time;
 use heddle_domain::notify::message::Facts;
-use serde_json::Value;
+use serde_json::{Value, json};
 use uuid::Uuid;
 
 use crate::change::{By, Noun, Page};
+use crate::database::PgSession;
 use crate::outbox::facts_of;
 use crate::transaction::transaction;
 use crate::{Store, StoreError, audit};
@@ -171,24 +173,9 @@ impl Store {
             } else {
                 row.channel
             };
-            sqlx::query!(
-                "INSERT INTO heddle.outgoing (notification, lane, due_at) VALUES ($1, $2, $3)
-             ON CONFLICT (notification) DO UPDATE SET due_at = excluded.due_at, digest = false",
-                id,
-                destination,
-                by.at
-            )
-            .execute(&mut *tx)
-            .await?;
-            sqlx::query!(
-                "UPDATE heddle.notifications SET state = 0, attempts = 0, sent_at = NULL, delivered = '{}', refused = '{}'
-              WHERE id = $1 AND state <> 0",
-                id
-            )
-            .execute(&mut *tx)
-            .await?;
+            let (before, after) = send_again(&mut tx, id, &destination, by.at).await?;
             let (about, name) = (Noun::Notification.quiet(), id.to_string());
-            audit::record(&mut tx, by, "resend", about, &name, None, None).await?;
+            audit::record(&mut tx, by, "resend", about, &name, Some(&before), Some(&after)).await?;
             tx.commit().await?;
             Ok(Resend::Done)
         })
@@ -208,6 +195,57 @@ impl Store {
         .await?
         .rows_affected())
     }
+}
+
+/// A notification for the audit: its state, and when it is next tried.
+fn audited(state: i16, attempts: i32, due_at: Option<Time>) -> Value {
+    let state = match state {
+        0 => "pending",
+        1 => "sent",
+        _ => "failed",
+    };
+    let due_at = due_at.map(|at| at.to_rfc3339_opts(SecondsFormat::Micros, true));
+    json!({"state": state, "attempts": attempts, "next_attempt_at": due_at})
+}
+
+/// Makes a notification due; returns what it was before and after, for the audit.
+///
+/// Locking: its row of *outgoing*, then the notification. It is read under these locks, so a try that is recorded at the
+/// same time is wholly before or after it.
+async fn send_again(tx: &mut PgSession, id: Uuid, destination: &str, now: Time) -> Result<(Value, Value), StoreError> {
+    let due_at = sqlx::query_scalar!(
+        "SELECT due_at FROM heddle.outgoing WHERE notification = $1 FOR UPDATE",
+        id
+    )
+    .fetch_optional(&mut *tx)
+    .await?;
+    sqlx::query!(
+        "INSERT INTO heddle.outgoing (notification, lane, due_at) VALUES ($1, $2, $3)
+             ON CONFLICT (notification) DO UPDATE SET due_at = excluded.due_at, digest = false",
+        id,
+        destination,
+        now
+    )
+    .execute(&mut *tx)
+    .await?;
+    let was = sqlx::query!(
+        "SELECT state, attempts FROM heddle.notifications WHERE id = $1 FOR NO KEY UPDATE",
+        id
+    )
+    .fetch_one(&mut *tx)
+    .await?;
+    let before = audited(was.state, was.attempts, due_at);
+    if was.state == 0 {
+        return Ok((before, audited(was.state, was.attempts, Some(now))));
+    }
+    sqlx::query!(
+        "UPDATE heddle.notifications SET state = 0, attempts = 0, sent_at = NULL, delivered = '{}', refused = '{}'
+              WHERE id = $1",
+        id
+    )
+    .execute(tx)
+    .await?;
+    Ok((before, audited(0, 0, Some(now))))
 }
 
 /// What begins the destination of a callback; no name of a channel does.

@@ -9,9 +9,9 @@ use heddle_domain::Time;
 use serde_json::{Value, json};
 
 use crate::change::{By, Noun, Page, Put};
-use crate::config::named::{Named, Stop};
+use crate::config::named::{Named, PutAudit, Stop};
 use crate::database::{PgSession, Pool};
-use crate::{Store, StoreError};
+use crate::{Store, StoreError, audit};
 
 /// How long after its last poll a worker counts as connected; one that holds a claim always does.
 pub const CONNECTED_FOR: Duration = Duration::from_secs(60);
@@ -173,6 +173,13 @@ impl Named for QueueWrite<'_> {
 
     fn shown(row: &QueueSettings) -> Result<Value, StoreError> {
         Ok(shown(row))
+    }
+
+    /// A queue that nobody has changed has the defaults, so it is always updated and never created.
+    async fn record(&self, tx: &mut PgSession, by: By<'_>, entry: PutAudit<'_>) -> Result<(), StoreError> {
+        let default = shown(&QueueSettings::default());
+        let before = Some(entry.before.unwrap_or(&default));
+        audit::record(tx, by, "update", Noun::Queue, self.name, before, Some(entry.after)).await
     }
 }
 

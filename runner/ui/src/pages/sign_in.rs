@@ -232,6 +232,7 @@ fn said(ctx: &Ctx, astray: Astray) -> (u16, String) {
                 "expired" => t!(ctx, "provider-expired"),
                 "nonce" => t!(ctx, "provider-nonce"),
                 "person" => t!(ctx, "provider-person"),
+                "control" => t!(ctx, "provider-control"),
                 _ => t!(ctx, "provider-form"),
             };
             (401, t!(ctx, "provider-wrong", name = name, why = why))

@@ -116,6 +116,36 @@ fn a_password_goes_to_no_other_server() {
 }
 
 #[test]
+fn which_secret_parts_have_changed() {
+    let changed = |old: Value, new: Value, opens: bool| {
+        let (old, new) = (spec(old), spec(new));
+        let kept = opens.then(|| old.secrets());
+        new.secrets().changed([old.kind, new.kind], kept.as_ref())
+    };
+    let robot = |token: &str| json!({"kind": "dingtalk", "url": format!("https://h.example/{token}"), "secret": "s"});
+    assert_eq!(
+        changed(robot("a"), robot("b"), true),
+        [("url", true), ("secret", false)]
+    );
+    let hook = |url: &str, secret: Option<&str>| json!({"kind": "webhook", "url": url, "secret": secret});
+    // The URL of a webhook is shown.
+    assert_eq!(
+        changed(hook("https://a", Some("s")), hook("https://b", None), true),
+        [("secret", true)]
+    );
+    let mail = |password: &str| json!({"kind": "email", "smtp": {"host": "h", "username": "u", "password": password}});
+    assert_eq!(changed(mail("a"), mail("a"), true), [("password", false)]);
+    assert_eq!(changed(mail("a"), mail("b"), true), [("password", true)]);
+    // What cannot be decrypted any more may have been anything.
+    assert_eq!(changed(mail("a"), mail("a"), false), [("password", true)]);
+    // Another kind: the parts of both.
+    assert_eq!(
+        changed(robot("a"), mail("a"), true),
+        [("url", true), ("secret", true), ("password", true)]
+    );
+}
+
+#[test]
 fn addresses() {
     for good in [
         "a@example.com",

@@ -183,13 +183,30 @@ fn checked(all: Map<String, Value>, config: &ProviderConfig, nonce: &str, now: T
         return Err(Wrong::Nonce);
     }
     let subject = text("sub").unwrap_or_default().to_owned();
-    if subject.is_empty() || subject.chars().count() > SUBJECT_CHARS_MAX || subject.contains('\0') {
+    if subject.is_empty() || subject.chars().count() > SUBJECT_CHARS_MAX {
         return Err(Wrong::Form);
     }
-    Ok(Claims { subject, all })
+    let claims = Claims { subject, all };
+    claims.check_names()?;
+    Ok(claims)
 }
 
 impl Claims {
+    /// The e-mail address, as the provider writes it.
+    fn email(&self) -> Option<&str> {
+        self.all.get("email").and_then(Value::as_str)
+    }
+
+    /// Refuses control characters in the id and in the address. They cannot be seen, so a name with them looks like the
+    /// name of somebody else. Without them, it would be the name of somebody else.
+    fn check_names(&self) -> Result<(), Wrong> {
+        let hidden = |text: &str| text.chars().any(char::is_control);
+        if hidden(&self.subject) || self.email().is_some_and(hidden) {
+            return Err(Wrong::Control);
+        }
+        Ok(())
+    }
+
     /// The name by which people know the person: the e-mail address, unless the provider calls it unverified, otherwise
     /// the id. Some providers write `"true"` as a text. Everything else that a provider says of the address, such as
     /// `"false"` or 0, means that it is not verified.
@@ -198,9 +215,9 @@ impl Claims {
             None => true,
             Some(said) => *said == Value::Bool(true) || *said == "true",
         };
-        let email = self.all.get("email").and_then(Value::as_str).filter(|_| verified);
+        let email = self.email().filter(|_| verified);
         let text = email.filter(|text| text.contains('@')).unwrap_or(&self.subject);
-        text.chars().filter(|c| !c.is_control()).take(ACTOR_CHARS_MAX).collect()
+        text.chars().take(ACTOR_CHARS_MAX).collect()
     }
 
     /// The name of the person in the audit. No token can have such a name.
@@ -232,7 +249,7 @@ impl Claims {
         for (name, value) in userinfo {
             merge(self.all.entry(name).or_insert(Value::Null), value);
         }
-        Ok(())
+        self.check_names()
     }
 
     /// The role of the person.
@@ -418,6 +435,23 @@ mod tests {
             }
         }
         assert_eq!(because(json!({"iat": "1700000000"})), Err(Wrong::Form));
+        // They would not be seen in a name.
+        for hidden in ["a\u{0}dmin@x", "a\ndmin@x", "\u{7f}admin@x", "admin@x\u{85}"] {
+            for claim in ["sub", "email"] {
+                assert_eq!(
+                    because(json!({ claim: hidden })),
+                    Err(Wrong::Control),
+                    "{claim} {hidden:?}"
+                );
+            }
+            let unverified = json!({"email": hidden, "email_verified": false});
+            assert_eq!(because(unverified), Err(Wrong::Control), "{hidden:?}");
+        }
+        // Nobody is known by these.
+        assert_eq!(
+            because(json!({"name": "a\u{0}", "preferred_username": "a\n"})),
+            Ok("u1".into())
+        );
         assert_eq!(because(json!({"iat": 1_700_000_161})), Err(Wrong::Expired));
         assert_eq!(because(json!({"nbf": 1_700_000_161})), Err(Wrong::Expired));
         assert_eq!(
@@ -462,6 +496,10 @@ mod tests {
         ] {
             assert_eq!(add(&mut claims(json!({})), other), Err(Wrong::Person));
         }
+        let hidden = json!({"sub": "u1", "email": "a\u{0}@x"});
+        assert_eq!(add(&mut claims(json!({})), hidden.clone()), Err(Wrong::Control));
+        // The token's own address counts.
+        assert_eq!(add(&mut claims(json!({"email": "a@x"})), hidden), Ok(()));
     }
 
     #[test]
@@ -488,6 +526,8 @@ mod tests {
             json!({"groups": null}),
             json!({"groups": []}),
             json!({"groups": ["x", 1]}),
+            // Values are compared as they are.
+            json!({"groups": ["ops\u{0}", "o\u{0}ps", " ops"]}),
         ] {
             assert_eq!(role(nothing.clone(), &as_is), None);
             let default = |config: &mut ProviderConfig| config.default_role = Some(Role::Viewer);
@@ -507,7 +547,7 @@ mod tests {
         let actor = |claims: Value| {
             let Value::Object(all) = claims else { panic!() };
             Claims {
-                subject: "u\u{7}1".into(),
+                subject: "u1".into(),
                 all,
             }
             .actor()

@@ -115,6 +115,8 @@ pub enum Wrong {
     Nonce,
     /// The further claims are about another person.
     Person,
+    /// The id or the address of the person contains control characters.
+    Control,
 }
 
 impl From<Problem> for Astray {
