@@ -10,8 +10,8 @@
 //! * twice a second by a fingerprint of the cluster: the newest change and run, and how often the tables that work passes
 //!   through have been written to. Pages about what people change are signalled only by new entries of the audit, so that
 //!   they are not made again for each run;
-//! * for pages about runs, by one statement a second over all runs that are shown somewhere. A run that changes on this
-//!   node is signalled at once.
+//! * for pages about runs, by one statement a second over all runs that are shown somewhere. It also finds that a run has
+//!   been removed. A run that changes on this node is signalled at once.
 //!
 //! A page is made once for all viewers with the same address, language, zone, theme and role. Their names are in the
 //! frame, which is not part of this. So five hundred open pages cost as much as there are different ones, and nothing
