@@ -254,6 +254,60 @@ async fn a_run_that_goes_away_while_its_page_is_open_is_said() {
     chrome.until(&says("was deleted by")).await;
 }
 
+/// A list that grows beyond its page while it is open gets the link to the next page, and no row more.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_list_that_grows_beyond_its_page_leads_on() {
+    let Some(mut chrome) = browser().await else { return };
+    let (_world, node) = World::with_node().await;
+    let spec = |text: &str| json!({"description": text, "tasks": {"a": {"script": "hello"}}});
+    node.put_group("short", spec("grows")).await;
+    let runs = async |count: usize| {
+        for _ in 0..count {
+            node.run("short", json!({})).await;
+        }
+    };
+    let shows = |rows: usize, leads_on: bool| {
+        format!(
+            "window.isTheSame && document.querySelector('#live').dataset.state === 'live' \
+             && document.querySelectorAll('main table tbody tr').length === {rows} \
+             && !!document.querySelector('main p.more a') === {leads_on}"
+        )
+    };
+    open_signed_in(&mut chrome, node.base(), "/runs?group=short").await;
+    let offers = "document.querySelector('form[action=\"/runs/bulk\"]').checkVisibility()";
+    assert_eq!(chrome.value(offers).await, false, "there is nothing to control");
+    runs(50).await;
+    chrome.until(&shows(50, false)).await;
+    chrome.until(offers).await;
+    runs(1).await;
+    chrome.until(&shows(50, true)).await;
+    // The link leads to the rest, also after the list has grown once more.
+    runs(2).await;
+    let newest = node.get("/v1/runs?limit=1").await.expect_status(200);
+    let newest = heddle_tests::id(&newest["items"][0]);
+    chrome
+        .until(&format!("!!document.querySelector('main a[href=\"/runs/{newest}\"]')"))
+        .await;
+    chrome.click("main p.more a").await;
+    chrome
+        .until("!window.isTheSame && document.querySelectorAll('main table tbody tr').length === 3")
+        .await;
+    // So do other lists.
+    for number in 1..50 {
+        node.put_group(&format!("one-{number}"), spec("grows")).await;
+    }
+    open_signed_in(&mut chrome, node.base(), "/groups").await;
+    chrome.until(&shows(50, false)).await;
+    node.put_group("one-50", spec("grows")).await;
+    chrome.until(&shows(50, true)).await;
+    open_signed_in(&mut chrome, node.base(), "/system/audit?kind=group&name=short").await;
+    chrome.until(&shows(1, false)).await;
+    for number in 0..50 {
+        node.put_group("short", spec(&format!("grows {number}"))).await;
+    }
+    chrome.until(&shows(50, true)).await;
+}
+
 /// The audit and the page of a script tell what people change while they are open.
 #[tokio::test]
 async fn what_people_change_comes_onto_open_pages() {
