@@ -23,6 +23,10 @@
 //! A proxy that buffers answers passes on nothing of an answer that does not end. A page that gets nothing asks for
 //! answers that do end (`&brief=1`): the changes until now, and when to ask again, which browsers do by themselves.
 //!
+//! A proxy may keep a connection open that forwards nothing any more, and then no error tells a browser of it. So each
+//! page hears at least every 15 seconds that its stream goes on (`here`), and is told this time. After two and a half
+//! times as long without an event, the page says that it is out of date, and opens another stream.
+//!
 //! A database that does not answer the watcher for some seconds is away. Pages say so without waiting for their own
 //! statements, which may hang for longer, and say since when they are out of date.
 //!
