@@ -194,6 +194,120 @@ async fn a_page_ends_with_what_its_viewer_has_shown() {
     }
 }
 
+/// The page of a run says that the run is gone, whoever has removed it: somebody, or the retention.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_run_that_goes_away_while_its_page_is_open_is_said() {
+    /// More than it takes on a machine that is busy, and less than the minute after which a page is made again anyway.
+    const SOON: Duration = Duration::from_secs(30);
+    let old = "now() - interval '3 days'";
+    let (_world, node) = World::with_old_run(old, old).await;
+    let all = node.get("/v1/runs?history=true").await.expect_status(200);
+    let old = heddle_tests::id(&all["items"][0]);
+    let new = heddle_tests::id(&node.run("old", json!({})).await);
+    let visitor = Visitor::signed_in(node.base(), TOKEN).await;
+    let mut streams = Vec::new();
+    for run in [&new, &old] {
+        let page = visitor.get(&format!("/runs/{run}")).await.fine();
+        let mut stream = visitor.opens(&page).await;
+        hear(&mut stream, &["event: here"]).await;
+        streams.push(stream);
+    }
+    let mut chrome = browser().await;
+    if let Some(chrome) = &mut chrome {
+        open_signed_in(chrome, node.base(), &format!("/runs/{old}")).await;
+    }
+    // Nothing happens to the runs for so long that the pages are told that nothing has happened.
+    for stream in &mut streams {
+        hear(stream, &["event: here"]).await;
+    }
+    node.delete(&format!("/v1/runs/{new}")).await.expect_status(204);
+    let mut retention = node.get("/v1/retention").await.expect_status(200);
+    retention["runs"] = json!("50h");
+    node.put("/v1/retention", retention).await.expect_status(200);
+    // A round leaves out a table that is in use.
+    eventually("removal of the old run", async || {
+        let prune = node.post("/v1/retention/prune", json!({"dry_run": false}));
+        prune.await.expect_status(200);
+        (node.get(&format!("/v1/runs/{old}")).await.status == 404).then_some(())
+    })
+    .await;
+    for (stream, run) in streams.iter_mut().zip([&new, &old]) {
+        let heard = hear(stream, &["event: over", "data: gone"]);
+        let heard = tokio::time::timeout(SOON, heard).await;
+        assert!(heard.is_ok(), "the page of {run} stays as it was");
+    }
+    // What people read there.
+    let Some(mut chrome) = chrome else { return };
+    let says = |text: &str| {
+        format!(
+            "window.isTheSame && document.querySelector('#live').dataset.state === 'stale' \
+             && document.querySelector('main').innerText.includes('{text}')"
+        )
+    };
+    chrome.until(&says("older than the retention allows")).await;
+    let seen = heddle_tests::id(&node.run("old", json!({})).await);
+    open_signed_in(&mut chrome, node.base(), &format!("/runs/{seen}/log")).await;
+    chrome
+        .until("document.querySelector('#live').dataset.state === 'live'")
+        .await;
+    node.delete(&format!("/v1/runs/{seen}")).await.expect_status(204);
+    chrome.until(&says("was deleted by")).await;
+}
+
+/// A list that grows beyond its page while it is open gets the link to the next page, and no row more.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_list_that_grows_beyond_its_page_leads_on() {
+    let Some(mut chrome) = browser().await else { return };
+    let (_world, node) = World::with_node().await;
+    let spec = |text: &str| json!({"description": text, "tasks": {"a": {"script": "hello"}}});
+    node.put_group("short", spec("grows")).await;
+    let runs = async |count: usize| {
+        for _ in 0..count {
+            node.run("short", json!({})).await;
+        }
+    };
+    let shows = |rows: usize, leads_on: bool| {
+        format!(
+            "window.isTheSame && document.querySelector('#live').dataset.state === 'live' \
+             && document.querySelectorAll('main table tbody tr').length === {rows} \
+             && !!document.querySelector('main p.more a') === {leads_on}"
+        )
+    };
+    open_signed_in(&mut chrome, node.base(), "/runs?group=short").await;
+    let offers = "document.querySelector('form[action=\"/runs/bulk\"]').checkVisibility()";
+    assert_eq!(chrome.value(offers).await, false, "there is nothing to control");
+    runs(50).await;
+    chrome.until(&shows(50, false)).await;
+    chrome.until(offers).await;
+    runs(1).await;
+    chrome.until(&shows(50, true)).await;
+    // The link leads to the rest, also after the list has grown once more.
+    runs(2).await;
+    let newest = node.get("/v1/runs?limit=1").await.expect_status(200);
+    let newest = heddle_tests::id(&newest["items"][0]);
+    chrome
+        .until(&format!("!!document.querySelector('main a[href=\"/runs/{newest}\"]')"))
+        .await;
+    chrome.click("main p.more a").await;
+    chrome
+        .until("!window.isTheSame && document.querySelectorAll('main table tbody tr').length === 3")
+        .await;
+    // So do other lists.
+    for number in 1..50 {
+        node.put_group(&format!("one-{number}"), spec("grows")).await;
+    }
+    open_signed_in(&mut chrome, node.base(), "/groups").await;
+    chrome.until(&shows(50, false)).await;
+    node.put_group("one-50", spec("grows")).await;
+    chrome.until(&shows(50, true)).await;
+    open_signed_in(&mut chrome, node.base(), "/system/audit?kind=group&name=short").await;
+    chrome.until(&shows(1, false)).await;
+    for number in 0..50 {
+        node.put_group("short", spec(&format!("grows {number}"))).await;
+    }
+    chrome.until(&shows(50, true)).await;
+}
+
 /// The audit and the page of a script tell what people change while they are open.
 #[tokio::test]
 async fn what_people_change_comes_onto_open_pages() {

@@ -21,6 +21,7 @@ mod people;
 mod phone;
 mod provider;
 mod roles;
+mod silent;
 mod steady;
 mod uploads;
 mod waiting;

@@ -29,14 +29,14 @@ pub async fn open_signed_in(chrome: &mut Chrome, base: &str, path: &str) {
     chrome.value("window.isTheSame = true").await;
 }
 
-async fn short_group(node: &Node) {
+pub async fn short_group(node: &Node) {
     node.put_group("short", json!({"tasks": {"a": {"script": "hello"}}}))
         .await;
     node.run("short", json!({})).await;
 }
 
 /// So many rows, and the page says so about itself.
-fn shows(rows: usize, says: &str) -> String {
+pub fn shows(rows: usize, says: &str) -> String {
     format!(
         "window.isTheSame && document.querySelectorAll('main table tbody tr').length === {rows} \
          && document.querySelector('#live').dataset.state === 'live' \

@@ -21,6 +21,29 @@ function signedOut() {
 }
 const signedIn = () => { if (notice) notice.hidden = true; };
 
+// A stream is silent if no event has arrived for two and a half times as long as its node promised: a proxy may keep a
+// connection open that forwards nothing any more. The result is to be called for each event, with the promised seconds if
+// the event has them. (An older node says 1, which is no promise.)
+function watch(silent) {
+  let most = 0, last = 0, looked = 0, spared = 0;
+  const look = () => {
+    const now = performance.now();
+    // This look is late: the page was throttled, or the computer slept. The browser may still hold events from that time.
+    if (now - looked > 5000) spared = now + 5000;
+    looked = now;
+    if (!most || document.hidden || now < spared || now - last < most) return;
+    const seconds = (now - last) / 1000;
+    last = now;
+    silent(seconds);
+  };
+  setInterval(look, 1000);
+  document.addEventListener("visibilitychange", look);
+  return (seconds) => {
+    last = performance.now();
+    if (seconds) most = seconds > 1 ? 2500 * seconds : 0;
+  };
+}
+
 if (dot) {
   let since = null;
   let over = false;
@@ -29,12 +52,13 @@ if (dot) {
   let heard = 0;
   let brief = false;
   let deaf = 0;
+  let streams = false;
   const show = (state, text) => {
     if (dot.dataset.state === state && dot.lastElementChild.textContent === text) return;
     dot.dataset.state = state;
     dot.lastElementChild.textContent = text;
   };
-  const fine = () => { since = null; heard = Date.now(); signedIn(); if (!over) show("live", brief ? words.brief : words.live); };
+  const fine = () => { since = null; heard = Date.now(); alive(); signedIn(); if (!over) show("live", brief ? words.brief : words.live); };
   // In brief mode, every stream ends soon, and the next one follows. So an end counts as a loss only after 15 seconds
   // without a message.
   const lost = (seconds) => {
@@ -48,17 +72,31 @@ if (dot) {
     if (Date.now() - since < 5000) show("reconnecting", words.reconnecting);
     else show("stale", words.stale.replace("#", since.toLocaleTimeString(document.documentElement.lang, { hourCycle: "h23" })));
   };
+  // An error event of a closed source makes the extension open a new one, after a while that grows with each failure.
+  const again = (source) => { source.close(); source.dispatchEvent(new Event("error")); };
+  const alive = watch((seconds) => {
+    if (over || !open || open.readyState === EventSource.CLOSED) return;
+    lost(seconds);
+    again(open);
+  });
   // A proxy may hold an answer back until it has ended. So if nothing arrives within 6 seconds, the page asks for brief
   // answers from then on: the server ends each of these soon.
   const listen = (source) => {
     clearTimeout(deaf);
+    alive();
     if (brief || over) return;
     deaf = setTimeout(() => {
       if (source !== open || source.readyState === EventSource.CLOSED) return;
       brief = true;
-      source.close();
-      source.dispatchEvent(new Event("error"));
+      again(source);
     }, 6000);
+  };
+  const heeds = (source, seconds) => {
+    clearTimeout(deaf);
+    alive(seconds);
+    // Streams have reached this page before: the proxy was silent, and does not hold them back. This is tried once.
+    if (!brief) streams = true;
+    else if (streams) { streams = brief = false; again(source); }
   };
   // The object of the page was deleted. The server's message, which says who did that, is put above the page. The page
   // stays, so that nothing is lost that somebody has typed.
@@ -72,10 +110,10 @@ if (dot) {
     const source = new EventSource(brief ? `${url}&brief=1` : url, { withCredentials: true });
     open = source;
     listen(source);
-    source.addEventListener("heard", () => clearTimeout(deaf));
-    source.addEventListener("here", fine);
+    source.addEventListener("heard", (message) => heeds(source, Number(message.data)));
+    source.addEventListener("here", (message) => { fine(); alive(Number(message.data)); });
     source.addEventListener("error", () => listen(source));
-    source.addEventListener("away", (message) => lost(Number(message.data)));
+    source.addEventListener("away", (message) => { alive(); lost(Number(message.data)); });
     source.addEventListener("over", (message) => {
       over = true;
       source.close();
@@ -97,7 +135,7 @@ if (dot) {
     },
   });
   // A browser has six connections for a node. So a hidden page closes its stream. When the page is visible again, it gets
-  // what it has missed: an error event of a closed source makes the extension open a new one.
+  // what it has missed.
   const resting = () => rests === -1;
   const rest = () => { rests = -1; open?.close(); };
   const wake = () => {
@@ -107,7 +145,7 @@ if (dot) {
     if (back) over = false;
     if (over || !(back || resting())) return;
     rests = 0;
-    if (open?.readyState === EventSource.CLOSED) open.dispatchEvent(new Event("error"));
+    if (open?.readyState === EventSource.CLOSED) again(open);
   };
   addEventListener("pagehide", rest);
   addEventListener("pageshow", wake);
@@ -121,14 +159,24 @@ if (dot) {
 
 // A page that is not kept up to date, such as a form, hears only that its session has ended.
 if (document.body.dataset.session) {
-  let source = null, deaf = 0, rests = 0, brief = false, left = false;
+  let source = null, deaf = 0, rests = 0, brief = false, streams = false, left = false;
+  const alive = watch(() => { if (!left && source.readyState !== EventSource.CLOSED) listen(); });
   const listen = () => {
     clearTimeout(deaf);
+    alive();
     source?.close();
     const one = source = new EventSource(document.body.dataset.session + (brief ? "&brief=1" : ""));
     // A proxy may hold back what does not end.
     if (!brief) deaf = setTimeout(() => { brief = true; listen(); }, 6000);
-    one.addEventListener("heard", () => { clearTimeout(deaf); signedIn(); });
+    one.addEventListener("heard", (message) => {
+      clearTimeout(deaf);
+      alive(Number(message.data));
+      signedIn();
+      // The proxy was silent, as above.
+      if (!brief) streams = true;
+      else if (streams) { streams = brief = false; listen(); }
+    });
+    one.addEventListener("here", (message) => alive(Number(message.data)));
     one.addEventListener("over", () => { clearTimeout(deaf); one.close(); if (!left) signedOut(); });
     // Refused, which a browser does not repeat.
     one.addEventListener("error", () => { if (one === source && one.readyState === EventSource.CLOSED) { clearTimeout(deaf); deaf = setTimeout(listen, 5000); } });

@@ -422,9 +422,15 @@ pub(crate) fn empty(text: &str) -> Markup {
 }
 
 /// A link to the next page of a list, keeping the rest of the query.
-pub(crate) fn more(ctx: &Ctx, cursor: Option<&str>) -> Markup {
+fn more(ctx: &Ctx, cursor: Option<&str>) -> Markup {
     let Some(cursor) = cursor else { return html! {} };
     html! { p.more { a.button href=(with_query(ctx, &[("cursor", Some(cursor))])) { (t!(ctx, "next-page")) } } }
+}
+
+/// A list that is kept up to date, with the link to its next page. The link is a part of it: while the page is open, the
+/// list may grow beyond one page, and the next page may begin elsewhere.
+pub(crate) fn listed(ctx: &Ctx, name: &'static str, list: Markup, cursor: Option<&str>) -> Markup {
+    ctx.live(name, html! { div.stack { (list) (more(ctx, cursor)) } })
 }
 
 /// This page's address with some parameters changed (`None`: left out).

@@ -75,6 +75,7 @@ not-found = Not found
 not-found-text = It may have been deleted or renamed, or the address is wrong.
 gone-by = was deleted by
 gone-audit = Show the audit entry
+gone-old = Runs that have ended are removed when they are older than the retention allows.
 forbidden = Not allowed
 forbidden-text = Your role does not allow this.
 busy = Too many requests

@@ -75,6 +75,7 @@ not-found = 未找到
 not-found-text = 它可能已被删除或改名，或者地址有误。
 gone-by = 已被删除，操作者
 gone-audit = 查看审计记录
+gone-old = 已结束的运行超过保留期限后会被删除。
 forbidden = 无权访问
 forbidden-text = 你的角色不允许此操作。
 busy = 请求过多

@@ -26,12 +26,14 @@ pub struct PageFingerprint {
 }
 
 impl Store {
-    /// For each of these runs, a text that changes when what its pages show may have changed: the run has changed, its
-    /// attempts have logged, or somebody has controlled it. Of attempts that run at once, the first fifty count.
+    /// For each of these runs, a text that changes when what its pages show may have changed: the run has changed or was
+    /// removed, its attempts have logged, or somebody has controlled it. Of attempts that run at once, the first fifty
+    /// count.
     pub async fn page_run_marks(&self, runs: &[Uuid]) -> Result<Vec<(Uuid, String)>, StoreError> {
         let rows = sqlx::query!(
             r#"SELECT n.id AS "id!", concat_ws(' ',
-                      (SELECT l.xmin::text FROM heddle.runs_live l WHERE l.id = ANY (ARRAY[n.id])),
+                      COALESCE((SELECT l.xmin::text FROM heddle.runs_live l WHERE l.id = ANY (ARRAY[n.id])),
+                               (SELECT d.xmin::text FROM heddle.runs_done d WHERE d.id = ANY (ARRAY[n.id]))),
                       (SELECT max(o.at) FROM heddle.overrides o WHERE o.run = ANY (ARRAY[n.id])),
                       (SELECT string_agg(concat_ws('-', r.task, r.item, r.attempt, r.lease, c.touched, g.line), ','
                                          ORDER BY r.task, r.item)

@@ -10,8 +10,8 @@
 //! * twice a second by a fingerprint of the cluster: the newest change and run, and how often the tables that work passes
 //!   through have been written to. Pages about what people change are signalled only by new entries of the audit, so that
 //!   they are not made again for each run;
-//! * for pages about runs, by one statement a second over all runs that are shown somewhere. A run that changes on this
-//!   node is signalled at once.
+//! * for pages about runs, by one statement a second over all runs that are shown somewhere. It also finds that a run has
+//!   been removed. A run that changes on this node is signalled at once.
 //!
 //! A page is made once for all viewers with the same address, language, zone, theme and role. Their names are in the
 //! frame, which is not part of this. So five hundred open pages cost as much as there are different ones, and nothing
@@ -22,6 +22,10 @@
 //!
 //! A proxy that buffers answers passes on nothing of an answer that does not end. A page that gets nothing asks for
 //! answers that do end (`&brief=1`): the changes until now, and when to ask again, which browsers do by themselves.
+//!
+//! A proxy may keep a connection open that forwards nothing any more, and then no error tells a browser of it. So each
+//! page hears at least every 15 seconds that its stream goes on (`here`), and is told this time. After two and a half
+//! times as long without an event, the page says that it is out of date, and opens another stream.
 //!
 //! A database that does not answer the watcher for some seconds is away. Pages say so without waiting for their own
 //! statements, which may hang for longer, and say since when they are out of date.

@@ -24,7 +24,8 @@ const LOOK_EVERY: Duration = Duration::from_millis(500);
 const RUNS_EVERY: u64 = 2;
 /// How long the database may take to answer the watcher before pages say that they are out of date. The watcher waits on.
 const ANSWER_MAX: Duration = Duration::from_secs(5);
-/// How often a comment is sent if nothing else is, so that proxies and browsers know that the connection is alive.
+/// After how much time without an event a page is told that its stream goes on. Proxies then keep the connection, and the
+/// page knows that something still arrives: a page that is told nothing for much longer opens another stream.
 pub(super) const KEEP_ALIVE: Duration = Duration::from_secs(15);
 
 /// What the watcher has read: the fingerprint, and the counters of this node. `None`: the database did not answer.
@@ -214,22 +215,21 @@ impl Drop for Open {
     }
 }
 
-/// Waits until the page may have changed, and tells when it did; `None`: nothing but time has passed.
+/// Waits until the page may have changed, and tells when it did.
 pub(super) async fn wait(
     ui: &Ui,
     pulse: &mut Changes,
     run: &mut Option<(Uuid, watch::Receiver<Instant>)>,
     beat: Beat,
-) -> Option<Instant> {
+) -> Instant {
     if beat == Beat::Still {
-        tokio::time::sleep(KEEP_ALIVE).await;
-        return None;
+        return std::future::pending().await;
     }
     // The watcher has ended: another is begun.
     if pulse.any.has_changed().is_err() {
         *pulse = Pulse::listen(ui);
         tokio::time::sleep(LOOK_EVERY).await;
-        return Some(Instant::now());
+        return Instant::now();
     }
     let (changes, bell) = match (beat, run) {
         (Beat::Run(id), Some((_, changes))) => (changes, Some(ui.engine.watch(RunId(id)))),
@@ -243,13 +243,12 @@ pub(super) async fn wait(
         }
     };
     tokio::select! {
-        () = rung => Some(Instant::now()),
+        () = rung => Instant::now(),
         changed = changes.changed() => match changed {
-            Ok(()) => Some(*changes.borrow_and_update()),
+            Ok(()) => *changes.borrow_and_update(),
             // The sender is gone: this counts as a change.
-            Err(_) => Some(Instant::now()),
+            Err(_) => Instant::now(),
         },
-        () = tokio::time::sleep(KEEP_ALIVE) => None,
     }
 }
 

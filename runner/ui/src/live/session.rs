@@ -7,7 +7,7 @@ use bytes::Bytes;
 use futures::future::BoxFuture;
 
 use super::pulse::{KEEP_ALIVE, Open};
-use super::said::{SIGNED_OUT, events, greeting};
+use super::said::{SIGNED_OUT, events, greeting, here};
 use crate::Ctx;
 
 /// How often a stream looks whether its node is leaving.
@@ -53,6 +53,6 @@ impl Session {
                 return None;
             }
         }
-        Some((Bytes::from_static(b": here\n\n"), Some(self)))
+        Some((here(), Some(self)))
     }
 }

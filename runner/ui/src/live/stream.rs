@@ -13,8 +13,8 @@ use tokio::time::Instant;
 use uuid::Uuid;
 
 use super::part::parse_has;
-use super::pulse::{Changes, Open, Pulse, wait};
-use super::said::{events, greeting};
+use super::pulse::{Changes, KEEP_ALIVE, Open, Pulse, wait};
+use super::said::{before, events, greeting, here};
 use super::session;
 use super::shown::{Looks, Shown, What, looks_of, parts_of};
 use crate::ctx::Beat;
@@ -96,7 +96,7 @@ impl Again {
         };
         let mut events = Vec::new();
         if std::mem::take(&mut self.away) {
-            events.push(Bytes::from_static(b"event: here\ndata: 1\n\n"));
+            events.push(here());
         }
         for part in parts {
             if self.has.get(part.name) == Some(&part.hash) {
@@ -153,6 +153,7 @@ pub(crate) async fn stream(ctx: Ctx) -> Response {
         pulse,
         left,
         queue: VecDeque::from([greeting(brief)]),
+        said: Instant::now(),
         gap: GAP,
         brief,
         beat: Beat::Cluster,
@@ -173,6 +174,8 @@ struct Stream {
     /// Completes when the viewer is not admitted any more.
     left: BoxFuture<'static, ()>,
     queue: VecDeque<Bytes>,
+    /// When the last event was sent.
+    said: Instant,
     /// How long the next update has to wait.
     gap: Duration,
     beat: Beat,
@@ -189,6 +192,7 @@ impl Stream {
     async fn next(&mut self) -> Option<Bytes> {
         loop {
             if let Some(event) = self.queue.pop_front() {
+                self.said = Instant::now();
                 return Some(event);
             }
             let answered = self.brief && self.made.is_some();
@@ -204,21 +208,27 @@ impl Stream {
                     tokio::time::sleep(gap).await;
                     tokio::select! {
                         changed = wait(ui, pulse, run, beat) => changed,
-                        () = tokio::time::sleep(AWAY_EVERY), if away => Some(Instant::now()),
-                        () = ui.pulse.is_away(), if !away => Some(Instant::now()),
+                        () = tokio::time::sleep(AWAY_EVERY), if away => Instant::now(),
+                        () = ui.pulse.is_away(), if !away => Instant::now(),
                     }
                 };
+                // Also if the page is made all the time: what does not change is not sent.
+                let quiet = tokio::time::sleep_until(self.said + KEEP_ALIVE);
                 let changed = tokio::select! {
                     biased;
                     () = &mut self.left => {
                         self.end("signed-out");
                         continue;
                     }
-                    changed = moved => changed,
+                    changed = moved => Some(changed),
+                    () = quiet => None,
                 };
                 due = match changed {
                     Some(at) => at,
-                    None if made.elapsed() < ANYWAY_EVERY => return Some(Bytes::from_static(b": here\n\n")),
+                    None if !away && made.elapsed() < ANYWAY_EVERY => {
+                        self.queue.push_back(here());
+                        continue;
+                    }
                     None => Instant::now().checked_sub(ANYWAY_AGE).unwrap_or(due),
                 };
             }
@@ -233,6 +243,7 @@ impl Stream {
                     }
                     self.beat = beat;
                     self.gap = gap_behind(&events);
+                    self.queue.extend(before(&events));
                     self.queue.extend(events);
                 }
                 News::Over(why) => self.end(why),

@@ -9,7 +9,7 @@ use serde_json::json;
 use super::answer::Answer;
 use crate::chart::fill;
 use crate::ctx::{Beat, segment};
-use crate::elements::{Button, ago, button, empty, group_link, more, number, state, state_of, state_word, time};
+use crate::elements::{Button, ago, button, empty, group_link, listed, number, state, state_of, state_word, time};
 use crate::frame::Page;
 use crate::words::t;
 use crate::{Ctx, Trouble};
@@ -33,7 +33,7 @@ pub(super) async fn list(ctx: &Ctx) -> Result<Answer, Trouble> {
             }
         }
     };
-    let body = html! { div.heading { h1 { (title) } } (ctx.live("backfills", shown)) (more(ctx, found.next_cursor.as_deref())) };
+    let body = html! { div.heading { h1 { (title) } } (listed(ctx, "backfills", shown, found.next_cursor.as_deref())) };
     Answer::page(Page::new("backfills", title, body))
 }
 
@@ -159,8 +159,7 @@ pub(super) async fn page(ctx: &Ctx, id: &str, rest: &[&str]) -> Result<Answer, T
         .await?;
     let body = html! {
         (ctx.live("backfill", head))
-        (ctx.live("runs", super::runs::list(ctx, &runs.items)))
-        (more(ctx, runs.next_cursor.as_deref()))
+        (listed(ctx, "runs", super::runs::list(ctx, &runs.items), runs.next_cursor.as_deref()))
     };
     let group = one.group;
     let title = format!("{} · {group}", t!(ctx, "backfill"));

@@ -15,7 +15,9 @@ use serde_json::{Value, json};
 use super::answer::Answer;
 use crate::chart::{Axis, hours};
 use crate::ctx::{Beat, segment};
-use crate::elements::{Button, ago, button, empty, fault, fault_id, line, more, number, state, state_word, time, when};
+use crate::elements::{
+    Button, ago, button, empty, fault, fault_id, line, listed, number, state, state_word, time, when,
+};
 use crate::form::field;
 use crate::frame::Page;
 use crate::words::{Arg, Lang, t};
@@ -78,8 +80,7 @@ pub(super) async fn page(ctx: &Ctx) -> Result<Answer, Trouble> {
             }
             @if ctx.q("from").is_none() { p.muted { (t!(ctx, "assignments-of-week")) } }
         }
-        (ctx.live("assignments", assignments_table(ctx, &assignments.items)))
-        (more(ctx, assignments.next_cursor.as_deref()))
+        (listed(ctx, "assignments", assignments_table(ctx, &assignments.items), assignments.next_cursor.as_deref()))
     };
     Answer::page(Page::new("dispatch", title, body))
 }
@@ -454,8 +455,7 @@ pub(super) async fn audience(ctx: &Ctx, name: &str) -> Result<Answer, Trouble> {
                 button type="submit" { (t!(ctx, "save")) }
             }
         }
-        (ctx.live("members", members))
-        (more(ctx, found.next_cursor.as_deref()))
+        (listed(ctx, "members", members, found.next_cursor.as_deref()))
     };
     Answer::page(Page::new("dispatch", name, body).crumbs(vec![
         (t!(ctx, "nav-dispatch"), Some("/dispatch".into())),

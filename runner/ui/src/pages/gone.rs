@@ -1,7 +1,9 @@
-//! Who deleted a missing object: the audit's entry, on the page that says that it is missing.
+//! Who deleted a missing object: the audit's entry, on the page that says that it is missing. Of a run that nobody has
+//! deleted, the page says that the retention removes runs.
 
 use heddle_api::{AuditEntry, List};
 use maud::{Markup, html};
+use uuid::Uuid;
 
 use crate::Ctx;
 use crate::ctx::segment;
@@ -22,7 +24,8 @@ fn thing(path: &str) -> Option<(&'static str, String)> {
     Some((kind, name.into_owned()))
 }
 
-/// The deletion of an object. `None` if the audit contains none, or cannot be read.
+/// The deletion of an object. If the audit contains none, or cannot be read: nothing, or for a run, that it may be too
+/// old.
 pub(crate) async fn shown(ctx: &Ctx) -> Markup {
     let Some((kind, name)) = thing(&ctx.path) else {
         return html! {};
@@ -30,7 +33,12 @@ pub(crate) async fn shown(ctx: &Ctx) -> Markup {
     let target = format!("/v1/audit?kind={kind}&action=delete&limit=1&name={}", segment(&name));
     let found: Option<List<AuditEntry>> = ctx.get(&target).await.ok();
     let Some(entry) = found.and_then(|found| found.items.into_iter().next()) else {
-        return html! {};
+        return match kind == "run" && name.parse::<Uuid>().is_ok() {
+            true => {
+                html! { section.panel { p { (t!(ctx, "gone-old")) } p { a href="/system/retention" { (t!(ctx, "retention")) } } } }
+            }
+            false => html! {},
+        };
     };
     html! {
         section.panel {

@@ -14,7 +14,7 @@ use super::answer::Answer;
 use super::picture;
 use crate::chart::strip;
 use crate::ctx::{Beat, segment};
-use crate::elements::{ago, choice, empty, group_link, group_or_topic, millis, more, number, state, with_query};
+use crate::elements::{ago, choice, empty, group_link, group_or_topic, listed, millis, number, state, with_query};
 use crate::frame::Page;
 use crate::words::t;
 use crate::{Ctx, Trouble};
@@ -129,9 +129,8 @@ pub(super) async fn page(ctx: &Ctx) -> Result<Answer, Trouble> {
         }
         @if graph { (picture::shown(ctx).await?) }
         @else {
-            (ctx.live("groups", list(ctx, &lately)))
-            @if ctx.viewer.operates() && !lately.is_empty() { (many(ctx)) }
-            (more(ctx, next.as_deref()))
+            (listed(ctx, "groups", list(ctx, &lately), next.as_deref()))
+            @if ctx.viewer.operates() { (many(ctx)) }
         }
     };
     Answer::page(Page::new("groups", title, body))
@@ -161,7 +160,7 @@ fn tree(ctx: &Ctx, categories: &[(String, i64)], chosen: Option<&str>) -> Markup
 /// Enables or disables those that are ticked.
 fn many(ctx: &Ctx) -> Markup {
     html! {
-        form #many.row method="post" action="/groups/set" data-confirm=(t!(ctx, "many-sure")) data-picks {
+        form #many.row.for-rows method="post" action="/groups/set" data-confirm=(t!(ctx, "many-sure")) data-picks {
             span.muted { (t!(ctx, "many-ticked")) }
             button type="submit" name="enable" value="true" title=(t!(ctx, "enable-will")) { (t!(ctx, "enable")) }
             button type="submit" name="enable" value="false" title=(t!(ctx, "disable-will")) { (t!(ctx, "disable")) }

@@ -7,7 +7,7 @@ use serde_json::json;
 
 use super::answer::Answer;
 use crate::ctx::{Beat, segment};
-use crate::elements::{Button, ago, button, choice, empty, group_link, line, more, named, state_of, with_query};
+use crate::elements::{Button, ago, button, choice, empty, group_link, line, listed, named, state_of, with_query};
 use crate::frame::Page;
 use crate::words::t;
 use crate::{Ctx, Trouble};
@@ -45,8 +45,7 @@ pub(super) async fn list(ctx: &Ctx) -> Result<Answer, Trouble> {
             (choice(ctx, &t!(ctx, "state"), "state", ctx.q("state").unwrap_or_default(), &states))
         }
         @if let Some(channel) = ctx.q("channel") { p { span.tag { (t!(ctx, "channel")) (ctx.lang.colon()) bdi { (channel) } " " a.remove href=(with_query(ctx, &[("channel", None), ("cursor", None)])) aria-label=(t!(ctx, "remove-filter")) { "×" } } } }
-        (ctx.live("notifications", shown))
-        (more(ctx, found.next_cursor.as_deref()))
+        (listed(ctx, "notifications", shown, found.next_cursor.as_deref()))
         (ctx.live("channel-list", of_channels(ctx, &channels.items)))
     };
     Answer::page(Page::new("notifications", title, body))

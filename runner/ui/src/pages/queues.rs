@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 
 use super::answer::Answer;
 use crate::ctx::{Beat, segment};
-use crate::elements::{Button, ago, button, empty, more, number, state};
+use crate::elements::{Button, ago, button, empty, listed, number, state};
 use crate::frame::Page;
 use crate::words::{Arg, t};
 use crate::{Ctx, Trouble, span};
@@ -118,8 +118,7 @@ pub(super) async fn list(ctx: &Ctx) -> Result<Answer, Trouble> {
             }
         }
     };
-    let body =
-        html! { div.heading { h1 { (title) } } (ctx.live("queues", shown)) (more(ctx, found.next_cursor.as_deref())) };
+    let body = html! { div.heading { h1 { (title) } } (listed(ctx, "queues", shown, found.next_cursor.as_deref())) };
     Answer::page(Page::new("queues", title, body))
 }
 

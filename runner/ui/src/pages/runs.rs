@@ -14,7 +14,7 @@ use super::answer::Answer;
 use super::run::waits_for_what;
 use crate::ctx::Beat;
 use crate::elements::{
-    ago, empty, group_link, group_or_topic, line, more, parse, state, state_word, time, took, trigger_word, when,
+    ago, empty, group_link, group_or_topic, line, listed, parse, state, state_word, time, took, trigger_word, when,
     with_query,
 };
 use crate::form::field;
@@ -69,18 +69,19 @@ pub(super) async fn page(ctx: &Ctx) -> Result<Answer, Trouble> {
     ctx.know_topics(&groups).await?;
     let title = t!(ctx, "nav-runs");
     let by_param = ctx.q("param").is_some();
-    let none = runs.items.is_empty() && runs.next_cursor.is_none();
     let filtered = FILTERS.iter().any(|name| *name != "cursor" && ctx.q(name).is_some());
+    let shown = html! {
+        (list(ctx, &runs.items))
+        @if by_param && runs.next_cursor.is_some() { p.muted { (t!(ctx, "param-looked")) } }
+    };
     let body = html! {
         div.heading { div.grow { h1 { (title) } } }
         (filters(ctx, None))
-        (ctx.live("runs", list(ctx, &runs.items)))
-        @if by_param && runs.next_cursor.is_some() { p.muted { (t!(ctx, "param-looked")) } }
-        (more(ctx, runs.next_cursor.as_deref()))
+        (listed(ctx, "runs", shown, runs.next_cursor.as_deref()))
         // There are no controls without a filter, because nobody wants the same for all runs; nor with a filter that
         // searches a part of the runs at a time, because it does not find all of them.
-        @if ctx.viewer.operates() && !by_param && !none {
-            @if filtered { (bulk_form(ctx)) } @else { p.muted { (t!(ctx, "bulk-filter-first")) } }
+        @if ctx.viewer.operates() && !by_param {
+            div.for-rows { @if filtered { (bulk_form(ctx)) } @else { p.muted { (t!(ctx, "bulk-filter-first")) } } }
         }
     };
     Answer::page(Page::new("runs", title, body))

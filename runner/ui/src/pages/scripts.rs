@@ -20,7 +20,7 @@ use uuid::Uuid;
 use super::answer::Answer;
 use super::script_text;
 use crate::ctx::{Beat, segment};
-use crate::elements::{Button, ago, button, empty, group_link, line, millis, more, prose, state_of, tabs, time};
+use crate::elements::{Button, ago, button, empty, group_link, line, listed, millis, prose, state_of, tabs, time};
 use crate::form::whole_given;
 use crate::frame::Page;
 use crate::words::t;
@@ -65,8 +65,7 @@ pub(super) async fn list(ctx: &Ctx) -> Result<Answer, Trouble> {
             @if ctx.viewer.authors() { a.button href="/scripts?write=typescript" { (t!(ctx, "write-script")) } }
         }
         @if ctx.viewer.authors() { (upload_form(ctx, "")) }
-        (ctx.live("scripts", shown))
-        (more(ctx, found.next_cursor.as_deref()))
+        (listed(ctx, "scripts", shown, found.next_cursor.as_deref()))
     };
     Answer::page(Page::new("scripts", title, body))
 }

@@ -12,9 +12,7 @@ use serde_json::{Value, json};
 use super::answer::Answer;
 use super::{notifications, retention};
 use crate::ctx::{Beat, segment};
-use crate::elements::{
-    self, Button, ago, button, empty, fault, fault_id, more, number, prose, state, tabs, time_exact,
-};
+use crate::elements::{self, Button, ago, button, empty, fault, fault_id, number, prose, state, tabs, time_exact};
 use crate::form::{field, whole_given};
 use crate::frame::Page;
 use crate::words::t;
@@ -354,8 +352,7 @@ async fn audit(ctx: &Ctx) -> Result<Markup, Trouble> {
                 button type="submit" { (t!(ctx, "filter")) }
             }
         }
-        (ctx.live("audit", entries))
-        (more(ctx, found.next_cursor.as_deref()))
+        (elements::listed(ctx, "audit", entries, found.next_cursor.as_deref()))
     })
 }
 

@@ -13,7 +13,7 @@ use super::{message_errors, queues};
 use crate::chart::fill;
 use crate::ctx::{Beat, segment};
 use crate::elements::{
-    ago, empty, glyph, line, more, number, parse, script_link, state_called, state_of, time_exact, with_query,
+    ago, empty, glyph, line, listed, number, parse, script_link, state_called, state_of, time_exact, with_query,
 };
 use crate::form::field;
 use crate::frame::Page;
@@ -62,8 +62,7 @@ pub(super) async fn list(ctx: &Ctx) -> Result<Answer, Trouble> {
             }
         }
     };
-    let body =
-        html! { div.heading { h1 { (title) } } (ctx.live("topics", shown)) (more(ctx, found.next_cursor.as_deref())) };
+    let body = html! { div.heading { h1 { (title) } } (listed(ctx, "topics", shown, found.next_cursor.as_deref())) };
     Answer::page(Page::new("topics", title, body))
 }
 

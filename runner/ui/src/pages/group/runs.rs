@@ -8,7 +8,7 @@ use uuid::Uuid;
 use super::here::{Here, framed};
 use super::times::{begun, median, millis};
 use crate::chart::fill;
-use crate::elements::{self, choice, empty, line, more, state, time, time_exact, took, trigger_word};
+use crate::elements::{self, choice, empty, line, listed, state, time, time_exact, took, trigger_word};
 use crate::pages::answer::Answer;
 use crate::pages::run::waits_for_what;
 use crate::words::t;
@@ -21,20 +21,16 @@ pub(super) async fn page(ctx: &Ctx, here: &Here) -> Result<Answer, Trouble> {
     let mut runs = ctx.store().page_group_runs(here.group.id, before, RUNS + 1).await?;
     let next = (runs.len() as i64 > RUNS).then(|| runs[RUNS as usize - 1].id.to_string());
     runs.truncate(RUNS as usize);
-    let inside = ctx.live(
-        "runs",
-        html! {
-            div.stack {
-                @if runs.len() > 1 && runs.iter().any(|run| millis(run).is_some()) { (scatter(ctx, &here.name, &runs, ctx.q("by") == Some("start"))) }
-                (list(ctx, &runs))
-            }
-        },
-    );
+    let shown = html! {
+        @if runs.len() > 1 && runs.iter().any(|run| millis(run).is_some()) { (scatter(ctx, &here.name, &runs, ctx.q("by") == Some("start"))) }
+        (list(ctx, &runs))
+    };
+    let inside = listed(ctx, "runs", shown, next.as_deref());
     Answer::page(framed(
         ctx,
         here,
         "runs",
-        html! { (crate::pages::runs::filters(ctx, Some(&here.name))) (inside) (more(ctx, next.as_deref())) },
+        html! { (crate::pages::runs::filters(ctx, Some(&here.name))) (inside) },
     ))
 }
 

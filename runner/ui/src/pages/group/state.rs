@@ -3,7 +3,7 @@
 use maud::{Markup, html};
 
 use super::here::{Here, framed};
-use crate::elements::{ago, empty, more};
+use crate::elements::{ago, empty, listed};
 use crate::pages::answer::Answer;
 use crate::words::t;
 use crate::{Ctx, Trouble, span};
@@ -43,7 +43,7 @@ pub(super) async fn page(ctx: &Ctx, here: &Here) -> Result<Answer, Trouble> {
             }
         }
     };
-    let inside = html! { (ctx.live("state", shown)) (more(ctx, next.as_deref())) };
+    let inside = listed(ctx, "state", shown, next.as_deref());
     Answer::page(framed(ctx, here, "state", inside))
 }
 
