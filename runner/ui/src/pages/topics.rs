@@ -50,7 +50,7 @@ pub(super) async fn list(ctx: &Ctx) -> Result<Answer, Trouble> {
                                     None => span.muted { "–" },
                                 }
                             }
-                            @let counts = today.map(|day| day.map_or([0; 4], listed));
+                            @let counts = today.map(|day| day.map_or([0; 4], in_the_list));
                             @for (index, word) in LISTED.into_iter().enumerate() {
                                 td.num data-label=(t!(ctx, word)) { @match counts { Some(counts) => (number(counts[index])), None => span.muted { "–" } } }
                             }
@@ -99,7 +99,7 @@ fn still_to_send(day: &Day) -> i64 {
 const LISTED: [&str; 4] = ["state-scheduled", "in-hand", "state-sent", "state-failed"];
 
 /// What is tried again is yet to be sent.
-fn listed(day: &Day) -> [i64; 4] {
+fn in_the_list(day: &Day) -> [i64; 4] {
     [still_to_send(day) + day.retrying, day.in_hand, day.sent, day.failed]
 }
 
@@ -606,7 +606,7 @@ mod tests {
         assert_eq!(still_to_send(&day), 10_000);
         assert_eq!(counts(&day).iter().map(|(count, _)| count).sum::<i64>(), day.total);
         // The list leaves out only what was cancelled.
-        assert_eq!(listed(&day), [10_009, 560, 9_000, 400]);
-        assert_eq!(listed(&day).iter().sum::<i64>() + day.cancelled, day.total);
+        assert_eq!(in_the_list(&day), [10_009, 560, 9_000, 400]);
+        assert_eq!(in_the_list(&day).iter().sum::<i64>() + day.cancelled, day.total);
     }
 }
