@@ -7,7 +7,7 @@ use serde_json::Value;
 use crate::change::{self, By, Noun, Page};
 use crate::database::PgSession;
 use crate::live::Completion;
-use crate::{Store, StoreError, setting};
+use crate::{Store, StoreError};
 
 /// One action of somebody.
 #[derive(Clone, Debug, PartialEq)]
@@ -128,24 +128,6 @@ impl Completion {
 }
 
 impl Store {
-    /// Records that somebody has removed what is due; before the removal, so that nothing is removed without a record.
-    /// The entry has the retention that is in force, which does not change.
-    pub async fn audit_prune(&self, by: By<'_>) -> Result<(), StoreError> {
-        let retention = setting::retention_value(&self.retention().await?)?;
-        let mut connection = self.control.acquire().await?;
-        let (about, in_force) = (Noun::Setting.quiet(), Some(&retention));
-        record(
-            &mut connection,
-            by,
-            "prune",
-            about,
-            setting::RETENTION,
-            in_force,
-            in_force,
-        )
-        .await
-    }
-
     /// The audit, newest first. `cursor` is the id after which the page begins.
     pub async fn audit_list(
         &self,

@@ -158,7 +158,7 @@ impl NodeChance {
         self.source.clone()
     }
 
-    /// See [`Chance::bits`].
+    /// 128 bits of chance, new ones with each call.
     pub(crate) fn bits(&self) -> u128 {
         self.source.bits()
     }

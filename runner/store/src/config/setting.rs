@@ -107,4 +107,13 @@ impl Store {
         let (value, default) = (retention_value(retention)?, retention_value(&Retention::default())?);
         self.put_setting(by, RETENTION, &value, &default).await
     }
+
+    /// Records that somebody has removed what is due; before the removal, so that nothing is removed without a record.
+    /// The entry has the retention that is in force, which does not change.
+    pub async fn audit_prune(&self, by: By<'_>) -> Result<(), StoreError> {
+        let retention = retention_value(&self.retention().await?)?;
+        let mut connection = self.control.acquire().await?;
+        let (about, in_force) = (Noun::Setting.quiet(), Some(&retention));
+        audit::record(&mut connection, by, "prune", about, RETENTION, in_force, in_force).await
+    }
 }
