@@ -241,16 +241,6 @@ async fn a_script_keeps_its_runtime() {
     );
     let version = upgraded.get("/v1/scripts/py/versions/1").await.expect_status(200);
     assert_eq!(version["runtime_tag"], own, "{version:#}");
-    // A retired runtime that a new version needs is kept again.
-    let retires = "UPDATE heddle.runtimes SET retired_at = now() WHERE tag = $1";
-    assert_eq!(sql.execute(retires, &[&own]).await.unwrap(), 1);
-    uploaded(&upgraded, "again", PYTHON, TELLS_PYTHON).await;
-    let kept = upgraded.all(&format!("/v1/audit?kind=runtime&name={own}")).await;
-    assert_eq!(
-        (&kept[0]["action"], &kept[0]["before"], &kept[0]["after"]),
-        (&json!("keep"), &json!({"state": "retired"}), &json!({"state": "kept"})),
-        "{kept:#?}"
-    );
 }
 
 /// What would change, or be refused, is reported by the node at its start, by the API and on the command line; and is
