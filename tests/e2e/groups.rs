@@ -162,6 +162,44 @@ async fn if_match() {
     delete("*").await.expect_problem(404, &[]);
 }
 
+/// Who has read a group that was deleted since changes no other group of that name.
+#[tokio::test]
+async fn if_match_of_a_deleted_group() {
+    let (_world, node) = World::with_node().await;
+    let spec = |name: &str| one(json!({"script": "hello", "params": {"name": name}}));
+    for name in ["a", "b", "c"] {
+        node.put_group("g", spec(name)).await;
+    }
+    let read = node.get("/v1/groups/g").await.headers["etag"].clone();
+    assert_eq!(read, "\"3\"");
+    node.delete("/v1/groups/g").await.expect_status(200);
+    for name in ["d", "e", "f"] {
+        node.put_group("g", spec(name)).await;
+    }
+    let group = node.get("/v1/groups/g").await.expect_status(200);
+    assert_eq!((&group["revision"], &group["enabled"]), (&json!(6), &json!(true)));
+    let revisions = node.all("/v1/groups/g/revisions").await;
+    let numbers: Vec<_> = revisions.iter().map(|one| &one["revision"]).collect();
+    assert_eq!(numbers, [6, 5, 4]);
+    for (method, path) in [
+        (reqwest::Method::PUT, "/v1/groups/g"),
+        (reqwest::Method::PATCH, "/v1/groups/g"),
+        (reqwest::Method::DELETE, "/v1/groups/g"),
+        (reqwest::Method::POST, "/v1/groups/g/disable"),
+    ] {
+        let request = node.request(method.clone(), path).header("if-match", &read);
+        let request = if path.ends_with("/g") {
+            request.json(&spec("stale"))
+        } else {
+            request
+        };
+        let reply = node.send(request).await;
+        assert_eq!(reply.status, 412, "{method} {path}: {reply:#?}");
+    }
+    assert_eq!(node.get("/v1/groups/g").await.expect_status(200), group);
+    node.run("g", json!({})).await;
+}
+
 /// `If-None-Match: *` only creates: of ten at once one does.
 #[tokio::test]
 async fn if_none_match() {
@@ -308,8 +346,8 @@ async fn delete() {
     node.put_group("parent", one(json!({"group": "child"}))).await;
     node.delete("/v1/groups/child").await.expect_said(409, "parent");
     node.delete("/v1/groups/nope").await.expect_problem(404, &[]);
-    // A new group of the same name begins anew.
-    assert_eq!(node.put_group("slow", hello).await["revision"], 1);
+    // A new group of the same name is another one, whose revisions are counted on.
+    assert_eq!(node.put_group("slow", hello).await["revision"], 2);
     assert_eq!(node.run("slow", json!({})).await["state"], "succeeded");
 }
 

@@ -40,11 +40,15 @@ pub enum GroupPut {
     Outdated,
 }
 
+/// Creates a group. The revisions of a name are counted on after a deletion: who has read the deleted group and names its
+/// revision (`If-Match`) changes no other group.
 async fn insert(connection: &mut PgSession, by: By<'_>, write: &GroupWrite<'_>) -> Result<GroupRow, StoreError> {
     let schedule_anchors = anchors(None, write.spec, by.at);
-    let id = sqlx::query_scalar!(
+    let added = sqlx::query!(
         "INSERT INTO heddle.groups (name, revision, revision_id, category, created_at, updated_at)
-         VALUES ($1, 1, 0, $2, $3, $3) RETURNING id",
+         VALUES ($1, 1 + coalesce((SELECT max(g.revision) FROM heddle.groups g
+                                    WHERE g.name = $1 AND g.deleted_at IS NOT NULL), 0), 0, $2, $3, $3)
+         RETURNING id, revision",
         write.name,
         write.category,
         by.at,
@@ -53,8 +57,9 @@ async fn insert(connection: &mut PgSession, by: By<'_>, write: &GroupWrite<'_>) 
     .await?;
     let revision_id = sqlx::query_scalar!(
         "INSERT INTO heddle.revisions (group_id, revision, spec, schedule_anchors, created_at, created_by)
-         VALUES ($1, 1, $2, $3, $4, $5) RETURNING id",
-        id,
+         VALUES ($1, $2, $3, $4, $5, $6) RETURNING id",
+        added.id,
+        added.revision,
         write.spec,
         schedule_anchors,
         by.at,
@@ -64,16 +69,16 @@ async fn insert(connection: &mut PgSession, by: By<'_>, write: &GroupWrite<'_>) 
     .await?;
     sqlx::query!(
         "UPDATE heddle.groups SET revision_id = $2 WHERE id = $1",
-        id,
+        added.id,
         revision_id
     )
     .execute(&mut *connection)
     .await?;
     Ok(GroupRow {
-        id,
+        id: added.id,
         name: write.name.into(),
         enabled: true,
-        revision: 1,
+        revision: added.revision,
         revision_id,
         category: write.category.map(Into::into),
         spec: write.spec.clone(),
