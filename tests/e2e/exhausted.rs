@@ -1,10 +1,15 @@
 //! Audiences with very many used-up occurrences: the cost of a poll does not grow with them, and open ones are found.
 
+use std::collections::BTreeSet;
+use std::time::Duration;
+
 use chrono::{DateTime, DurationRound, TimeDelta, Utc};
-use heddle_tests::{Node, World, time};
+use futures::future::join_all;
+use heddle_tests::{Node, NodeOptions, Wire, World, time};
 use serde_json::json;
 
 use crate::dispatch::{complete, given, members, offer, poll, users, wall_clock};
+use crate::ways::counts;
 
 /// How many takes one poll may need: a few refusals for each read of what is used up.
 const TAKES_MAX: i64 = 100;
@@ -100,6 +105,12 @@ async fn much_is_used_up() {
     assert!(taken < 5 * TAKES_MAX, "{taken} takes for a few polls");
 }
 
+/// Nothing is granted, and nothing is seen to be used up either.
+const GRANT_NOTHING: &str =
+    "CREATE FUNCTION heddle.grant_nothing() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN RETURN NULL; END $$;
+     CREATE TRIGGER nothing BEFORE INSERT ON heddle.occurrences
+         FOR EACH ROW EXECUTE FUNCTION heddle.grant_nothing()";
+
 /// A peek accepts fewer refusals than a poll, whatever the stock.
 #[tokio::test]
 async fn a_peek_asks_for_little() {
@@ -107,14 +118,7 @@ async fn a_peek_asks_for_little() {
     let sql = counted(&world).await;
     members(&node, "gid_g", &users(1)).await;
     two_offers(&node, "gid_g", 1).await;
-    // Nothing is granted, and nothing is seen to be used up either.
-    sql.batch_execute(
-        "CREATE FUNCTION heddle.grant_nothing() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN RETURN NULL; END $$;
-         CREATE TRIGGER nothing BEFORE INSERT ON heddle.occurrences
-             FOR EACH ROW EXECUTE FUNCTION heddle.grant_nothing()",
-    )
-    .await
-    .expect("no stock");
+    sql.batch_execute(GRANT_NOTHING).await.expect("no stock");
     let before = proposed(&sql).await;
     let peek = node.get("/v1/dispatch/u0/peek").await.expect_status(200);
     assert!(peek["gives"].is_null(), "{peek:#}");
@@ -138,4 +142,70 @@ async fn others_have_used_it_up() {
     assert_eq!(time(&given["occurrence"]), open);
     let taken = proposed(&sql).await - before;
     assert!(taken < TAKES_MAX, "{taken} takes for one poll");
+}
+
+/// A world with a node that is 80 ms away from its database as soon as the wire has its delay.
+async fn far_away() -> (World, Wire, Node) {
+    let world = World::new().await;
+    let wire = Wire::new(world.url()).await;
+    let node = NodeOptions::new(wire.url()).start().await;
+    (world, wire, node)
+}
+
+/// How far away it is, in each direction.
+const FAR: Duration = Duration::from_millis(40);
+
+/// Many users want occurrences with a stock of one each, at the same moment. They are given different ones by a few
+/// transactions: not by one for each user, which would take a minute far from the database.
+#[tokio::test]
+async fn a_crowd_is_served_together() {
+    let (_world, wire, node) = far_away().await;
+    let crowd = users(40);
+    members(&node, "gid_g", &crowd).await;
+    let now = wall_clock();
+    for nth in 0..crowd.len() {
+        let starts_at = now - TimeDelta::seconds(nth as i64);
+        offer(
+            &node,
+            &format!("o{nth}"),
+            json!({"audience": "gid_g", "starts_at": starts_at}),
+        )
+        .await;
+    }
+    let takes = async || counts(&node, "heddle_transaction_seconds_count", "transaction").await["take"];
+    // The node has read what is offered.
+    let first = given(&node, "u0").await.expect("one");
+    let before = takes().await;
+    wire.delay(FAR);
+    let polls = crowd.iter().map(async |user| {
+        let reply = node
+            .post(&format!("/v1/dispatch/{user}/next"), json!({"wait": "60s"}))
+            .await;
+        reply.expect_status(200)["offer"].to_string()
+    });
+    let offers: BTreeSet<String> = join_all(polls).await.into_iter().collect();
+    assert!(offers.contains(&first["offer"].to_string()));
+    assert_eq!(offers.len(), crowd.len());
+    let taken = takes().await - before;
+    assert!(taken <= 20, "{taken} transactions for {} users", crowd.len());
+}
+
+/// A poll that is refused again and again ends with its `wait`, however far the database is.
+#[tokio::test]
+async fn a_poll_ends_in_time() {
+    let (world, wire, node) = far_away().await;
+    let sql = counted(&world).await;
+    members(&node, "gid_g", &users(1)).await;
+    two_offers(&node, "gid_g", 1).await;
+    sql.batch_execute(GRANT_NOTHING).await.expect("no stock");
+    wire.delay(FAR);
+    let before = proposed(&sql).await;
+    let reply = poll(&node, "u0").await;
+    assert_eq!(
+        (reply.status, &reply.headers["retry-after"]),
+        (204, &"1".parse().unwrap())
+    );
+    let asked = proposed(&sql).await - before;
+    // Each takes 160 ms or more, and the poll goes on for two seconds.
+    assert!((2..=16).contains(&asked), "{asked} takes for one poll");
 }

@@ -1,5 +1,6 @@
 //! The caches of a node: offers by audience, and the users for whom there is nothing.
 
+use std::collections::hash_map::Entry;
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -91,6 +92,8 @@ const STRETCHES_MAX: usize = 20_000;
 pub(super) struct Marks {
     /// The last occurrence of each stretch, by its first one.
     stretches: BTreeMap<Time, Time>,
+    /// How many proposals of each occurrence the database is deciding for polls of this node.
+    proposed: HashMap<Time, u32>,
 }
 
 impl Marks {
@@ -130,6 +133,33 @@ impl Marks {
             at = offer.next_after(end)?;
         }
         Some(at)
+    }
+
+    /// Whether polls of this node have proposed all of an occurrence's stock: if these get it, nothing is left.
+    pub(super) fn is_proposed(&self, offer: &Offer, occurrence: Time) -> bool {
+        let proposed = self.proposed.get(&occurrence).copied().unwrap_or(0);
+        offer.stock.is_some_and(|stock| i64::from(proposed) >= i64::from(stock))
+    }
+}
+
+/// A proposal that the database is deciding. It counts until this is dropped.
+pub(super) struct Proposed<'a> {
+    offers: &'a Offers,
+    offer: i64,
+    occurrence: Time,
+}
+
+impl Drop for Proposed<'_> {
+    fn drop(&mut self) {
+        let mut all = self.offers.marks.lock();
+        if let Some(marks) = all.get_mut(&self.offer)
+            && let Entry::Occupied(mut count) = marks.proposed.entry(self.occurrence)
+        {
+            *count.get_mut() -= 1;
+            if *count.get() == 0 {
+                count.remove();
+            }
+        }
     }
 }
 
@@ -171,6 +201,18 @@ impl Offers {
     pub(super) fn mark(&self, candidate: &Candidate, occurrence: Time) {
         let mut marks = self.marks.lock();
         marks.entry(candidate.id).or_default().add(&candidate.offer, occurrence);
+    }
+
+    /// An occurrence is proposed for a user.
+    pub(super) fn propose(&self, candidate: &Candidate, occurrence: Time) -> Proposed<'_> {
+        let mut marks = self.marks.lock();
+        let of_offer = marks.entry(candidate.id).or_default();
+        *of_offer.proposed.entry(occurrence).or_default() += 1;
+        Proposed {
+            offers: self,
+            offer: candidate.id,
+            occurrence,
+        }
     }
 
     /// Adds occurrences that have no stock, as read from the database.

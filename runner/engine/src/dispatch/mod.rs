@@ -31,6 +31,15 @@
 //! occurrences and goes on with the newest known ones. If it is still refused, it answers that there is nothing for the
 //! moment.
 //!
+//! A thousand users may want occurrences with a stock of one each. If all of them proposed the earliest one, each
+//! transaction would give one, and far from the database the last user would wait for minutes. So a poll that was refused
+//! for lack of stock passes over occurrences of which polls of this node have proposed all stock already: the refused ones
+//! of a batch propose different occurrences, and most of them get these with the next transaction. An occurrence that was
+//! passed over may then be refused to the one who has proposed it (that user has had it from another node, say). So of
+//! polls at the same moment, one may get a later occurrence than it could; a poll that is alone never does.
+//!
+//! However often it is refused, a poll does not go on for longer than its `wait`, or two seconds.
+//!
 //! A peek takes the same locks as a take, and shares its statements with nobody. So a node runs only a few at a time
 //! ([`peek`]).
 
@@ -211,6 +220,7 @@ impl Dispatcher {
     pub async fn next(&self, uid: &str, wait: Duration) -> Result<Next, DispatchError> {
         let dispatch = &self.dispatch;
         let deadline = tokio::time::Instant::now() + wait;
+        let patience = seek::patience(wait);
         loop {
             let now = dispatch.node.now();
             if wait.is_zero()
@@ -218,7 +228,7 @@ impl Dispatcher {
             {
                 return Ok(Next::Nothing(next));
             }
-            let nothing = match self.seek(uid, How::Take).await? {
+            let nothing = match self.seek(uid, How::Take, patience).await? {
                 Sought::Given(row, redo) => return Ok(Next::Given(row, redo)),
                 Sought::Nothing(nothing) => nothing,
             };

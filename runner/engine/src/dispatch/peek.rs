@@ -18,12 +18,15 @@ use heddle_store::assignment::AssignmentRow;
 use heddle_store::offer::OfferTo;
 
 use super::cache::Candidate;
-use super::seek::{Had, How, INSTANT, Sought};
+use super::seek::{self, Had, How, INSTANT, Sought};
 use super::{DispatchError, Dispatcher, Offers};
 
 /// How many peeks a node runs at a time, and how long others wait for a slot.
 pub(super) const PEEKS_MAX: usize = 2;
 const WAIT_MAX: Duration = Duration::from_secs(1);
+
+/// For how long a peek proposes occurrences.
+const PEEK_MAX: Duration = Duration::from_secs(5);
 
 /// How many offers a peek lists.
 pub const PEEKED_MAX: usize = 200;
@@ -71,7 +74,7 @@ impl Dispatcher {
         let Ok(Ok(_permit)) = permit else {
             return Err(DispatchError::Peeks);
         };
-        let (given, next) = match self.seek(uid, How::Peek).await? {
+        let (given, next) = match self.seek(uid, How::Peek, seek::patience(PEEK_MAX)).await? {
             Sought::Given(row, held) => (Some((row, held)), None),
             Sought::Nothing(nothing) => (None, nothing.next),
         };

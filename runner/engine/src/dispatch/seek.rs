@@ -6,12 +6,14 @@
 
 use std::collections::HashSet;
 use std::sync::Arc;
+use std::time::Duration;
 
 use chrono::TimeDelta;
 use heddle_domain::Time;
 use heddle_domain::dispatch::{AssignmentState, Mode, OfferKind, Rank, Window};
 use heddle_store::assignment::{AssignmentRow, Proposal, UserFacts, Verdict};
 use heddle_store::exhausted::TakenEnd;
+use tokio::time::Instant;
 use uuid::Uuid;
 
 use super::cache::{Candidate, Cell, Offers, Quiet};
@@ -33,6 +35,12 @@ const REFUSALS_PER_READ: usize = 4;
 /// How often a poll reads which occurrences are exhausted. From then on, it leaves out what is older than the first read.
 const READS_MAX: usize = 16;
 
+/// How many occurrences of an offer a choice passes over because polls of this node have proposed all of their stock.
+const PROPOSED_MAX: usize = 1_000;
+
+/// For how long a poll proposes occurrences at least, however soon it wants an answer.
+const SEEK_AT_LEAST: Duration = Duration::from_secs(2);
+
 /// The longest time for which a node answers from memory that there is nothing, without asking the database again.
 const QUIET_MAX: TimeDelta = TimeDelta::seconds(30);
 
@@ -41,6 +49,11 @@ const SOON: TimeDelta = TimeDelta::milliseconds(20);
 
 /// The smallest difference between two instants.
 pub(super) const INSTANT: TimeDelta = TimeDelta::microseconds(1);
+
+/// How long a poll goes on that others get ahead of.
+pub(super) fn patience(wait: Duration) -> Instant {
+    Instant::now() + wait.max(SEEK_AT_LEAST)
+}
 
 /// What is done with a choice.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -78,9 +91,10 @@ struct View {
 }
 
 /// The refusals of a poll, over all its rounds.
-#[derive(Default)]
 struct Refusals {
     all: usize,
+    /// From this instant on, no further refusal is accepted.
+    until: Instant,
     /// How many of these refusals were for lack of stock.
     without_stock: usize,
     /// How often the node has read which others are exhausted.
@@ -89,11 +103,29 @@ struct Refusals {
     newest_only: bool,
 }
 
+impl Refusals {
+    fn up_to(until: Instant) -> Self {
+        Self {
+            all: 0,
+            until,
+            without_stock: 0,
+            reads: 0,
+            newest_only: false,
+        }
+    }
+
+    /// Whether the poll has to answer.
+    fn are_too_many(&self, how: How) -> bool {
+        self.all >= how.refusals_max() || self.all > 0 && Instant::now() >= self.until
+    }
+}
+
 impl Dispatcher {
-    /// Looks, chooses, takes; or finds out what a take would answer.
-    pub(super) async fn seek(&self, uid: &str, how: How) -> Result<Sought, DispatchError> {
+    /// Looks, chooses, takes; or finds out what a take would answer. After a refusal later than `until`, the answer is
+    /// that there is nothing for the moment.
+    pub(super) async fn seek(&self, uid: &str, how: How, until: Instant) -> Result<Sought, DispatchError> {
         let dispatch = &self.dispatch;
-        let mut refusals = Refusals::default();
+        let mut refusals = Refusals::up_to(until);
         let mut rounds = 0;
         loop {
             rounds += 1;
@@ -117,7 +149,7 @@ impl Dispatcher {
             if let Some(sought) = self.round(uid, how, &facts, &view, &mut refusals).await? {
                 return Ok(sought);
             }
-            if rounds >= ROUNDS_MAX {
+            if rounds >= ROUNDS_MAX || refusals.are_too_many(how) {
                 let until = dispatch.node.now() + SOON;
                 return Ok(Sought::Nothing(view.nothing(Some(until), until)));
             }
@@ -143,8 +175,14 @@ impl Dispatcher {
         loop {
             let now = dispatch.node.now();
             let window = Window::new(facts.last_finished, now, horizon);
-            let (best, next) = choose(&view.offers, &had, window, refusals.newest_only);
-            let too_many = refusals.all >= how.refusals_max();
+            // Others are faster: this poll leaves to them what they propose already, as long as there is something else.
+            let spread = how == How::Take && refusals.without_stock > 0;
+            let mut choice = choose(&view.offers, &had, window, refusals.newest_only, spread);
+            if spread && choice.0.is_none() {
+                choice = choose(&view.offers, &had, window, refusals.newest_only, false);
+            }
+            let (best, next) = choice;
+            let too_many = refusals.are_too_many(how);
             doubtful |= refusals.newest_only || too_many;
             let Some((audience, candidate, occurrence)) = best.filter(|_| !too_many) else {
                 let next = doubtful.then_some(now + SOON).or(next);
@@ -164,7 +202,10 @@ impl Dispatcher {
                 occurrence,
             };
             let (verdict, assigned_at) = match how {
-                How::Take => dispatch.batches.take(proposal).await?,
+                How::Take => {
+                    let _proposed = audience.propose(candidate, occurrence);
+                    dispatch.batches.take(proposal).await?
+                }
                 How::Peek => (dispatch.node.store.would_take(&proposal, horizon, now).await?, now),
             };
             refusals.all += 1;
@@ -279,8 +320,9 @@ impl Had {
 type Choice<'a> = (Option<(&'a Offers, &'a Candidate, Time)>, Option<Time>);
 
 /// Chooses the first of the occurrences that are due and may be given, and the next instant at which another one is due.
-/// `newest_only`: an occurrence of a repeating offer is chosen only if the node knows whether it is exhausted.
-fn choose<'a>(offers: &'a [Arc<Offers>], had: &Had, window: Window, newest_only: bool) -> Choice<'a> {
+/// `newest_only`: an occurrence of a repeating offer is chosen only if the node knows whether it is exhausted. `spread`:
+/// an occurrence is passed over if polls of this node have proposed all of its stock.
+fn choose<'a>(offers: &'a [Arc<Offers>], had: &Had, window: Window, newest_only: bool, spread: bool) -> Choice<'a> {
     let mut best: Option<(Rank, &Offers, &Candidate, Time)> = None;
     let mut next: Option<Time> = None;
     for audience in offers {
@@ -295,14 +337,19 @@ fn choose<'a>(offers: &'a [Arc<Offers>], had: &Had, window: Window, newest_only:
             } else {
                 window.from
             };
-            let open_from = |from| match marks.get(&candidate.id) {
+            let marks = marks.get(&candidate.id);
+            let open_from = |from| match marks {
                 Some(marks) => marks.open_from(offer, from),
                 None => offer.first_from(from),
             };
             let mut at = open_from(from);
+            let mut passed = if spread { 0 } else { PROPOSED_MAX };
             while let Some(due) = at.filter(|due| *due <= window.to) {
                 let again = had.again(candidate, due);
-                if again || !had.has(candidate, due) {
+                let leaves = !again && passed < PROPOSED_MAX;
+                if leaves && marks.is_some_and(|marks| marks.is_proposed(offer, due)) {
+                    passed += 1;
+                } else if again || !had.has(candidate, due) {
                     let rank = Rank::new(due, again, offer.priority, candidate.id);
                     if best.as_ref().is_none_or(|best| rank < best.0) {
                         best = Some((rank, audience, candidate, due));
