@@ -10,6 +10,9 @@
 //! sends without any transaction, and then deletes the row, or gives it back for later. If a node dies while it sends,
 //! its lease on the row expires, as with attempts: another node sends the notification again, with the same id. So each
 //! is sent at least once.
+//!
+//! Who asks for a resend changes when the row is due ([`Store::resend`]). If a node is sending at this moment, it finds
+//! another time than it has taken, and the result of its try does not end the notification.
 
 use std::collections::BTreeMap;
 
@@ -342,10 +345,9 @@ impl Outgoing {
     /// The addresses that have not got it yet, and may still get it. `to`: the addresses of its channel now, for a
     /// notification without addresses of its own. Its channel may have sent no mails when it was created.
     pub fn waiting(&self, to: &[String]) -> Vec<String> {
-        let all = if self.recipients.is_empty() {
-            to
-        } else {
-            &self.recipients
+        let all = match self.recipients.as_slice() {
+            [] => to,
+            own => own,
         };
         let waits = |address: &&String| !self.settled.contains(address);
         all.iter().filter(waits).cloned().collect()
