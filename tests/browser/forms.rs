@@ -4,7 +4,7 @@ use heddle_tests::{TOKEN, World};
 use reqwest::StatusCode;
 use serde_json::json;
 
-use crate::{Visitor, check_page};
+use crate::{HOSTILE, Visitor, check_page};
 
 /// Two people change one script: the second save says so, and replaces nothing that its author has not seen.
 #[tokio::test]
@@ -47,6 +47,87 @@ async fn nobody_replaces_a_script_that_they_have_not_seen() {
     let bare = [("text", theirs.as_str()), ("do", "save")];
     let page = visitor.post("/scripts/shared/source?version=1", &bare).await;
     assert_eq!(page.status, StatusCode::PRECONDITION_FAILED, "{}", page.text);
+}
+
+/// Somebody deletes what a form is about while another person fills it: the page says so, and shows what was typed.
+#[tokio::test]
+async fn what_was_typed_about_a_deleted_thing_is_shown() {
+    let (_world, node) = World::with_node().await;
+    let visitor = Visitor::signed_in(node.base(), TOKEN).await;
+    node.put_group("brief", json!({"tasks": {"a": {"script": "hello"}}}))
+        .await;
+    node.delete("/v1/groups/brief").await.expect_status(200);
+    let new = [
+        ("lang", "javascript"),
+        ("name", "short"),
+        ("text", "export default () => 1;\n"),
+        ("do", "save"),
+    ];
+    let made = visitor.post("/scripts/write", &new).await;
+    assert_eq!(made.status, StatusCode::SEE_OTHER, "{}", made.text);
+    let deleted = node.delete("/v1/scripts/short").await;
+    assert!(matches!(deleted.status, 200 | 204), "{:#}", deleted.body);
+    let spec = format!("\ndescription: {HOSTILE}");
+    let forms: [(&str, &[(&str, &str)], &[&str]); 6] = [
+        (
+            "/groups/brief/spec",
+            &[("opened", "hidden-value"), ("spec", spec.as_str()), ("do", "save")],
+            &["<span>Spec</span>"],
+        ),
+        (
+            "/groups/brief/spec",
+            &[("opened", "hidden-value"), ("spec", spec.as_str()), ("do", "check")],
+            &["<span>Spec</span>"],
+        ),
+        (
+            "/groups/brief/run",
+            &[
+                ("p.who", "Ada"),
+                ("params", HOSTILE),
+                ("key", ""),
+                ("force", "hidden-value"),
+            ],
+            &["<span>who</span>", "<span>Params (JSON)</span>", "Ada</textarea>"],
+        ),
+        (
+            "/groups/brief/backfill",
+            &[("from", HOSTILE), ("max_active", "7"), ("do", "start")],
+            &["<span>From</span>", "7</textarea>"],
+        ),
+        (
+            "/scripts/short/source",
+            &[("opened", "hidden-value"), ("text", HOSTILE), ("do", "save")],
+            &["<span>Source</span>"],
+        ),
+        (
+            "/scripts/short/source",
+            &[("opened", "hidden-value"), ("text", HOSTILE), ("do", "try")],
+            &["<span>Source</span>"],
+        ),
+    ];
+    for (path, form, shown) in forms {
+        // With the address of the page that has the form, and from a browser that does not tell it.
+        for page in [visitor.fill(path, form).await, visitor.post(path, form).await] {
+            check_page(path, &page);
+            assert_eq!(page.status, StatusCode::NOT_FOUND, "{path}: {}", page.text);
+            let common = ["was deleted by", "What you typed", "<textarea readonly", "desrever"];
+            for text in common.iter().chain(shown) {
+                assert!(page.text.contains(text), "{path} lacks {text}: {}", page.text);
+            }
+            assert!(!page.text.contains("hidden-value"), "{path}: {}", page.text);
+            assert!(!page.text.contains("<span>Key</span>"), "{path}: {}", page.text);
+        }
+        // Another site does not write on our pages.
+        let forged = visitor.post_from(path, form, "https://evil.example").await;
+        assert!(!forged.text.contains("desrever"), "{path}: {}", forged.text);
+    }
+    // A line end with which a text begins is kept.
+    let page = visitor.post(forms[0].0, forms[0].1).await;
+    let escaped = "spellcheck=\"false\">\n\ndescription: &lt;script&gt;";
+    assert!(page.text.contains(escaped), "{}", page.text);
+    // A button leads back to its page.
+    let button = visitor.post("/groups/brief/enable", &[]).await;
+    assert_eq!(button.status, StatusCode::SEE_OTHER, "{}", button.text);
 }
 
 /// What is no form does nothing, and what is too large is said on a page like all other errors.

@@ -165,6 +165,16 @@ async fn defaults_are_before_the_first_change() {
         newest(&node, "queue", "q").await,
         ("update".to_owned(), settings(false), settings(true))
     );
+    // A rate has the form of the API.
+    let rate = json!({"count": 5, "per": "1m"});
+    let put = node.put("/v1/queues/q", json!({"paused": false, "rate": rate})).await;
+    let put = put.expect_status(200);
+    let limited = json!({"paused": put["paused"], "rate": put["rate"]});
+    assert_eq!(limited["rate"], rate, "{put:#}");
+    assert_eq!(
+        newest(&node, "queue", "q").await,
+        ("update".to_owned(), settings(true), limited)
+    );
     // A category that a group has created.
     node.put_group("g", with(one(sleeps(0.0)), json!({"category": "c"})))
         .await;

@@ -1,9 +1,9 @@
 //! Mails: what a server refuses or does not offer, and how that is said. `channels.rs` tests other ways to send.
 
-use heddle_tests::{Manners, Smtp, World};
-use serde_json::json;
+use heddle_tests::{Answer, Manners, Receiver, Smtp, World, id};
+use serde_json::{Value, json};
 
-use crate::notifications::{becomes, mail};
+use crate::notifications::{becomes, mail, webhook};
 use crate::{fails, one, with};
 
 /// A recipient who was refused for good is asked for no more while another one is put off; the notification says so when
@@ -31,6 +31,39 @@ async fn who_was_refused_is_not_asked_for_again() {
     let mails = server.mails();
     let to: Vec<&str> = mails.iter().flat_map(|mail| &mail.to).map(String::as_str).collect();
     assert_eq!(to, ["late@example.com"], "the server takes both now");
+}
+
+/// A channel becomes one of mails while a notification waits in it, which was created without addresses: it goes to those
+/// that the channel has now.
+#[tokio::test]
+async fn a_channel_becomes_one_of_mails() {
+    let (_world, node) = World::with_node().await;
+    let (receiver, server) = (Receiver::start(Answer::Status(503)).await, Smtp::start(false).await);
+    webhook(&node, "ops", &receiver.url, json!({})).await;
+    let rules = json!({"on": ["failed"], "channels": ["ops"]});
+    node.put_group("g", with(one(fails()), json!({"notify": rules}))).await;
+    node.run("g", json!({})).await;
+    let waiting = becomes(&node, "channel=ops", |item| item["attempts"] != 0).await;
+    assert_eq!((&waiting["state"], &waiting["to"]), (&json!("pending"), &json!([])));
+    let both = ["a@example.com", "late@example.com"];
+    server.behaves(Manners::PutsOff("late@example.com"));
+    mail(&node, "ops", &server, "none", json!({"to": both})).await;
+    let path = format!("/v1/notifications/{}/resend", id(&waiting));
+    node.post(&path, json!({})).await.expect_status(200);
+    let put_off = |item: &Value| item["last_error"].as_str().is_some_and(|error| error.contains("late@"));
+    becomes(&node, "channel=ops", put_off).await;
+    // Who has got it does not get it again.
+    server.behaves(Manners::Good);
+    node.post(&path, json!({})).await.expect_status(200);
+    let sent = becomes(&node, "channel=ops", |item| item["state"] != "pending").await;
+    assert_eq!(
+        (&sent["state"], &sent["to"]),
+        (&json!("sent"), &json!(both)),
+        "{sent:#}"
+    );
+    let mails = server.mails();
+    let to: Vec<&str> = mails.iter().flat_map(|mail| &mail.to).map(String::as_str).collect();
+    assert_eq!(to, both);
 }
 
 /// What a server does not offer is said in words of ours, not in those of a library.

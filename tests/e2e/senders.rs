@@ -231,6 +231,43 @@ async fn resending_what_is_being_sent() {
     assert!(!node.log().contains("cannot record"), "{}", node.log());
 }
 
+/// A resend during a try, through the node that sends and through another one: what the old address answers then ends nothing,
+/// and the notification goes to the new one.
+#[tokio::test]
+async fn a_resend_during_a_try_is_sent_after_it() {
+    let world = World::new().await;
+    let nodes = world.nodes(2).await;
+    for (name, answer) in [("ok", 200), ("hopeless", 410), ("later", 503)] {
+        let (old, new) = (
+            Receiver::start(Answer::Held).await,
+            Receiver::start(Answer::Status(200)).await,
+        );
+        webhook(&nodes[0], name, &old.url, json!({})).await;
+        let rules = json!({"notify": {"on": ["failed"], "channels": [name]}});
+        nodes[0].put_group(name, with(one(fails()), rules)).await;
+        nodes[0].run(name, json!({})).await;
+        requests(&old, 1).await;
+        webhook(&nodes[0], name, &new.url, json!({})).await;
+        let query = format!("channel={name}");
+        let told = becomes(&nodes[0], &query, |_| true).await;
+        for node in &nodes {
+            let path = format!("/v1/notifications/{}/resend", id(&told));
+            let again = node.post(&path, json!({})).await.expect_status(200);
+            assert_eq!((&again["state"], &again["attempts"]), (&json!("pending"), &json!(0)));
+        }
+        old.answers(Answer::Status(answer));
+        let sent = requests(&new, 1).await;
+        assert_eq!(sent[0].header("webhook-id"), told["id"].as_str());
+        let told = becomes(&nodes[0], &query, |item| item["state"] == "sent").await;
+        assert_eq!(
+            (&told["attempts"], &told["last_error"]),
+            (&json!(1), &Value::Null),
+            "{told:#}"
+        );
+        assert_eq!((old.requests().len(), new.requests().len()), (1, 1));
+    }
+}
+
 /// Of an error, the status and the beginning of the body are shown, however long the body is, and however long it takes.
 #[tokio::test]
 async fn errors_are_shown_by_their_beginning() {

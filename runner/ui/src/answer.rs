@@ -12,11 +12,10 @@ use maud::html;
 use sha2::{Digest, Sha256};
 
 use crate::ctx::{Ctx, UPLOAD, printable};
-use crate::elements::typed;
 use crate::frame::{self, Page};
 use crate::pages::answer::{Answer, form_home, set_cookie};
 use crate::words::t;
-use crate::{Role, Trouble, Turned, Ui, Viewer, assets, live, pages};
+use crate::{Role, Trouble, Turned, Ui, Viewer, assets, live, pages, typed};
 
 /// The maximum bytes of a form; uploads of scripts have the API's own bound.
 const FORM_BYTES_MAX: usize = 2 * 1024 * 1024;
@@ -165,8 +164,8 @@ fn nobody() -> Viewer {
 }
 
 /// The answer to a form that failed, if its page gives none. What somebody typed is not lost: if the form was sent to its own
-/// page, the page shows it again, or only the texts if that page does not exist any more. All other forms are buttons; the
-/// page with the button shows the error.
+/// page, the page shows it again. If what the form is about does not exist any more, the page that says so shows the texts,
+/// wherever the form was. All other forms are buttons; the page with the button shows the error.
 async fn refused(ctx: &Ctx, trouble: &Trouble, headers: &HeaderMap) -> Response {
     let sentence = match trouble.said(ctx.lang) {
         nothing if nothing.is_empty() => frame::means(ctx, trouble.status).1,
@@ -175,11 +174,16 @@ async fn refused(ctx: &Ctx, trouble: &Trouble, headers: &HeaderMap) -> Response 
     let said = format!("!{sentence}");
     let home = form_home(ctx);
     let own = home.split('?').next() == Some(ctx.path.as_str());
+    // Another site must not write on our pages.
+    let says_where = ctx.header("sec-fetch-site").is_some() || ctx.header("origin").is_some();
+    let elsewhere = says_where && !ctx.is_from_our_page();
+    let keeps = trouble.status == 404 && !elsewhere && typed::is_any(ctx);
     if matches!(trouble.status, 400..500) {
-        if !own {
+        if !own && !keeps {
             return see(&home, Some(&said));
         }
-        if let Some(again) = ctx.again(&home, trouble, said)
+        if own
+            && let Some(again) = ctx.again(&home, trouble, said)
             && let Ok(Answer::Page(mut page)) = pages::page(&again).await
         {
             page.status = trouble.status;
@@ -187,8 +191,8 @@ async fn refused(ctx: &Ctx, trouble: &Trouble, headers: &HeaderMap) -> Response 
         }
     }
     let mut page = instead(ctx, trouble).await;
-    if own {
-        page.body = html! { (page.body) (typed(ctx)) };
+    if (own || keeps) && !elsewhere {
+        page.body = html! { (page.body) (typed::shown(ctx)) };
         // It would load the page without what was typed.
         page.refresh = None;
     }

@@ -499,20 +499,6 @@ pub(crate) fn legend(ctx: &Ctx, states: &[impl Shown]) -> Markup {
     }
 }
 
-/// What was typed into a form that cannot be shown.
-pub(crate) fn typed(ctx: &Ctx) -> Markup {
-    let form = ctx.form();
-    // Left out: the text of a button, and what the page itself has put into the form.
-    let is_typed = |name: &str, text: &str| !matches!(name, "do" | "opened") && !text.trim().is_empty();
-    let typed = form.iter().filter(|(name, text)| is_typed(name, text));
-    html! {
-        section.panel {
-            h2 { (t!(ctx, "typed-kept")) }
-            @for (_, text) in typed { pre.code { (text) } }
-        }
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;

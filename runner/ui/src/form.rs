@@ -16,7 +16,7 @@ use crate::{Ctx, Trouble};
 const FIELDS_MAX: usize = 60;
 
 /// The prefix of a form's fields.
-const PREFIX: &str = "p.";
+pub(crate) const PREFIX: &str = "p.";
 
 /// The kind of a property's value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

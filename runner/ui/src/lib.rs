@@ -34,6 +34,7 @@ mod live;
 mod pages;
 mod span;
 mod trouble;
+mod typed;
 mod words;
 mod yaml;
 

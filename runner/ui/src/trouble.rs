@@ -157,6 +157,12 @@ const LABELS: [(&str, &str); 28] = [
     ("remove", "remove"),
 ];
 
+/// The label of a form's field.
+pub(crate) fn field_label(lang: Lang, name: &str) -> Option<String> {
+    let (_, key) = LABELS.iter().find(|(field, _)| *field == name)?;
+    Some(lang.t(key, &[]))
+}
+
 /// What a pointer points to: the label of a form's field, what it is called in the params, or its path in a text.
 fn label(lang: Lang, pointer: &str, in_text: bool) -> Option<String> {
     let parts: Vec<String> = pointer
@@ -165,10 +171,7 @@ fn label(lang: Lang, pointer: &str, in_text: bool) -> Option<String> {
         .map(|part| part.replace("~1", "/").replace("~0", "~"))
         .collect();
     let parts: Vec<&str> = parts.iter().map(String::as_str).collect();
-    let of_field = |name: &str| {
-        let (_, key) = LABELS.iter().find(|(field, _)| *field == name)?;
-        Some(lang.t(key, &[]))
-    };
+    let of_field = |name: &str| field_label(lang, name);
     match parts.as_slice() {
         [] => None,
         path if in_text => Some(path.join(".")),

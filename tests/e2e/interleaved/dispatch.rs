@@ -5,7 +5,7 @@ use heddle_domain::{Clock, Span};
 use heddle_store::Store;
 use heddle_store::assignment::{BATCH_MAX, End, Proposal, Verdict};
 use heddle_store::notification::Resend;
-use heddle_store::outbox::Room;
+use heddle_store::outbox::{Mailed, Recorded, Room, Sent};
 use tokio::task::JoinHandle;
 use tokio_postgres::Client;
 use uuid::Uuid;
@@ -360,6 +360,89 @@ async fn notifications_that_are_sent_again() {
     let pruned = store.prune_notifications(Wall.now() + HOUR, 10);
     let pruned = meanwhile(&sql, pruned, close(resend, true)).await;
     assert_eq!(pruned.unwrap(), 0, "it has to be sent");
+}
+
+/// `finish_outgoing` and a resend are wholly one after the other: the result of a try that began before the resend does not
+/// end the notification, and a resend after the result makes it due again.
+#[tokio::test]
+async fn notifications_that_are_sent_again_during_a_try() {
+    let (_world, store, sql, mut other) = set_up().await;
+    let lease = lease(&store, NODE, None).await.expect("a lease");
+    sql.batch_execute(
+        "INSERT INTO heddle.notifications (id, channel, event, subject, facts, recipients, state, created_at)
+              VALUES ('00000000-0000-0000-0000-000000000001', 'c', 'failed', 's',
+                      '{\"event\": \"failed\", \"at\": \"\", \"logs\": [], \"count\": 1, \"entries\": []}', '{a}', 0, now());
+         INSERT INTO heddle.outgoing (notification, lane, due_at)
+              SELECT id, 'c', now() - interval '1 minute' FROM heddle.notifications",
+    )
+    .await
+    .unwrap();
+    let room = Room {
+        limit: 10,
+        of_destination: 10,
+        of_owner: 10,
+        ..Room::default()
+    };
+    let take = async || {
+        let taken = store.take_outgoing(lease, &room, &[]).await.expect("an answer");
+        let taken = taken.first().expect("it is due");
+        assert_eq!((taken.attempts, taken.waiting(&[])), (0, vec!["a".to_owned()]));
+        (taken.id, taken.due_at)
+    };
+    let got_it = Mailed {
+        settled: vec!["a".to_owned()],
+        ..Mailed::default()
+    };
+    let finish = async |taken| {
+        store
+            .finish_outgoing(taken, lease, &Sent::Done, &got_it, Wall.now())
+            .await
+            .expect("an answer")
+    };
+    let now = async || {
+        let row = sql
+            .query_one(
+                "SELECT n.state, n.attempts, cardinality(n.delivered), count(o.lease)::integer, coalesce(sum(o.lease), 0)::bigint
+                   FROM heddle.notifications n LEFT JOIN heddle.outgoing o ON o.notification = n.id GROUP BY n.id",
+                &[],
+            )
+            .await
+            .unwrap();
+        let (state, lease): (i16, i64) = (row.get(0), row.get(4));
+        let (attempts, delivered, outgoing): (i32, i32, i32) = (row.get(1), row.get(2), row.get(3));
+        (state, attempts, delivered, outgoing, lease)
+    };
+    // The resend is first: the recording waits for it.
+    let taken = take().await;
+    let resend = other.transaction().await.unwrap();
+    let resends = "UPDATE heddle.outgoing SET due_at = now()";
+    assert_eq!(resend.execute(resends, &[]).await.unwrap(), 1);
+    let recorded = meanwhile(&sql, finish(taken), close(resend, true)).await;
+    assert_eq!(recorded, Recorded::Resent);
+    assert_eq!(now().await, (0, 0, 0, 1, 0));
+    assert_eq!(finish(taken).await, Recorded::TakenOver);
+    // The whole resend.
+    let taken = take().await;
+    let id = taken.0;
+    assert_eq!(store.resend(by(), id).await.unwrap(), Resend::Done);
+    assert_eq!(finish(taken).await, Recorded::Resent);
+    let taken = take().await;
+    assert_eq!(finish(taken).await, Recorded::Kept);
+    assert_eq!(now().await, (1, 1, 1, 0, 0));
+    // The recording is first: the resend waits for it.
+    assert_eq!(store.resend(by(), id).await.unwrap(), Resend::Done);
+    take().await;
+    let recording = other.transaction().await.unwrap();
+    recording
+        .batch_execute(
+            "DELETE FROM heddle.outgoing;
+             UPDATE heddle.notifications SET state = 1, attempts = 1, sent_at = now(), delivered = recipients",
+        )
+        .await
+        .unwrap();
+    let resent = meanwhile(&sql, store.resend(by(), id), close(recording, true)).await;
+    assert_eq!(resent.unwrap(), Resend::Done);
+    assert_eq!(now().await, (0, 0, 0, 1, 0));
 }
 
 /// `take_outgoing`: what another node is taking, or has under a lease that holds, is passed over; a digest that somebody adds

@@ -7,10 +7,11 @@ use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use futures::FutureExt;
 use heddle_domain::Chain;
+use heddle_domain::clock::to_micros;
 use heddle_domain::notify::channel::{ChannelKind, ChannelSpec};
 use heddle_domain::notify::message::Message;
 use heddle_domain::notify::{Event, retry_after};
-use heddle_store::outbox::{Mailed, NewNotification, Outgoing, Sent};
+use heddle_store::outbox::{Mailed, NewNotification, Outgoing, Recorded, Sent};
 use reqwest::Url;
 use reqwest::header::{CONTENT_TYPE, HeaderMap, HeaderName, HeaderValue};
 use serde_json::{Value, json};
@@ -136,7 +137,8 @@ impl Notifier {
         let began = Instant::now();
         let result = held.until_cut(whole(self.deliver(outgoing, channel, mailed))).await?;
         // Mails to many addresses may take long without any fault of the server.
-        held.was(began.elapsed() >= SLOW_AFTER && (result.is_err() || outgoing.recipients.is_empty()));
+        let mails = channel.is_some_and(|channel| channel.kind == Some(ChannelKind::Email));
+        held.was(began.elapsed() >= SLOW_AFTER && (result.is_err() || !mails));
         Some(result)
     }
 
@@ -161,11 +163,16 @@ impl Notifier {
             match self
                 .node
                 .store
-                .finish_outgoing(outgoing.id, lease, sent, &mailed, now)
+                .finish_outgoing((outgoing.id, outgoing.due_at), lease, sent, &mailed, now)
                 .await
             {
-                Ok(true) => return,
-                Ok(false) => {
+                Ok(Recorded::Kept) => return,
+                Ok(Recorded::Resent) => {
+                    tracing::info!(notification = %outgoing.id, "a notification was to be sent again during a try; it is \
+                        sent again now");
+                    return;
+                }
+                Ok(Recorded::TakenOver) => {
                     tracing::info!(notification = %outgoing.id, "another node has taken over a notification; it may \
                         arrive twice");
                     return;
@@ -191,8 +198,11 @@ impl Notifier {
             facts: row.facts.clone(),
             payload: None,
             recipients: row.recipients.clone(),
+            settled: Vec::new(),
             refused: Vec::new(),
             attempts: 0,
+            // As the database keeps it.
+            due_at: to_micros(row.due_at),
         };
         // It is registered as being sent before its row is visible, so that the loop of this node does not take it too.
         let held = self.in_hand.take(row.id, &row.destination);
@@ -208,6 +218,9 @@ impl Notifier {
         let way = way_of(Some(&channel));
         self.record_sent(&outgoing, lease, &sent, hidden(mailed, &secrets), way)
             .await;
+        // If somebody has asked for a resend meanwhile, it is due.
+        drop(held);
+        self.node.signals.raise(Signal::Notices);
         Ok(())
     }
 
@@ -241,7 +254,12 @@ impl Notifier {
                 };
                 let mail_dir = self.config.mail_dir.as_deref();
                 let until = Instant::now() + MAILS_TIMEOUT;
-                mail::send(channel, &mail, &outgoing.recipients, mailed, mail_dir, until).await
+                let waiting = outgoing.waiting(&channel.to);
+                if waiting.is_empty() && !outgoing.settled.is_empty() {
+                    // Addresses that did not have it yet are not in the channel any more.
+                    return Ok(());
+                }
+                mail::send(channel, &mail, &waiting, mailed, mail_dir, until).await
             }
             Some(kind) => within(POST_TIMEOUT, self.deliver_by_post(kind, outgoing, channel, &words)).await,
         }

@@ -90,7 +90,7 @@ pub(crate) fn routes() -> Vec<Route> {
         )
         .detail(
             "The notification is sent to all its recipients again, even if it was sent before. A notification \
-            that waits for a retry is sent now.",
+            that waits for a retry is sent now. One that is being sent at this moment is sent again after this try.",
         )
         .answers(200, of::<Notification>()),
     ]

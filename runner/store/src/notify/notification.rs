@@ -110,8 +110,9 @@ impl Store {
     ) -> Result<Page<NotificationRow>, StoreError> {
         let rows = sqlx::query_as!(
             Found,
-            "SELECT n.id, n.channel, n.event, n.run, n.subject, n.facts, n.recipients, n.state, n.attempts, n.last_error,
-                    n.created_at, n.sent_at, o.due_at AS \"due_at?\"
+            "SELECT n.id, n.channel, n.event, n.run, n.subject, n.facts,
+                    CASE WHEN n.recipients = '{}' THEN n.delivered ELSE n.recipients END AS \"recipients!\",
+                    n.state, n.attempts, n.last_error, n.created_at, n.sent_at, o.due_at AS \"due_at?\"
                FROM heddle.notifications n LEFT JOIN heddle.outgoing o ON o.notification = n.id
               WHERE ($1::uuid IS NULL OR n.id < $1) AND ($2::text IS NULL OR n.channel = $2)
                 AND (cardinality($3::text[]) = 0 OR n.event = ANY ($3))
@@ -141,8 +142,9 @@ impl Store {
     pub async fn notification(&self, id: Uuid) -> Result<Option<NotificationRow>, StoreError> {
         let row = sqlx::query_as!(
             Found,
-            "SELECT n.id, n.channel, n.event, n.run, n.subject, n.facts, n.recipients, n.state, n.attempts, n.last_error,
-                    n.created_at, n.sent_at, o.due_at AS \"due_at?\"
+            "SELECT n.id, n.channel, n.event, n.run, n.subject, n.facts,
+                    CASE WHEN n.recipients = '{}' THEN n.delivered ELSE n.recipients END AS \"recipients!\",
+                    n.state, n.attempts, n.last_error, n.created_at, n.sent_at, o.due_at AS \"due_at?\"
                FROM heddle.notifications n LEFT JOIN heddle.outgoing o ON o.notification = n.id WHERE n.id = $1",
             id
         )
@@ -152,7 +154,8 @@ impl Store {
     }
 
     /// Sends a notification again, to all its recipients, as if it had never been tried; a waiting one is sent now. If
-    /// a node is just sending it, nothing changes.
+    /// a node is just sending it, it is sent again after this try, whose result does not count
+    /// ([`Store::finish_outgoing`]).
     ///
     /// Locking: the notification, KEY SHARE, only to prevent its pruning; then its row of *outgoing*, then the
     /// notification, as the recording of a try locks them.
@@ -208,17 +211,20 @@ fn audited(state: i16, attempts: i32, due_at: Option<Time>) -> Value {
     json!({"state": state, "attempts": attempts, "next_attempt_at": due_at})
 }
 
-/// Makes a notification due; returns what it was before and after, for the audit.
+/// Makes a notification due; returns what it was before and after, for the audit. The new `due_at` tells the node that is
+/// just sending it that the result of its try does not count.
 ///
 /// Locking: its row of *outgoing*, then the notification. It is read under these locks, so a try that is recorded at the
 /// same time is wholly before or after it.
 async fn send_again(tx: &mut PgSession, id: Uuid, destination: &str, now: Time) -> Result<(Value, Value), StoreError> {
-    let due_at = sqlx::query_scalar!(
-        "SELECT due_at FROM heddle.outgoing WHERE notification = $1 FOR UPDATE",
+    let outgoing = sqlx::query!(
+        "SELECT due_at, lease FROM heddle.outgoing WHERE notification = $1 FOR UPDATE",
         id
     )
     .fetch_optional(&mut *tx)
     .await?;
+    let due_at = outgoing.as_ref().map(|row| row.due_at);
+    let is_being_sent = outgoing.is_some_and(|row| row.lease != 0);
     sqlx::query!(
         "INSERT INTO heddle.outgoing (notification, lane, due_at) VALUES ($1, $2, $3)
              ON CONFLICT (notification) DO UPDATE SET due_at = excluded.due_at, digest = false",
@@ -235,7 +241,7 @@ async fn send_again(tx: &mut PgSession, id: Uuid, destination: &str, now: Time) 
     .fetch_one(&mut *tx)
     .await?;
     let before = audited(was.state, was.attempts, due_at);
-    if was.state == 0 {
+    if was.state == 0 && !is_being_sent {
         return Ok((before, audited(was.state, was.attempts, Some(now))));
     }
     sqlx::query!(

@@ -10,6 +10,9 @@
 //! sends without any transaction, and then deletes the row, or gives it back for later. If a node dies while it sends,
 //! its lease on the row expires, as with attempts: another node sends the notification again, with the same id. So each
 //! is sent at least once.
+//!
+//! Who asks for a resend changes when the row is due ([`Store::resend`]). If a node is sending at this moment, it finds
+//! another time than it has taken, and the result of its try does not end the notification.
 
 use std::collections::BTreeMap;
 
@@ -326,12 +329,29 @@ pub struct Outgoing {
     pub facts: Facts,
     /// For a callback: JSON text.
     pub payload: Option<String>,
-    /// Addresses that have not got it yet, and may still get it.
+    /// For a mail: the addresses that were chosen for it; empty: those of its channel.
     pub recipients: Vec<String>,
+    /// Addresses that need no further try.
+    pub settled: Vec<String>,
     /// Why the mail server refused other addresses for good, in earlier tries.
     pub refused: Vec<String>,
     /// The number of tries so far.
     pub attempts: u32,
+    /// When it was due: it has another time if somebody has asked for a resend since then.
+    pub due_at: Time,
+}
+
+impl Outgoing {
+    /// The addresses that have not got it yet, and may still get it. `to`: the addresses of its channel now, for a
+    /// notification without addresses of its own. Its channel may have sent no mails when it was created.
+    pub fn waiting(&self, to: &[String]) -> Vec<String> {
+        let all = match self.recipients.as_slice() {
+            [] => to,
+            own => own,
+        };
+        let waits = |address: &&String| !self.settled.contains(address);
+        all.iter().filter(waits).cloned().collect()
+    }
 }
 
 /// How many due notifications of channels, or callbacks to URLs, a node may take.
@@ -379,6 +399,17 @@ pub enum Sent {
     Failed(String),
     /// It will be tried again; why it failed, and when.
     Later(String, Time),
+}
+
+/// What became of the row of a notification when the result of a try was recorded.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Recorded {
+    /// The result is that of the notification.
+    Kept,
+    /// Somebody has asked for a resend since the try began: it is due, and is sent again.
+    Resent,
+    /// The row is not this node's any more.
+    TakenOver,
 }
 
 /// The work of the notifier.
@@ -463,42 +494,56 @@ impl Store {
                     run: row.run.map(RunId),
                     facts: facts_of(row.id, row.facts)?,
                     payload: row.payload,
-                    recipients: row.waiting.unwrap_or_default(),
+                    recipients: row.recipients,
+                    settled: row.delivered,
                     refused: row.refused,
                     attempts: row.attempts as u32,
+                    due_at: row.due_at,
                 })
             })
             .collect()
     }
 
-    /// Records the result of a try, and what became of its addresses; `false`: the row is not this node's any
-    /// more.
+    /// Records the result of a try, and what became of its addresses. `due_at`: when the notification was due as it was
+    /// taken. If it is due at another time now, [`Store::resend`] was called during the try: the result is not the
+    /// notification's, which stays due. Only the error of the try is kept.
+    ///
+    /// Locking: its row of *outgoing*, then the notification, as [`Store::resend`] locks them. `due_at` is compared
+    /// under these locks: a resend is wholly before or after the recording.
     pub async fn finish_outgoing(
         &self,
-        id: Uuid,
+        (id, due_at): (Uuid, Time),
         lease: i64,
         sent: &Sent,
         mailed: &Mailed,
         now: Time,
-    ) -> Result<bool, StoreError> {
+    ) -> Result<Recorded, StoreError> {
         let (state, error, later) = match sent {
             Sent::Done => (1i16, None, None),
             Sent::Failed(why) => (2, Some(why), None),
             Sent::Later(why, at) => (0, Some(why), Some(*at)),
         };
         let error = error.map(|error| error.replace('\0', "\u{fffd}"));
-        let done = sqlx::query!(
-            "WITH later AS (
-                 UPDATE heddle.outgoing SET lease = 0, due_at = $6::timestamptz
-                  WHERE notification = $1 AND lease = $2 AND $6::timestamptz IS NOT NULL RETURNING notification),
+        let resent = sqlx::query_scalar!(
+            r#"WITH held AS MATERIALIZED (
+                 SELECT due_at <> $9::timestamptz AS resent FROM heddle.outgoing
+                  WHERE notification = $1 AND lease = $2 FOR UPDATE),
+             later AS (
+                 UPDATE heddle.outgoing o
+                    SET lease = 0, due_at = CASE WHEN h.resent THEN o.due_at ELSE $6::timestamptz END
+                   FROM held h WHERE o.notification = $1 AND (h.resent OR $6::timestamptz IS NOT NULL)),
              gone AS (
-                 DELETE FROM heddle.outgoing
-                  WHERE notification = $1 AND lease = $2 AND $6::timestamptz IS NULL RETURNING notification)
+                 DELETE FROM heddle.outgoing o
+                  USING held h WHERE o.notification = $1 AND NOT h.resent AND $6::timestamptz IS NULL)
              UPDATE heddle.notifications n
-                SET state = $3::smallint, attempts = attempts + 1, last_error = $4, delivered = delivered || $5::text[],
-                    refused = refused || $8::text[],
-                    sent_at = CASE WHEN $3::smallint = 1 THEN $7::timestamptz END
-              WHERE n.id IN (SELECT notification FROM later UNION ALL SELECT notification FROM gone)",
+                SET state = CASE WHEN h.resent THEN n.state ELSE $3::smallint END,
+                    attempts = CASE WHEN h.resent THEN n.attempts ELSE n.attempts + 1 END,
+                    last_error = $4,
+                    delivered = CASE WHEN h.resent THEN n.delivered ELSE n.delivered || $5::text[] END,
+                    refused = CASE WHEN h.resent THEN n.refused ELSE n.refused || $8::text[] END,
+                    sent_at = CASE WHEN NOT h.resent AND $3::smallint = 1 THEN $7::timestamptz END
+               FROM held h WHERE n.id = $1
+            RETURNING h.resent AS "resent!""#,
             id,
             lease,
             state,
@@ -506,11 +551,16 @@ impl Store {
             &mailed.settled,
             later,
             now,
-            &mailed.refused
+            &mailed.refused,
+            due_at
         )
-        .execute(&self.pool)
+        .fetch_optional(&self.pool)
         .await?;
-        Ok(done.rows_affected() > 0)
+        Ok(match resent {
+            Some(false) => Recorded::Kept,
+            Some(true) => Recorded::Resent,
+            None => Recorded::TakenOver,
+        })
     }
 
     /// Inserts a notification that this node sends at once.

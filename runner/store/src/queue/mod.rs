@@ -5,7 +5,7 @@ pub mod peek;
 
 use std::time::Duration;
 
-use heddle_domain::Time;
+use heddle_domain::{Span, Time};
 use serde_json::{Value, json};
 
 use crate::change::{By, Noun, Page, Put};
@@ -84,10 +84,12 @@ pub struct WorkerView {
     pub claimed: i64,
 }
 
+/// The settings for the audit, as the API shows them.
 fn shown(settings: &QueueSettings) -> Value {
+    let per = |ms: i64| Span::from_std(Duration::from_millis(ms.unsigned_abs()));
     let rate = settings
         .rate
-        .map(|rate| json!({"count": rate.count, "per_ms": rate.per_ms}));
+        .map(|rate| json!({"count": rate.count, "per": per(rate.per_ms)}));
     json!({"paused": settings.paused, "rate": rate})
 }
 

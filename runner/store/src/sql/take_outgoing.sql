@@ -66,9 +66,9 @@ due AS MATERIALIZED (
 leased AS (
     UPDATE heddle.outgoing o SET lease = $1, digest = false
       FROM due WHERE o.notification = due.notification AND o.notification = ANY (ARRAY(SELECT notification FROM due))
-    RETURNING o.notification, o.lane
+    RETURNING o.notification, o.lane, o.due_at
 )
 SELECT n.id AS "id!", n.channel AS "channel!", t.lane AS "destination!", n.event AS "event!", n.run AS "run?",
        n.facts AS "facts!", n.payload AS "payload?", n.attempts AS "attempts!", n.refused AS "refused!",
-       ARRAY(SELECT r FROM UNNEST(n.recipients) AS r WHERE r <> ALL (n.delivered)) AS waiting
+       n.recipients AS "recipients!", n.delivered AS "delivered!", t.due_at AS "due_at!"
   FROM leased t JOIN heddle.notifications n ON n.id = t.notification

@@ -8,10 +8,10 @@ use maud::{Markup, html};
 use serde_json::json;
 
 use super::answer::Answer;
-use crate::elements::{glyph, typed};
+use crate::elements::glyph;
 use crate::frame::{Page, languages};
 use crate::words::t;
-use crate::{Astray, Ctx, Trouble, Turned};
+use crate::{Astray, Ctx, Trouble, Turned, typed};
 
 /// The page that the person wanted: an address of ours.
 fn wanted(ctx: &Ctx, form: &[(String, String)]) -> String {
@@ -104,7 +104,7 @@ fn kept(ctx: &Ctx) -> Option<Markup> {
                 button type="submit" { (t!(ctx, "send-again")) }
             }
         }
-        (typed(ctx))
+        (typed::shown(ctx))
     })
 }
 
