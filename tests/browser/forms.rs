@@ -49,6 +49,9 @@ async fn nobody_replaces_a_script_that_they_have_not_seen() {
     assert_eq!(page.status, StatusCode::PRECONDITION_FAILED, "{}", page.text);
 }
 
+/// A form: its path, its fields, and what the page must show of them.
+type Posted<'a> = (&'a str, &'a [(&'a str, &'a str)], &'a [&'a str]);
+
 /// Somebody deletes what a form is about while another person fills it: the page says so, and shows what was typed.
 #[tokio::test]
 async fn what_was_typed_about_a_deleted_thing_is_shown() {
@@ -68,7 +71,7 @@ async fn what_was_typed_about_a_deleted_thing_is_shown() {
     let deleted = node.delete("/v1/scripts/short").await;
     assert!(matches!(deleted.status, 200 | 204), "{:#}", deleted.body);
     let spec = format!("\ndescription: {HOSTILE}");
-    let forms: [(&str, &[(&str, &str)], &[&str]); 6] = [
+    let forms: [Posted; 6] = [
         (
             "/groups/brief/spec",
             &[("opened", "hidden-value"), ("spec", spec.as_str()), ("do", "save")],
