@@ -106,6 +106,25 @@ fn a_tree_becomes_a_group() {
     );
 }
 
+/// As in all bodies, a whole number may have a decimal point.
+#[test]
+fn whole_numbers_may_have_a_decimal_point() {
+    let tree = |body: &str| read_tree(body).unwrap();
+    let sent = tree(
+        r#"{"taskId": 7.0, "appServiceName": "q", "timeout": 2000.0, "status": -1.0, "taskScheduleConf": {"timerList": [
+            {"type": 3.0, "delay": 3e2, "status": 1.0, "endDateTime": 1893456000000.0}]}}"#,
+    );
+    assert_eq!(sent[0].task_id, Some(7));
+    assert_eq!(said_enabled(&sent).unwrap(), Some(false));
+    let spec = meant(&rows_of(&sent)).unwrap().spec;
+    assert_eq!(spec["tasks"]["task-100"]["timeout"], "2000ms");
+    assert_eq!(
+        spec["schedules"]["timer-1"],
+        json!({"after": "300ms", "ends_at": "2030-01-01T00:00:00+00:00"})
+    );
+    refused_at(r#"{"appServiceName": "q", "timeout": 1.5}"#, "/timeout", "whole number");
+}
+
 #[test]
 fn trees_may_be_deep_but_not_without_end() {
     let deep = |depth: usize| {
