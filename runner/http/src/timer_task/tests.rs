@@ -318,6 +318,7 @@ fn an_error_names_the_node_in_the_body() {
             "/taskScheduleConf",
             "only the root",
         ),
+        (r#""timerList": [{"type": 4}]"#, "/timerList", "only the root"),
         (
             r#""taskId": 5, "subTaskList": [{"taskId": "5"}]"#,
             "/subTaskList/0/taskId",
