@@ -384,7 +384,7 @@ pub enum TriggerRule {
     AllDone,
     /// At least one dependency succeeded.
     AnySuccess,
-    /// At least one dependency failed.
+    /// At least one dependency failed, was cancelled or is `upstream_failed`.
     AnyFailed,
     /// No dependency failed: all succeeded or were skipped.
     NoneFailed,
