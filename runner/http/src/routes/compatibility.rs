@@ -481,6 +481,7 @@ mod tests {
             ("null", None),
             (r#"{"taskId": 122}"#, Some((json!(122), field))),
             (r#"{"taskId": "122"}"#, Some((json!("122"), field))),
+            (r#"{"taskId": 121, "taskId": 122}"#, Some((json!(122), field))),
             (r#"{"id": 122}"#, Some((json!(122), Place::Field("id")))),
             (r#"{"taskId": null}"#, None),
             (r#"{"other": 1}"#, None),

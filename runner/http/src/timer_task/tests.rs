@@ -194,6 +194,22 @@ fn the_newer_shape_means_the_same() {
     assert!(newer.notes.is_empty());
 }
 
+/// As in the services that these calls imitate, unlike in all other bodies.
+#[test]
+fn of_a_key_that_occurs_twice_the_last_one_counts() {
+    let tree = read_tree(
+        r#"{"appServiceName": "p", "appServiceName": "q", "subTaskList": [{"taskName": "gone"}],
+            "subTaskList": [{"taskName": "a", "extra": {"n": 1, "n": 2}, "taskName": "b"}]}"#,
+    )
+    .unwrap();
+    assert_eq!(tree.len(), 2);
+    assert_eq!(tree[0].fields["appServiceName"], "q");
+    assert_eq!(
+        (&tree[1].fields["taskName"], &tree[1].fields["extra"]),
+        (&json!("b"), &json!({"n": 2}))
+    );
+}
+
 #[test]
 fn what_looks_like_children_is_refused() {
     for (text, pointer) in [
