@@ -22,8 +22,8 @@ use crate::{Name, Span, Time};
 
 pub use describe::stock;
 pub use gather::Gathered;
-pub use plain::whole_number;
 pub(crate) use plain::{visit_whole, whole_of};
+pub use plain::{whole_number, write_as_jsonb};
 pub use read::{gather_group, parse_group, parse_submission, read};
 pub(crate) use read::{optional, priority, script, whole};
 pub use schedule::{CronDialect, DailySpec, Enabled, Misfire, OnceSpec, ScheduleSpec};

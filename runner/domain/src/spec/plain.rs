@@ -26,6 +26,28 @@ pub fn whole_number(number: &Number) -> Option<i64> {
     number.as_i64().or_else(|| whole_of(number.as_f64()?))
 }
 
+/// Gives numbers the form in which a `jsonb` of Postgres returns them, so that a value can be compared with a stored one.
+/// It writes all digits of a number: `1e16` comes back as an integer.
+pub fn write_as_jsonb(value: &mut Value) {
+    match value {
+        Value::Number(number) => {
+            if number.is_f64()
+                && number.to_string().contains('e')
+                // The digits of a float, without an exponent.
+                && let Some(digits) = number.as_f64().map(|float| float.to_string())
+            {
+                let positive = digits.parse::<u64>().map(Number::from);
+                if let Ok(whole) = positive.or_else(|_| digits.parse::<i64>().map(Number::from)) {
+                    *number = whole;
+                }
+            }
+        }
+        Value::Array(items) => items.iter_mut().for_each(write_as_jsonb),
+        Value::Object(fields) => fields.values_mut().for_each(write_as_jsonb),
+        Value::Null | Value::Bool(_) | Value::String(_) => {}
+    }
+}
+
 /// What a visitor that takes other kinds of values too makes of a number with a decimal point: a whole one is read as it is
 /// without the point.
 pub(crate) fn visit_whole<'de, V: Visitor<'de>, E: de::Error>(visitor: V, number: f64) -> Result<V::Value, E> {
@@ -327,6 +349,30 @@ mod tests {
             "/max_waiting",
             "invalid value: number `5000000000`, expected a whole number from 0 to 10000",
         );
+    }
+
+    #[test]
+    fn large_numbers_are_written_as_jsonb_writes_them() {
+        for (given, stored) in [
+            (json!(1e16), "10000000000000000"),
+            (json!(-1.5e16), "-15000000000000000"),
+            (json!(1.2345678901234566e17), "123456789012345660"),
+            // These come back as they are: with a decimal point, as a fraction, or as a float that has more digits.
+            (json!(100.0), "100.0"),
+            (json!(1e15), "1000000000000000.0"),
+            (json!(1e-7), "1e-7"),
+            (json!(1e20), "1e20"),
+            (json!(7), "7"),
+        ] {
+            let mut value = json!({"a": [given]});
+            write_as_jsonb(&mut value);
+            assert_eq!(value["a"][0].to_string(), json_text(stored));
+        }
+    }
+
+    /// The text of a number as this program writes it.
+    fn json_text(number: &str) -> String {
+        serde_json::from_str::<Value>(number).unwrap().to_string()
     }
 
     /// Also the fields that take a text instead.
