@@ -69,6 +69,21 @@ async fn a_state_is_set_by_hand_with_a_reason() {
         "{}",
         wrong.text
     );
+    // The same if the output is too large for the task.
+    let large = format!("\"{}\"", "n".repeat(256 * 1024));
+    let form = [
+        ("state", "succeeded"),
+        ("reason", "too much"),
+        ("output", large.as_str()),
+    ];
+    let wrong = acts.post(&action, &form).await;
+    assert_eq!(wrong.status, StatusCode::UNPROCESSABLE_ENTITY);
+    assert!(
+        wrong.text.contains("at most 262144 bytes")
+            && wrong.text.contains("too much")
+            && wrong.text.contains(&"n".repeat(256 * 1024)),
+        "the error is shown, and the form keeps what was written"
+    );
     let done = acts
         .post(
             &action,

@@ -113,6 +113,13 @@ async fn every_page_is_shown_and_nothing_in_it_is_markup() {
     }
     assert_eq!(visitor.get("/search?q=00000000-0000").await.status, StatusCode::OK);
     assert_eq!(visitor.get("/search?q=shown").await.status, StatusCode::OK);
+    // Names are kept composed, however one writes them.
+    node.put_group("caf\u{e9}", json!({"tasks": {"t": {"script": "hello"}}}))
+        .await;
+    for page in ["/search?q=cafe%CC%81", "/groups?q=cafe%CC%81"] {
+        let found = visitor.get(page).await.fine();
+        assert!(found.contains("/groups/caf%C3%A9"), "{page}: {found}");
+    }
     // A group's only run is not compared with itself, and a group without a history has no form that fails.
     let only = visitor.get(&format!("/runs/compare?run={run}")).await.fine();
     assert!(

@@ -409,6 +409,10 @@ async fn completions() {
     node.post("/v1/dispatch/u0/complete", stolen)
         .await
         .expect_problem(409, &[]);
+    let large = json!("x".repeat(256 * 1024));
+    finish(&node, &one, "completed", large)
+        .await
+        .expect_said(413, "the `result` must have at most 262144 bytes");
     for id in ["0199f5a0-0000-7000-8000-000000000000", "made-up"] {
         let body = json!({"assignment_id": id, "status": "completed"});
         node.post("/v1/dispatch/u0/complete", body)

@@ -54,6 +54,10 @@ async fn revisions() {
     assert_eq!(numbers, [3, 2, 1]);
     let graph = node.get("/v1/groups/g/graph").await.expect_status(200);
     assert_eq!(graph["nodes"][0]["task"], "t", "{graph:#}");
+    // Postgres writes large numbers in another form.
+    let large = one(json!({"script": "echo", "params": {"n": [1e16, -1.5e17, 1e-7, 2.0]}}));
+    assert_eq!(node.put_group("g", large.clone()).await["revision"], 4);
+    assert_eq!(node.put_group("g", large).await["revision"], 4);
     put("tasks: [\n").await.expect_problem(400, &[]);
     put("- a\n- b\n").await.expect_said(422, "object");
 }

@@ -166,6 +166,14 @@ async fn requests() {
     let reply = node.delete("/v1/groups").await;
     assert!(reply.headers.contains_key("allow"));
     reply.expect_problem(405, &[]);
+    // The pages too, and paths that there are not.
+    for method in [Method::OPTIONS, Method::TRACE, Method::PATCH, Method::DELETE] {
+        for path in ["/", "/groups", "/none"] {
+            let reply = node.send(node.request(method.clone(), path)).await;
+            assert_eq!(reply.headers["allow"], "GET, HEAD, POST", "{method} {path}");
+            reply.expect_problem(405, &[]);
+        }
+    }
     for body in ["{", "", "nonsense", "{\"tasks\": }", "\u{feff}{}", "[1, 2"] {
         let reply = node.put_bytes("/v1/groups/g", "application/json", body).await;
         assert!(matches!(reply.status, 400 | 422), "{body}: {:#}", reply.body);

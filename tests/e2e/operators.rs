@@ -382,6 +382,13 @@ async fn finding_groups_and_runs() {
     node.get("/v1/groups?last_state=odd")
         .await
         .expect_problem(422, &["/last_state"]);
+    // Names are kept composed; a text is found in them however it is spelled, and in descriptions as it is.
+    let decomposed = json!({"description": "Th\u{e9} ou cafe\u{301}"});
+    node.put_group("Caf\u{e9}", one(json!({"script": "hello"}))).await;
+    node.put_group("drinks", with(one(json!({"script": "hello"})), decomposed))
+        .await;
+    assert_eq!(names("q=CAFE%CC%81").await, "Caf\u{e9} drinks");
+    assert_eq!(names("q=caf%C3%A9").await, "Caf\u{e9}");
     let runs =
         async |query: &str| -> Vec<String> { node.all(&format!("/v1/runs?{query}")).await.iter().map(id).collect() };
     assert_eq!(runs("queue=gpu").await, std::slice::from_ref(&waits));

@@ -239,6 +239,40 @@ async fn override_of_a_mapped_task() {
     }
 }
 
+/// An output that is set by hand has the same bound as one that an attempt gives.
+#[tokio::test]
+async fn an_output_by_hand_has_the_bound_of_its_task() {
+    let (_world, node) = World::with_node().await;
+    let failing = |more: Value| with(fails(), more);
+    node.put_group(
+        "g",
+        json!({"tasks": {
+            "m": failing(json!({"max_output": 10, "for_each": [1, 2]})),
+            "own": failing(json!({"max_output": 10})),
+            "usual": fails(),
+        }}),
+    )
+    .await;
+    let run = id(&node.run("g", json!({})).await);
+    // As JSON, a string has two quotation marks more.
+    let text = |bytes: usize| json!("x".repeat(bytes - 2));
+    let set = |task: &'static str, output: Value| {
+        let body = json!({"state": "succeeded", "reason": "by hand", "output": output});
+        let (node, path) = (&node, format!("/v1/runs/{run}/tasks/{task}"));
+        async move { node.put(&path, body).await }
+    };
+    for (task, bytes_max) in [("own/state", 10), ("m/state?item=1", 10), ("usual/state", 256 * 1024)] {
+        let problem = set(task, text(bytes_max + 1)).await.expect_problem(422, &["/output"]);
+        let detail = problem["errors"][0]["detail"].as_str().unwrap();
+        assert!(detail.contains(&format!("at most {bytes_max} bytes")), "{detail}");
+        set(task, text(bytes_max)).await.expect_status(200);
+    }
+    // The array of a map has the bound of joined outputs, not that of one item.
+    set("m/state", text(1 << 20)).await.expect_status(200);
+    let found = node.ended(&run).await;
+    assert_eq!(states(&found), "m=succeeded own=succeeded usual=succeeded");
+}
+
 /// Retry now: what waits for its next attempt gets it at once, what has failed gets another.
 #[tokio::test]
 async fn retry_now() {

@@ -95,6 +95,11 @@ async fn dedupe() {
     let text = r#"{"params": {"other": [1, {"a": 2}], "n": 3}, "dedupe": "params_kept"}"#;
     let request = node.request(reqwest::Method::POST, "/v1/groups/g/runs").body(text);
     node.send(request).await.expect_problem(409, &[]);
+    // Nor does the form of a number.
+    let text = r#"{"params": {"other": [1.0, {"a": 2e0}], "n": 3.0}, "dedupe": "params_kept"}"#;
+    let request = node.request(reqwest::Method::POST, "/v1/groups/g/runs").body(text);
+    let problem = node.send(request).await.expect_problem(409, &[]);
+    assert_eq!(problem["existing"], *kept);
     // Of two in one batch the first has the params, and the key of the other is free.
     let twice = json!({"runs": [
         {"dedupe": "params", "params": {"n": 5}, "key": "first"},

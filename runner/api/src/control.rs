@@ -71,7 +71,8 @@ pub struct TaskOverride {
     #[serde(default)]
     #[schemars(length(min = 1, max = 2_000), transform = without_default)]
     pub reason: String,
-    /// For `succeeded`: the output that dependent tasks read. Default: null.
+    /// For `succeeded`: the output that dependent tasks read, at most the task's `max_output` (default: 256KiB). For a mapped
+    /// task as a whole and an `audience` task: at most 8MiB. Default: null.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub output: Option<Value>,
 }

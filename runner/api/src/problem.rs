@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use heddle_domain::Fault;
+use heddle_domain::{Fault, Faults};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
@@ -74,6 +74,7 @@ impl fmt::Display for Problem {
         let repeated = self.is_repeated();
         match self.errors.as_slice() {
             [_] if repeated => return f.write_str(&self.detail),
+            errors if repeated && errors.len() >= Faults::MAX => write!(f, "the first {} errors:", errors.len())?,
             errors if repeated => write!(f, "{} errors:", errors.len())?,
             _ if self.detail.is_empty() => write!(f, "{} {}", self.status, self.title)?,
             _ => f.write_str(&self.detail)?,
@@ -119,6 +120,10 @@ mod tests {
             "2 errors:\n  /a: bad\n  /b: worse",
             &["/a: bad", "/b: worse"],
         );
+        let errors = [("/a", "bad"); Faults::MAX];
+        let lines = ["/a: bad"; Faults::MAX];
+        let expect = format!("the first 100 errors:{}", "\n  /a: bad".repeat(Faults::MAX));
+        check("/a: bad (and more)", &errors, &expect, &lines);
         check(
             "it is bad",
             &[("/a", "bad")],

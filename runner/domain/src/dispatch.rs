@@ -12,7 +12,7 @@ use serde_json::{Map, Value};
 
 use crate::schedule::Schedule;
 use crate::schedule::local::{parse_far_moment, parse_moment, parse_zone};
-use crate::spec::{DailySpec, STOCK_MAX, ScheduleSpec};
+use crate::spec::{DailySpec, STOCK_MAX, ScheduleSpec, whole_number};
 use crate::{Fault, Faults, Name, Span, Time};
 
 pub use crate::spec::stock;
@@ -309,14 +309,16 @@ pub fn bare_uid(text: &str) -> Result<&str, String> {
 }
 
 pub fn parse_stock(given: Option<&Value>) -> Result<Option<i32>, String> {
+    let wrong = || format!("`dispatch_times` must be a whole number from 1 to {STOCK_MAX}, or `each`");
     match given {
         None => Ok(Some(1)),
         Some(Value::String(word)) if word == "each" => Ok(None),
-        Some(Value::Number(number)) => match number.as_i64().and_then(|times| i32::try_from(times).ok()) {
-            Some(times) if (1..=STOCK_MAX).contains(&times) => Ok(Some(times)),
-            _ => Err(format!("`dispatch_times` must be from 1 to {STOCK_MAX}, or `each`")),
-        },
-        Some(_) => Err("`dispatch_times` must be a number of at least 1, or `each`".into()),
+        Some(Value::Number(number)) => whole_number(number)
+            .and_then(|times| i32::try_from(times).ok())
+            .filter(|times| (1..=STOCK_MAX).contains(times))
+            .map(Some)
+            .ok_or_else(wrong),
+        Some(_) => Err(wrong()),
     }
 }
 

@@ -221,6 +221,14 @@ impl<'de> Deserialize<'de> for Span {
             fn visit_i64<E: serde::de::Error>(self, number: i64) -> Result<Span, E> {
                 Err(E::custom(SpanError::Malformed(number.to_string())))
             }
+            /// Zero, also with a decimal point; YAML also reads numbers with leading zeros as these.
+            fn visit_f64<E: serde::de::Error>(self, number: f64) -> Result<Span, E> {
+                match number {
+                    0.0 => Ok(Span::ZERO),
+                    _ if number > 0.0 && number.fract() == 0.0 => Err(E::custom(SpanError::NoUnit(number.to_string()))),
+                    _ => Err(E::custom(SpanError::Malformed(number.to_string()))),
+                }
+            }
         }
         // Formats that are not self-describing contain the text. (The progress of a run is stored in such a format.)
         if deserializer.is_human_readable() {

@@ -112,6 +112,11 @@ impl Name {
     }
 }
 
+/// A part of a name as it is searched for: in NFC, as names are kept.
+pub fn composed(part: &str) -> String {
+    part.nfc().collect()
+}
+
 impl FromStr for Name {
     type Err = NameError;
     fn from_str(text: &str) -> Result<Self, NameError> {

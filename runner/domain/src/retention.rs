@@ -1,9 +1,11 @@
 //! How long things are kept, once it has ended.
 
 use std::collections::BTreeMap;
+use std::fmt;
 
 use schemars::JsonSchema;
-use serde::{Deserialize, Serialize};
+use serde::de::{DeserializeSeed, Error, MapAccess, Visitor};
+use serde::{Deserialize, Deserializer, Serialize};
 
 use crate::state::RunState;
 use crate::{Faults, Span};
@@ -43,6 +45,40 @@ impl EndState {
     }
 }
 
+/// The words of [`EndState::ALL`].
+const END_STATES: &[&str] = &["succeeded", "failed", "cancelled"];
+
+/// A duration for each of some states. An unknown state is reported as an error of its value, so that the pointer names the
+/// key.
+fn by_state<'de, D: Deserializer<'de>>(deserializer: D) -> Result<BTreeMap<EndState, Span>, D::Error> {
+    struct ByState;
+    impl<'de> Visitor<'de> for ByState {
+        type Value = BTreeMap<EndState, Span>;
+        fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+            f.write_str("a map")
+        }
+        fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Self::Value, A::Error> {
+            let mut states = BTreeMap::new();
+            while let Some(word) = map.next_key::<String>()? {
+                let (state, span) = map.next_value_seed(OfState(&word))?;
+                states.insert(state, span);
+            }
+            Ok(states)
+        }
+    }
+    /// The state with this word, and its duration.
+    struct OfState<'a>(&'a str);
+    impl<'de> DeserializeSeed<'de> for OfState<'_> {
+        type Value = (EndState, Span);
+        fn deserialize<D: Deserializer<'de>>(self, deserializer: D) -> Result<Self::Value, D::Error> {
+            let found = EndState::ALL.into_iter().find(|state| state.as_str() == self.0);
+            let state = found.ok_or_else(|| D::Error::unknown_variant(self.0, END_STATES))?;
+            Ok((state, Span::deserialize(deserializer)?))
+        }
+    }
+    deserializer.deserialize_map(ByState)
+}
+
 /// How long the ended runs of a group are kept: `retention` in its spec. Omitted fields have the values of the cluster.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
@@ -52,7 +88,7 @@ pub struct GroupRetention {
     pub runs: Option<Span>,
     /// How long runs that ended in this state are kept, if different from `runs`: `{"failed": "180d"}`. Each at least
     /// 1h.
-    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    #[serde(deserialize_with = "by_state", skip_serializing_if = "BTreeMap::is_empty")]
     pub states: BTreeMap<EndState, Span>,
     /// How long logs are kept, at least 1h, if they should be removed before the runs.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -92,6 +128,7 @@ pub struct Retention {
     pub runs: Span,
     /// How long runs that ended in this state are kept, if different from `runs`: `{"failed": "180d"}`. Each at least
     /// 1h.
+    #[serde(deserialize_with = "by_state")]
     pub states: BTreeMap<EndState, Span>,
     /// How long logs of runs are kept, at least 1h, if they should be removed before the runs. Default: null, together
     /// with the runs.
@@ -215,5 +252,25 @@ mod tests {
         group.check("/retention", &mut faults);
         assert_eq!(faults.0[0].pointer, "/retention/states/succeeded");
         assert!(serde_json::from_value::<GroupRetention>(json!({"states": {"running": "1d"}})).is_err());
+    }
+
+    #[test]
+    fn an_unknown_state_is_named_by_its_key() {
+        assert_eq!(EndState::ALL.map(EndState::as_str), END_STATES);
+        let wrong = json!({"states": {"running": "1d", "failed": "2d", "a/b": "3d", "cancelled": 5}});
+        let faults = crate::spec::read::<Retention>(&wrong).unwrap_err();
+        let mut pointers: Vec<&str> = faults.0.iter().map(|fault| fault.pointer.as_str()).collect();
+        pointers.sort_unstable();
+        assert_eq!(pointers, ["/states/a~1b", "/states/cancelled", "/states/running"]);
+        let said = &faults
+            .0
+            .iter()
+            .find(|fault| fault.pointer == "/states/running")
+            .unwrap()
+            .detail;
+        assert_eq!(
+            said,
+            "unknown value `running`, expected one of `succeeded`, `failed`, `cancelled`"
+        );
     }
 }

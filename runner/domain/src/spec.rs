@@ -22,7 +22,8 @@ use crate::{Name, Span, Time};
 
 pub use describe::stock;
 pub use gather::Gathered;
-pub(crate) use plain::whole_of;
+pub(crate) use plain::{visit_whole, whole_of};
+pub use plain::{whole_number, write_as_jsonb};
 pub use read::{gather_group, parse_group, parse_submission, read};
 pub(crate) use read::{optional, priority, script, whole};
 pub use schedule::{CronDialect, DailySpec, Enabled, Misfire, OnceSpec, ScheduleSpec};
@@ -383,7 +384,7 @@ pub enum TriggerRule {
     AllDone,
     /// At least one dependency succeeded.
     AnySuccess,
-    /// At least one dependency failed.
+    /// At least one dependency failed, was cancelled or is `upstream_failed`.
     AnyFailed,
     /// No dependency failed: all succeeded or were skipped.
     NoneFailed,

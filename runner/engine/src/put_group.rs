@@ -12,7 +12,7 @@ use heddle_domain::link::LinkKind;
 use heddle_domain::spec::unread::{ScriptParams, unread};
 use heddle_domain::spec::validate::task::script_reference;
 use heddle_domain::spec::validate::{self, Catalog, Grant, GroupLinks, ScriptFacts, ScriptLookup};
-use heddle_domain::spec::{GroupSpec, Need, ScheduleSpec, gather_group};
+use heddle_domain::spec::{GroupSpec, Need, ScheduleSpec, gather_group, write_as_jsonb};
 use heddle_domain::{Fault, Faults, Name, Time};
 use heddle_store::change::{By, Put};
 use heddle_store::group::{GroupPut, GroupRow, GroupWrite, IfMatch, ScriptUse};
@@ -363,7 +363,8 @@ pub async fn check_group(store: &Store, name: &Name, mut spec: GroupSpec, now: T
         Ok::<_, GroupRefused>((spec, warnings))
     });
     let (spec, warnings) = checked.await.map_err(|error| GroupRefused::Internal(error.into()))??;
-    let canonical = serde_json::to_value(&spec).map_err(|error| GroupRefused::Internal(error.into()))?;
+    let mut canonical = serde_json::to_value(&spec).map_err(|error| GroupRefused::Internal(error.into()))?;
+    write_as_jsonb(&mut canonical);
     let links = links_of(&spec);
     let scripts: BTreeSet<ScriptUse> = spec
         .tasks

@@ -277,6 +277,35 @@ mod tests {
     }
 
     #[test]
+    fn all_forms_of_bodies_are_listed() {
+        let document = document(&crate::routes::table());
+        let media = |path: &str, method: &str| -> Vec<String> {
+            let content = &document["paths"][path][method]["requestBody"]["content"];
+            content.as_object().unwrap().keys().cloned().collect()
+        };
+        assert_eq!(
+            media("/v1/audiences/{audience}/members", "patch"),
+            ["application/json", "application/yaml"]
+        );
+        for call in ["timerTaskDel", "disableTask", "enableTask", "execTaskImmediately"] {
+            assert_eq!(
+                media(&format!("/task-scheduler/task/{call}"), "post"),
+                [
+                    "application/json",
+                    "application/x-www-form-urlencoded",
+                    "multipart/form-data"
+                ]
+            );
+        }
+        let forms = &document["components"]["schemas"]["TimerTaskNumber"]["anyOf"];
+        assert_eq!(forms[0]["$ref"], "#/components/schemas/TimerTaskId");
+        assert_eq!(
+            (&forms[1]["type"], &forms[2]["type"]),
+            (&json!("integer"), &json!("string"))
+        );
+    }
+
+    #[test]
     fn the_kinds_of_waits_are_listed() {
         let document = document(&crate::routes::table());
         let schemas = &document["components"]["schemas"];

@@ -111,6 +111,8 @@ impl Problem {
         let detail = match errors.as_slice() {
             [] => "the request is not valid".to_owned(),
             [one] => one.to_string(),
+            // Whoever found so many did not look for others, or did not keep them.
+            [first, ..] if errors.len() >= Faults::MAX => format!("{first} (and more)"),
             [first, rest @ ..] => format!("{first} (and {} more)", rest.len()),
         };
         Self {
@@ -359,6 +361,20 @@ mod tests {
         let problem = Problem::conflict("there is a run with this key").existing("0199");
         assert_eq!(problem.to_json()["existing"], "0199");
         assert_eq!(problem.to_json()["errors"], json!([]));
+    }
+
+    /// No more errors are kept than the maximum, so nobody knows how many more there are.
+    #[test]
+    fn a_number_of_errors_is_told_only_if_all_are_known() {
+        for (count, said) in [
+            (2, "/x: no (and 1 more)"),
+            (99, "/x: no (and 98 more)"),
+            (150, "/x: no (and more)"),
+        ] {
+            let mut faults = Faults::default();
+            (0..count).for_each(|_| faults.add("/x", "no"));
+            assert_eq!(Problem::invalid(faults).detail, said);
+        }
     }
 
     #[test]

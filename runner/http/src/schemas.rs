@@ -10,6 +10,17 @@ pub fn all() -> BTreeMap<&'static str, Value> {
         ("Any", json!({})),
         ("Text", json!({"type": "string"})),
         (
+            "TimerTaskNumber",
+            json!({
+                "description": "The number of a timer task: in an object, alone, or as a string.",
+                "anyOf": [
+                    {"$ref": "#/components/schemas/TimerTaskId"},
+                    {"type": "integer"},
+                    {"type": "string", "examples": ["122"]},
+                ],
+            }),
+        ),
+        (
             "Wasm",
             json!({"description": "WebAssembly, binary or text. At most 64 MiB."}),
         ),

@@ -102,6 +102,8 @@ const BELOW: &str = "subTaskList";
 const WRAPPER: &str = "taskInfoConf";
 /// The field that holds the timers.
 const TIMERS: &str = "taskScheduleConf";
+/// The field of [`TIMERS`] that lists them.
+const TIMER_LIST: &str = "timerList";
 
 /// The error of a tree that is too large. (The pointer of its last node could be very long.)
 fn too_much(tree: &[TimerTask], detail: String) -> Problem {
@@ -222,10 +224,11 @@ fn refuse_children(name: &str, value: &Value) -> Result<(), Problem> {
     if !holds {
         return Ok(());
     }
-    Err(invalid(
-        &pointer_token(name),
-        format!("unknown field; the child tasks must be in `{BELOW}`"),
-    ))
+    let where_else = match name {
+        TIMER_LIST => format!("only the root may have timers, in its `{TIMERS}`"),
+        _ => format!("the child tasks must be in `{BELOW}`"),
+    };
+    Err(invalid(&pointer_token(name), format!("unknown field; {where_else}")))
 }
 
 /// The name of a tree's group.
@@ -311,7 +314,7 @@ pub(crate) fn group_spec(rows: &[TimerTaskRow], origin: Origin<'_>, zone: Tz, no
             for (index, timer) in timers::list(fields).map_err(wrong)?.into_iter().enumerate() {
                 let number = index + 1;
                 let timers::Read { schedule, is_over } = timers::schedule(timer, zone, now, origin.is_stored())
-                    .map_err(|problem| wrong(problem.below(&format!("/{TIMERS}/timerList/{index}"))))?;
+                    .map_err(|problem| wrong(problem.below(&format!("/{TIMERS}/{TIMER_LIST}/{index}"))))?;
                 schedules.insert(format!("{TIMER_PREFIX}{number}"), schedule);
                 if is_over {
                     notes.push(format!(

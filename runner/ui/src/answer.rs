@@ -23,6 +23,9 @@ const FORM_BYTES_MAX: usize = 2 * 1024 * 1024;
 /// The maximum bytes of an upload.
 const UPLOAD_BYTES_MAX: usize = 80 * 1024 * 1024;
 
+/// The methods of pages, as the header `Allow` lists them (RFC 9110, 10.2.1).
+const ALLOWED: &str = "GET, HEAD, POST";
+
 /// Shorter answers are not worth compressing.
 const GZIP_FROM_BYTES: usize = 1_024;
 
@@ -97,13 +100,17 @@ fn without_page(head: &Parts, path: &str) -> Option<Response> {
         return Some(asset.unwrap_or_else(|| plain(StatusCode::NOT_FOUND, "this asset does not exist")));
     }
     if !matches!(head.method, Method::GET | Method::HEAD | Method::POST) {
-        let refused = plain(StatusCode::METHOD_NOT_ALLOWED, "pages allow only GET and POST");
+        let detail = format!("pages allow only {ALLOWED}");
+        let mut refused = problem(StatusCode::METHOD_NOT_ALLOWED, &detail);
+        let allowed = HeaderValue::from_static(ALLOWED);
+        refused.headers_mut().insert(header::ALLOW, allowed);
         return Some(refused);
     }
     // Programs that ask for a missing path get an error, not a page.
     let accepts = head.headers.get(header::ACCEPT).and_then(|value| value.to_str().ok());
     let wants_page = accepts.is_some_and(|text| text.contains("text/html"));
-    (!pages::exists(path) && !wants_page).then(|| problem(path))
+    let missing = || problem(StatusCode::NOT_FOUND, &format!("the path {path} does not exist"));
+    (!pages::exists(path) && !wants_page).then(missing)
 }
 
 /// The answer to somebody who has not come in, or is a `worker`, whose token has no pages.
@@ -277,16 +284,19 @@ fn text_html(status: StatusCode, text: Bytes, headers: &HeaderMap) -> Response {
 fn plain(status: StatusCode, text: impl Into<Body>) -> Response {
     let mut response = Response::new(text.into());
     *response.status_mut() = status;
+    let media = HeaderValue::from_static("text/plain; charset=utf-8");
+    response.headers_mut().insert(header::CONTENT_TYPE, media);
     response
 }
 
-fn problem(path: &str) -> Response {
+/// An error for programs, which read no pages.
+fn problem(status: StatusCode, detail: &str) -> Response {
     let body = serde_json::json!({
-        "type": "about:blank", "title": "Not Found", "status": 404,
-        "detail": format!("the path {path} does not exist"), "errors": [],
+        "type": "about:blank", "title": status.canonical_reason(), "status": status.as_u16(),
+        "detail": detail, "errors": [],
     });
     let mut response = Response::new(Body::from(body.to_string()));
-    *response.status_mut() = StatusCode::NOT_FOUND;
+    *response.status_mut() = status;
     let media = HeaderValue::from_static("application/problem+json");
     response.headers_mut().insert(header::CONTENT_TYPE, media);
     response

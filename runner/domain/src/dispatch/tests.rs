@@ -80,6 +80,29 @@ fn days_follow_the_clock_of_their_zone() {
 }
 
 #[test]
+fn a_stock_is_a_whole_number_however_it_is_written() {
+    for (given, stock) in [
+        (json!(2), Ok(Some(2))),
+        (json!(2.0), Ok(Some(2))),
+        (json!(1e3), Ok(Some(1_000))),
+        (json!("each"), Ok(None)),
+    ] {
+        assert_eq!(parse_stock(Some(&given)), stock, "{given}");
+    }
+    for wrong in [
+        json!(0.0),
+        json!(1.5),
+        json!(-1.0),
+        json!(1e300),
+        json!(u64::MAX),
+        json!("2"),
+    ] {
+        let said = parse_stock(Some(&wrong)).unwrap_err();
+        assert!(said.contains("a whole number from 1 to"), "{wrong}: {said}");
+    }
+}
+
+#[test]
 fn what_is_wrong_is_named() {
     for (spec, pointers) in [
         (json!({"audience": "team"}), "/audience"),

@@ -8,7 +8,7 @@ use std::fmt::{self, Display};
 use serde::de::value::{MapAccessDeserializer, MapDeserializer, SeqDeserializer, StrDeserializer};
 use serde::de::{self, DeserializeSeed, EnumAccess, Expected, IntoDeserializer, Unexpected, Visitor};
 use serde::{Deserializer, forward_to_deserialize_any};
-use serde_json::Value;
+use serde_json::{Number, Value};
 
 /// How many characters of a given text an error repeats.
 const SHOWN_CHARS_MAX: usize = 100;
@@ -19,6 +19,45 @@ const WHOLE_MAX: f64 = 9_007_199_254_740_992.0;
 /// The whole number that is written with a decimal point (`1.0`) or an exponent.
 pub(crate) fn whole_of(number: f64) -> Option<i64> {
     (number.fract() == 0.0 && number.abs() <= WHOLE_MAX).then_some(number as i64)
+}
+
+/// A whole number of JSON, however it is written: as `1`, with a decimal point (`1.0`) or with an exponent (`1e0`).
+pub fn whole_number(number: &Number) -> Option<i64> {
+    number.as_i64().or_else(|| whole_of(number.as_f64()?))
+}
+
+/// Gives numbers the form in which a `jsonb` of Postgres returns them, so that a value can be compared with a stored one.
+/// It writes all digits of a number: `1e16` comes back as an integer.
+pub fn write_as_jsonb(value: &mut Value) {
+    match value {
+        Value::Number(number) => {
+            if number.is_f64()
+                && number.to_string().contains('e')
+                // The digits of a float, without an exponent.
+                && let Some(digits) = number.as_f64().map(|float| float.to_string())
+            {
+                let positive = digits.parse::<u64>().map(Number::from);
+                if let Ok(whole) = positive.or_else(|_| digits.parse::<i64>().map(Number::from)) {
+                    *number = whole;
+                }
+            }
+        }
+        Value::Array(items) => items.iter_mut().for_each(write_as_jsonb),
+        Value::Object(fields) => fields.values_mut().for_each(write_as_jsonb),
+        Value::Null | Value::Bool(_) | Value::String(_) => {}
+    }
+}
+
+/// What a visitor that takes other kinds of values too makes of a number with a decimal point: a whole one is read as it is
+/// without the point.
+pub(crate) fn visit_whole<'de, V: Visitor<'de>, E: de::Error>(visitor: V, number: f64) -> Result<V::Value, E> {
+    match whole_of(number) {
+        Some(whole) => match u64::try_from(whole) {
+            Ok(whole) => visitor.visit_u64(whole),
+            Err(_) => visitor.visit_i64(whole),
+        },
+        None => Err(E::invalid_type(Unexpected::Float(number), &visitor)),
+    }
 }
 
 /// A value to be read.
@@ -310,6 +349,65 @@ mod tests {
             "/max_waiting",
             "invalid value: number `5000000000`, expected a whole number from 0 to 10000",
         );
+    }
+
+    #[test]
+    fn large_numbers_are_written_as_jsonb_writes_them() {
+        for (given, stored) in [
+            (json!(1e16), "10000000000000000"),
+            (json!(-1.5e16), "-15000000000000000"),
+            (json!(1.2345678901234566e17), "123456789012345660"),
+            // These come back as they are: with a decimal point, as a fraction, or as a float that has more digits.
+            (json!(100.0), "100.0"),
+            (json!(1e15), "1000000000000000.0"),
+            (json!(1e-7), "1e-7"),
+            (json!(1e20), "1e20"),
+            (json!(7), "7"),
+        ] {
+            let mut value = json!({"a": [given]});
+            write_as_jsonb(&mut value);
+            assert_eq!(value["a"][0].to_string(), json_text(stored));
+        }
+    }
+
+    /// The text of a number as this program writes it.
+    fn json_text(number: &str) -> String {
+        serde_json::from_str::<Value>(number).unwrap().to_string()
+    }
+
+    /// Also the fields that take a text instead.
+    #[test]
+    fn whole_numbers_among_other_kinds_may_have_a_decimal_point() {
+        let task = |fields: Value| json!({"tasks": {"t": fields}});
+        let sizes = json!({
+            "memory": 1_048_576.0, "max_output": 10.0, "max_log": 1e3, "shards": 2.0,
+            "retry": {"strategy": "fixed", "interval": 0.0},
+        });
+        let whole = json!({
+            "memory": 1_048_576, "max_output": 10, "max_log": 1000, "shards": 2,
+            "retry": {"strategy": "fixed", "interval": 0},
+        });
+        let read_task = |fields: &Value| read::<GroupSpec>(&task(fields.clone())).unwrap();
+        assert_eq!(read_task(&sizes), read_task(&whole));
+        for (fields, field, words) in [
+            (json!({"shards": -2.0}), "shards", "`-2`"),
+            (json!({"shards": 2.5}), "shards", "`2.5`"),
+            (json!({"memory": 1.5}), "memory", "`1.5`"),
+            (json!({"max_log": -1.0}), "max_log", "`-1`"),
+            (json!({"timeout": 90.0}), "timeout", "`90` has no unit"),
+            (json!({"queue_timeout": 90.0}), "queue_timeout", "`90` has no unit"),
+            (
+                json!({"queue_timeout": 1.5}),
+                "queue_timeout",
+                "`1.5` is not a valid duration",
+            ),
+        ] {
+            let Err(faults) = read::<GroupSpec>(&task(fields.clone())) else {
+                panic!("{fields} was read")
+            };
+            assert_eq!(faults.0[0].pointer, format!("/tasks/t/{field}"), "{fields}");
+            assert!(faults.0[0].detail.contains(words), "{}", faults.0[0].detail);
+        }
     }
 
     #[test]

@@ -307,6 +307,9 @@ impl<'de> Deserialize<'de> for Shards {
             fn visit_i64<E: Error>(self, number: i64) -> Result<Shards, E> {
                 Err(E::invalid_value(serde::de::Unexpected::Signed(number), &self))
             }
+            fn visit_f64<E: Error>(self, number: f64) -> Result<Shards, E> {
+                visit_whole(self, number)
+            }
             fn visit_str<E: Error>(self, text: &str) -> Result<Shards, E> {
                 match text {
                     "workers" => Ok(Shards::Workers(WorkersWord::Workers)),
@@ -343,6 +346,9 @@ impl<'de> Deserialize<'de> for TimeoutSpec {
             }
             fn visit_u64<E: Error>(self, number: u64) -> Result<TimeoutSpec, E> {
                 self.visit_str(&number.to_string())
+            }
+            fn visit_f64<E: Error>(self, number: f64) -> Result<TimeoutSpec, E> {
+                visit_whole(self, number)
             }
         }
         deserializer.deserialize_any(Either)
@@ -395,6 +401,9 @@ impl<'de> Deserialize<'de> for ByteSize {
             }
             fn visit_u64<E: Error>(self, number: u64) -> Result<ByteSize, E> {
                 Ok(ByteSize(number))
+            }
+            fn visit_f64<E: Error>(self, number: f64) -> Result<ByteSize, E> {
+                visit_whole(self, number)
             }
             fn visit_str<E: Error>(self, text: &str) -> Result<ByteSize, E> {
                 text.parse().map_err(E::custom)

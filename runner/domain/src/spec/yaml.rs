@@ -130,6 +130,18 @@ mod tests {
         );
     }
 
+    /// As `docs/specs.md` says.
+    #[test]
+    fn numbers_with_leading_zeros_are_decimal() {
+        let text = "priority: 010\ntasks: {t: {script: x, shards: 010, max_output: 010, params: {n: 010}}}\n";
+        let spec: crate::spec::GroupSpec = crate::spec::read(&read_yaml(text).unwrap()).unwrap();
+        let task = spec.tasks.values().next().unwrap();
+        assert_eq!(spec.priority, Some(10));
+        assert_eq!(task.shards, Some(crate::spec::Shards::Count(10)));
+        assert_eq!(task.max_output, Some(crate::spec::ByteSize(10)));
+        assert_eq!(task.params["n"], 10.0);
+    }
+
     #[test]
     fn errors_are_written_for_authors() {
         let deep = format!("{}1{}", "[".repeat(NESTING_MAX), "]".repeat(NESTING_MAX));

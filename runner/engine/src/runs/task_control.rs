@@ -2,10 +2,13 @@
 
 use std::sync::Arc;
 
-use heddle_domain::Name;
+use heddle_domain::executor::Executor;
 use heddle_domain::id::RunId;
-use heddle_domain::run::{Event, TaskKey};
+use heddle_domain::plan::PlanTask;
+use heddle_domain::run::{Event, JOINED_OUTPUT_BYTES_MAX, TaskKey};
+use heddle_domain::spec::ByteSize;
 use heddle_domain::state::{RunState, TaskState};
+use heddle_domain::{Fault, Name};
 use heddle_store::live::{Completion, NewOverride};
 use serde_json::{Value, json};
 
@@ -78,6 +81,7 @@ impl Runs {
         let Some(before) = progress.state(key) else {
             return Err(ControlError::NotFound("task run"));
         };
+        let plan = &locked.context.revision.plan;
         let event = match set {
             None => {
                 check_again(&locked.context.revision.group_name).map_err(ControlError::Refused)?;
@@ -85,6 +89,7 @@ impl Runs {
             }
             Some(set) => {
                 check_set_by_hand(&locked.context.revision.group_name).map_err(ControlError::Refused)?;
+                check_output(plan.task(key.task), key, set.output.as_deref())?;
                 let joined: Vec<(RunId, TaskKey)> = is_joined(key, before).then_some((run, key)).into_iter().collect();
                 let bytes = completion.output_bytes(&joined).await?;
                 Event::Override {
@@ -95,7 +100,6 @@ impl Runs {
                 }
             }
         };
-        let plan = &locked.context.revision.plan;
         let named = |state: TaskState| {
             let name = plan.task(key.task).map(|task| task.name.as_str());
             json!({"name": name, "item": key.item, "state": state})
@@ -185,6 +189,30 @@ fn noted(clear: &Clear, before: TaskState, cleared: usize) -> (Value, Value) {
     after["downstream"] = json!(clear.downstream);
     after["cleared"] = json!(cleared);
     (named(before), after)
+}
+
+/// Refuses an output that is too large for its task run: it is bound like one that an attempt gives. As for attempts, a mapped
+/// task as a whole and an `audience` task, whose outputs are arrays of many outputs, have a bound of their own.
+fn check_output(task: Option<&PlanTask>, key: TaskKey, output: Option<&str>) -> Result<(), ControlError> {
+    let (Some(task), Some(output)) = (task, output) else {
+        return Ok(());
+    };
+    let is_array = (task.mapped && key.item.is_none()) || matches!(task.executor, Executor::Audience(_));
+    let bytes_max = match (is_array, task.spec.max_output) {
+        (true, _) => JOINED_OUTPUT_BYTES_MAX,
+        (false, Some(ByteSize(own))) => own,
+        (false, None) => heddle_sandbox::Limits::default().output_bytes as u64,
+    };
+    let bytes = output.len() as u64;
+    if bytes <= bytes_max {
+        return Ok(());
+    }
+    let bound = match is_array {
+        true => "",
+        false => " (`max_output` of the task)",
+    };
+    let detail = format!("the output has {bytes} bytes; it must have at most {bytes_max} bytes{bound}");
+    Err(ControlError::Invalid(Fault::at("/output", detail).into()))
 }
 
 /// Whether the output of a task run is part of the joined output of a mapped task.

@@ -51,7 +51,7 @@ pub(crate) fn routes() -> Vec<Route> {
             change,
         )
         .detail("The answer has the first 50 members; `GET` has all of them, by pages.")
-        .takes(of::<MembersPatch>())
+        .takes_spec(of::<MembersPatch>())
         .optional()
         .answers(200, of::<heddle_api::Members>()),
     ]

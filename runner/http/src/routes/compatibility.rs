@@ -64,8 +64,9 @@ pub(crate) fn routes() -> Vec<Route> {
             call(Method::Post, path, summary, handler.clone())
                 .detail("Give `taskId` as JSON, as a form field, as the whole body, or in the query.")
                 .number("taskId", 1..=i64::MAX, None, TASK_ID)
-                .takes(of::<TimerTaskId>())
+                .takes("TimerTaskNumber")
                 .takes_as("application/x-www-form-urlencoded", of::<TimerTaskId>())
+                .takes_as("multipart/form-data", of::<TimerTaskId>())
                 .optional(),
             call(Method::Get, path, summary, handler)
                 .detail(
@@ -480,6 +481,7 @@ mod tests {
             ("null", None),
             (r#"{"taskId": 122}"#, Some((json!(122), field))),
             (r#"{"taskId": "122"}"#, Some((json!("122"), field))),
+            (r#"{"taskId": 121, "taskId": 122}"#, Some((json!(122), field))),
             (r#"{"id": 122}"#, Some((json!(122), Place::Field("id")))),
             (r#"{"taskId": null}"#, None),
             (r#"{"other": 1}"#, None),

@@ -12,6 +12,7 @@ use uuid::Uuid;
 
 use super::assignments::shown;
 use crate::access::Access;
+use crate::adapter::Refusal;
 use crate::describe::of;
 use crate::problem::Problem;
 use crate::request::{Outcome, Request, ok};
@@ -181,7 +182,8 @@ async fn complete(mut request: Request) -> Outcome {
         Some(body.result.to_string())
     };
     if result.as_ref().is_some_and(|result| result.len() > RESULT_BYTES_MAX) {
-        return Err(Problem::too_large(RESULT_BYTES_MAX));
+        let (what, bytes_max) = ("`result`", RESULT_BYTES_MAX);
+        return Err(Refusal::TooLarge { what, bytes_max }.into());
     }
     let Ok(id) = body.assignment_id.parse::<Uuid>() else {
         return Err(Problem::conflict("the user does not hold this assignment"));

@@ -1,6 +1,7 @@
 //! The fields of a node, or of a timer.
 
 use heddle_domain::Fault;
+use heddle_domain::spec::whole_number;
 use serde_json::{Map, Value};
 
 use crate::problem::Problem;
@@ -20,7 +21,7 @@ pub(crate) fn whole(value: &Value) -> Result<Option<i64>, String> {
         Value::Null => return Ok(None),
         Value::String(text) if text.trim().is_empty() => return Ok(None),
         Value::String(text) => text.trim().parse().ok(),
-        Value::Number(number) => number.as_i64(),
+        Value::Number(number) => whole_number(number),
         _ => None,
     };
     found

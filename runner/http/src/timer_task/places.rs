@@ -6,7 +6,7 @@ use heddle_store::timer_task::TimerTaskRow;
 use serde_json::Value;
 
 use super::fields::text;
-use super::{BELOW, TASK_PREFIX, TIMER_PREFIX, TIMERS, TimerTask, WRAPPER};
+use super::{BELOW, TASK_PREFIX, TIMER_LIST, TIMER_PREFIX, TIMERS, TimerTask, WRAPPER};
 use crate::problem::Problem;
 
 /// Where the fields of a node are.
@@ -165,7 +165,7 @@ impl Source {
     /// A part of a timer. Only the root has timers.
     fn of_timer(rows: &[TimerTaskRow], key: &str, rest: &str) -> Self {
         let number: Option<usize> = key.strip_prefix(TIMER_PREFIX).and_then(|number| number.parse().ok());
-        let place = format!("/{TIMERS}/timerList/{}", number.unwrap_or(1).saturating_sub(1));
+        let place = format!("/{TIMERS}/{TIMER_LIST}/{}", number.unwrap_or(1).saturating_sub(1));
         let timer = rows.first().and_then(|row| row.definition.pointer(&place));
         let is_given = |field: &str| timer.and_then(|timer| given(timer, field)).is_some();
         let first = |one: &'static str, other: &'static str| match is_given(one) || !is_given(other) {

@@ -106,6 +106,25 @@ fn a_tree_becomes_a_group() {
     );
 }
 
+/// As in all bodies, a whole number may have a decimal point.
+#[test]
+fn whole_numbers_may_have_a_decimal_point() {
+    let tree = |body: &str| read_tree(body).unwrap();
+    let sent = tree(
+        r#"{"taskId": 7.0, "appServiceName": "q", "timeout": 2000.0, "status": -1.0, "taskScheduleConf": {"timerList": [
+            {"type": 3.0, "delay": 3e2, "status": 1.0, "endDateTime": 1893456000000.0}]}}"#,
+    );
+    assert_eq!(sent[0].task_id, Some(7));
+    assert_eq!(said_enabled(&sent).unwrap(), Some(false));
+    let spec = meant(&rows_of(&sent)).unwrap().spec;
+    assert_eq!(spec["tasks"]["task-100"]["timeout"], "2000ms");
+    assert_eq!(
+        spec["schedules"]["timer-1"],
+        json!({"after": "300ms", "ends_at": "2030-01-01T00:00:00+00:00"})
+    );
+    refused_at(r#"{"appServiceName": "q", "timeout": 1.5}"#, "/timeout", "whole number");
+}
+
 #[test]
 fn trees_may_be_deep_but_not_without_end() {
     let deep = |depth: usize| {
@@ -173,6 +192,22 @@ fn the_newer_shape_means_the_same() {
     assert_eq!(newer.spec["overlap"], "skip");
     assert_eq!(newer.spec["timezone"], "Asia/Shanghai");
     assert!(newer.notes.is_empty());
+}
+
+/// As in the services that these calls imitate, unlike in all other bodies.
+#[test]
+fn of_a_key_that_occurs_twice_the_last_one_counts() {
+    let tree = read_tree(
+        r#"{"appServiceName": "p", "appServiceName": "q", "subTaskList": [{"taskName": "gone"}],
+            "subTaskList": [{"taskName": "a", "extra": {"n": 1, "n": 2}, "taskName": "b"}]}"#,
+    )
+    .unwrap();
+    assert_eq!(tree.len(), 2);
+    assert_eq!(tree[0].fields["appServiceName"], "q");
+    assert_eq!(
+        (&tree[1].fields["taskName"], &tree[1].fields["extra"]),
+        (&json!("b"), &json!({"n": 2}))
+    );
 }
 
 #[test]
@@ -299,6 +334,7 @@ fn an_error_names_the_node_in_the_body() {
             "/taskScheduleConf",
             "only the root",
         ),
+        (r#""timerList": [{"type": 4}]"#, "/timerList", "only the root"),
         (
             r#""taskId": 5, "subTaskList": [{"taskId": "5"}]"#,
             "/subTaskList/0/taskId",

@@ -4,11 +4,11 @@ use chrono_tz::Tz;
 use heddle_domain::Time;
 use heddle_domain::schedule::local::{parse_moment, parse_zone};
 use heddle_domain::schedule::{Schedule, with_legal_cron_starts};
-use heddle_domain::spec::ScheduleSpec;
+use heddle_domain::spec::{ScheduleSpec, whole_number};
 use serde_json::{Map, Value, json};
 
-use super::TIMERS;
 use super::fields::{count, invalid, is_enabled, span, text};
+use super::{TIMER_LIST, TIMERS};
 use crate::problem::Problem;
 
 /// How many timers a root may have.
@@ -18,10 +18,10 @@ const TIMERS_MAX: usize = 100;
 pub(super) fn list(fields: &Map<String, Value>) -> Result<Vec<&Map<String, Value>>, Problem> {
     let list = match fields.get(TIMERS) {
         None | Some(Value::Null) => return Ok(Vec::new()),
-        Some(Value::Object(conf)) => conf.get("timerList"),
+        Some(Value::Object(conf)) => conf.get(TIMER_LIST),
         Some(_) => return Err(invalid(TIMERS, "expected an object".to_owned())),
     };
-    let place = format!("{TIMERS}/timerList");
+    let place = format!("{TIMERS}/{TIMER_LIST}");
     match list {
         None | Some(Value::Null) => Ok(Vec::new()),
         Some(Value::Array(timers)) if timers.len() <= TIMERS_MAX => timers
@@ -154,8 +154,7 @@ fn moment(timer: &Map<String, Value>, field: &str) -> Result<Option<String>, Pro
     match timer.get(field) {
         None | Some(Value::Null) => Ok(None),
         Some(Value::String(at)) => Ok(Some(at.trim().to_owned()).filter(|at| !at.is_empty())),
-        Some(Value::Number(millis)) => millis
-            .as_i64()
+        Some(Value::Number(millis)) => whole_number(millis)
             .and_then(chrono::DateTime::from_timestamp_millis)
             .map(|at| Some(at.to_rfc3339()))
             .ok_or_else(|| invalid(field, "the time does not exist".to_owned())),

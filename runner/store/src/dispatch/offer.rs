@@ -4,6 +4,7 @@ use std::collections::HashMap;
 
 use heddle_domain::Time;
 use heddle_domain::dispatch::{Mode, Offer, OfferKind};
+use heddle_domain::spec::write_as_jsonb;
 use serde_json::Value;
 use uuid::Uuid;
 
@@ -103,6 +104,7 @@ pub fn written_out(offer: &Offer) -> Value {
             spec["timezone"] = serde_json::json!(offer.timezone);
         }
     }
+    write_as_jsonb(&mut spec);
     spec
 }
 

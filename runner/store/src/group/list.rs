@@ -6,6 +6,7 @@
 
 use std::collections::BTreeMap;
 
+use heddle_domain::name::composed;
 use heddle_domain::state::RunState;
 use serde_json::Value;
 
@@ -37,8 +38,8 @@ pub struct GroupFilter {
 
 /// A filter in the form of the parameters of statements.
 struct Asked {
-    /// A pattern for name or description.
-    text: Option<String>,
+    /// Patterns for name or description, one of which must match; empty: all match.
+    texts: Vec<String>,
     /// Labels that must have these values.
     valued: Value,
     /// Labels that must exist, with any value.
@@ -50,11 +51,22 @@ impl Asked {
     fn of(filter: &GroupFilter) -> Option<Self> {
         let Labels { valued, named } = Labels::wanted(&filter.labels)?;
         Some(Self {
-            text: filter.text.as_deref().map(|text| contains(&text.to_lowercase())),
+            texts: filter.text.as_deref().map(patterns).unwrap_or_default(),
             valued: Value::Object(valued),
             named,
         })
     }
+}
+
+/// The patterns for a text: as it is in descriptions, which are kept as they were written, and as it is in names.
+fn patterns(text: &str) -> Vec<String> {
+    let text = text.to_lowercase();
+    let composed = composed(&text);
+    let mut patterns = vec![contains(&text)];
+    if composed != text {
+        patterns.push(contains(&composed));
+    }
+    patterns
 }
 
 /// The pattern that matches texts with this part.
@@ -155,7 +167,7 @@ async fn ids(
         "SELECT g.id, g.name FROM heddle.groups g
           WHERE g.deleted_at IS NULL AND ($1::text IS NULL OR g.category = $1)
             AND g.name > $2
-            AND ($4::text IS NULL OR g.sought LIKE $4)
+            AND (cardinality($4::text[]) = 0 OR g.sought LIKE ANY ($4))
             AND ($5::jsonb = '{}' OR g.labels @> $5)
             AND (cardinality($6::text[]) = 0 OR g.labels ?& $6)
             AND ($7::boolean IS NULL OR g.enabled = $7)
@@ -163,7 +175,7 @@ async fn ids(
         filter.category,
         cursor.unwrap_or_default(),
         limit,
-        asked.text,
+        &asked.texts,
         asked.valued,
         &asked.named,
         filter.enabled,
@@ -224,5 +236,11 @@ mod tests {
     #[test]
     fn what_is_looked_for_is_no_pattern() {
         assert_eq!(contains("50% of a_b\\"), "%50\\% of a\\_b\\\\%");
+    }
+
+    #[test]
+    fn a_decomposed_text_is_looked_for_in_names_too() {
+        assert_eq!(patterns("Caf"), ["%caf%"]);
+        assert_eq!(patterns("CAFE\u{301}"), ["%cafe\u{301}%", "%caf\u{e9}%"]);
     }
 }

@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use axum::http::Method;
 use chrono::TimeDelta;
 use heddle_api::RunState;
+use heddle_domain::name::composed;
 use heddle_store::pages::group::{GroupLine, GroupsAsked};
 use heddle_store::pages::overview::BarRow;
 use maud::{Markup, html};
@@ -71,7 +72,7 @@ impl Lately {
 pub(super) async fn page(ctx: &Ctx) -> Result<Answer, Trouble> {
     ctx.beats_with(Beat::Cluster);
     let asked = GroupsAsked {
-        text: ctx.q("q").map(str::to_owned),
+        text: ctx.q("q").map(composed),
         category: ctx.q("category").map(str::to_owned),
         enabled: match ctx.q("enabled") {
             Some("true") => Some(true),

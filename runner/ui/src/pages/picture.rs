@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use heddle_api::RunState;
+use heddle_domain::name::composed;
 use heddle_store::pages::group::LinkLine;
 use maud::{Markup, html};
 
@@ -26,7 +27,7 @@ struct Node {
 
 /// The groups that are connected with one whose name contains the text. Groups without links are only in the list.
 fn chosen(links: &[LinkLine], text: Option<&str>) -> (Vec<Node>, Vec<(usize, usize, bool)>) {
-    let text = text.map(str::to_lowercase);
+    let text = text.map(|text| composed(&text.to_lowercase()));
     let fits = |name: &str| text.as_ref().is_none_or(|text| name.to_lowercase().contains(text));
     let mut near: BTreeMap<&str, Vec<&str>> = BTreeMap::new();
     for link in links {
@@ -196,6 +197,9 @@ mod tests {
         assert_eq!((names, edges.len()), (vec!["a", "b", "c"], 2));
         assert_eq!(chosen(&links, None).0.len(), 5);
         assert!(chosen(&links, Some("none")).0.is_empty());
+        // Names are kept composed, however one writes them.
+        let links = [link("caf\u{e9}", "d", "depends_on")];
+        assert_eq!(chosen(&links, Some("CAFE\u{301}")).0.len(), 2);
     }
 
     #[test]

@@ -1,6 +1,7 @@
 //! Finds things by their names, runs by id, the beginning of an id, or key, pages, and what one may do.
 
 use heddle_api::{List, Queue, Run};
+use heddle_domain::name::composed;
 use maud::{Markup, html};
 use uuid::Uuid;
 
@@ -140,10 +141,11 @@ async fn queues(ctx: &Ctx, lower: &str, found: &mut Vec<Found>) -> Result<(), Tr
     if lower.is_empty() {
         return Ok(());
     }
+    let lower = composed(lower);
     let listed: List<Queue> = ctx.get("/v1/queues?limit=500").await?;
     let names = listed.items.into_iter().map(|queue| queue.name);
     let mut shown = 0;
-    for name in names.filter(|name| name.to_lowercase().contains(lower)) {
+    for name in names.filter(|name| name.to_lowercase().contains(&lower)) {
         let address = format!("/queues/{}", segment(&name));
         if shown < SHOWN && found.iter().all(|one| one.address != address) {
             shown += 1;
@@ -208,7 +210,13 @@ async fn runs(ctx: &Ctx, text: &str, found: &mut Vec<Found>) -> Result<(), Troub
 /// Things by their names, and what may be done with groups among them.
 async fn things(ctx: &Ctx, text: &str, found: &mut Vec<Found>) -> Result<(), Trouble> {
     let (verb, name) = verb(ctx, text);
-    for one in ctx.store().page_find(name, SHOWN).await? {
+    let mut listed = ctx.store().page_find(name, SHOWN).await?;
+    // Names are kept composed, ids of users and audiences as they were written.
+    let as_name = composed(name);
+    if as_name != name {
+        listed.extend(ctx.store().page_find(&as_name, SHOWN).await?);
+    }
+    for one in listed {
         let (kind, glyph, pages) = KINDS
             .iter()
             .find(|kind| kind.0 == one.kind)

@@ -14,7 +14,7 @@ use heddle_domain::id::RunId;
 use heddle_domain::notify::channel::check_http_url;
 use heddle_domain::run::AttemptKey;
 use heddle_domain::spec::NotifyEvent;
-use heddle_domain::spec::{Dedupe, SubmissionSpec};
+use heddle_domain::spec::{Dedupe, SubmissionSpec, whole_number};
 use heddle_domain::state::{RunState, Trigger};
 use heddle_domain::wait::RunWait;
 use heddle_domain::{Faults, Name, Time};
@@ -487,5 +487,50 @@ impl TaskParams for SubmissionSpec {
 /// SHA-256 of the params with sorted keys: equal objects give equal hashes, however they were written.
 fn dedupe_hash(params: &Map<String, Value>, task_params: &Value) -> Vec<u8> {
     // Maps are kept sorted by key, so equal objects have equal texts.
-    Sha256::digest(json!([params, task_params]).to_string()).to_vec()
+    let mut both = json!([params, task_params]);
+    write_alike(&mut both);
+    Sha256::digest(both.to_string()).to_vec()
+}
+
+/// Gives equal numbers one form: `1`, `1.0` and `1e0` are `1`, as far as floats are exact.
+fn write_alike(value: &mut Value) {
+    match value {
+        Value::Number(number) => {
+            if let Some(whole) = whole_number(number) {
+                *number = whole.into();
+            }
+        }
+        Value::Array(items) => items.iter_mut().for_each(write_alike),
+        Value::Object(fields) => fields.values_mut().for_each(write_alike),
+        Value::Null | Value::Bool(_) | Value::String(_) => {}
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn equal_params_have_equal_hashes() {
+        let hash = |text: &str| {
+            let params: Map<String, Value> = serde_json::from_str(text).expect("an object");
+            let of_task = json!({"t": &params});
+            [dedupe_hash(&params, &json!({})), dedupe_hash(&Map::new(), &of_task)]
+        };
+        for (one, other) in [
+            (r#"{"d": 1}"#, r#"{"d": 1.0}"#),
+            (r#"{"d": [{"e": 100}], "a": 2}"#, r#"{"a": 2.0, "d": [{"e": 1e2}]}"#),
+            (r#"{"d": 0}"#, r#"{"d": -0.0}"#),
+            (r#"{"d": -7}"#, r#"{"d": -7.0}"#),
+        ] {
+            assert_eq!(hash(one), hash(other), "{one} {other}");
+        }
+        for (one, other) in [
+            (r#"{"d": 1}"#, r#"{"d": 1.5}"#),
+            (r#"{"d": 1}"#, r#"{"d": "1"}"#),
+            (r#"{"d": 18446744073709551615}"#, r#"{"d": 18446744073709551614}"#),
+        ] {
+            assert_ne!(hash(one), hash(other), "{one} {other}");
+        }
+    }
 }
