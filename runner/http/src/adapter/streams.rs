@@ -321,10 +321,13 @@ impl Seen {
         }
         let state = run.state.to_string();
         if self.run.as_ref() != Some(&state) {
-            let mut data = json!({"run": run.id, "group": run.group, "state": run.state});
-            if let Some(error) = &run.error {
-                data["error"] = json!(error);
-            }
+            // Its task runs have events of their own.
+            let alone = Run {
+                tasks: None,
+                ..run.clone()
+            };
+            let mut data = json!(alone);
+            data["run"] = json!(run.id);
             let at = match run.state {
                 RunState::Waiting => Some(run.created_at),
                 RunState::Running if self.run.as_deref().is_none_or(|was| was == "waiting") => run.started_at,

@@ -133,8 +133,8 @@ pub(crate) fn routes() -> Vec<Route> {
         .detail(
             "The stream begins with the current state: one event for each task run (`task.running`, ...) and \
                 one for the run (`run.running`, ...). It continues with the changes, and ends with an event `end` \
-                when the run has ended. Each event has the whole task run or run, and `at`, the time of the change. \
-                If Heddle does not record the time of a change (a pause, a retry, progress), `at` is the time when \
+                when the run has ended. Each event has `run` (the run's id), `at` (the time of the change), and the \
+                whole task run (`task`), or all fields of the run but its task runs. If Heddle does not record the time of a change (a pause, a retry, progress), `at` is the time when \
                 the server saw it. The header `Last-Event-ID` resumes a broken connection: if nothing has changed \
                 since that event, the beginning is omitted; otherwise it shows the current state. Changes in between \
                 that were undone are not reported.",
