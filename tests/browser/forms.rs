@@ -192,3 +192,35 @@ async fn what_is_no_form_is_refused_on_a_page() {
     let page = nobody.send(request).await;
     assert_eq!(page.status, StatusCode::UNSUPPORTED_MEDIA_TYPE, "{}", page.text);
 }
+
+/// Whoever opened the spec of a group that was deleted and created anew since replaces nothing: the page shows what there is
+/// now. Its first revision is compared with no other.
+#[tokio::test]
+async fn a_spec_of_a_deleted_group_replaces_no_other() {
+    let (_world, node) = World::with_node().await;
+    let visitor = Visitor::signed_in(node.base(), TOKEN).await;
+    let spec = |description: &str| json!({"description": description, "tasks": {"a": {"script": "hello"}}});
+    for description in ["one", "two", "three"] {
+        node.put_group("anew", spec(description)).await;
+    }
+    node.delete("/v1/groups/anew").await.expect_status(200);
+    node.put_group("anew", spec("another")).await;
+    let form = [
+        ("opened", "3"),
+        ("spec", "description: mine\ntasks: {a: {script: hello}}"),
+        ("do", "save"),
+    ];
+    let page = visitor.fill("/groups/anew/spec", &form).await;
+    assert_eq!(page.status, StatusCode::PRECONDITION_FAILED, "{}", page.text);
+    assert!(page.text.contains("description: mine"), "{}", page.text);
+    assert_eq!(
+        node.get("/v1/groups/anew").await.expect_status(200)["description"],
+        "another"
+    );
+    let page = visitor.get("/groups/anew/spec").await.fine();
+    assert!(!page.contains("against=3"), "{}", page);
+    node.put_group("anew", spec("later")).await;
+    let page = visitor.get("/groups/anew/spec").await.fine();
+    assert!(page.contains("revision=5&amp;against=4"), "{}", page);
+    assert!(!page.contains("against=3"), "{}", page);
+}

@@ -6,7 +6,7 @@ use std::time::Duration;
 use chrono::{DateTime, DurationRound, TimeDelta, Utc};
 use futures::future::join_all;
 use heddle_tests::{Node, NodeOptions, Wire, World, time};
-use serde_json::json;
+use serde_json::{Value, json};
 
 use crate::dispatch::{complete, given, members, offer, poll, users, wall_clock};
 use crate::ways::counts;
@@ -61,6 +61,14 @@ async fn use_up(sql: &tokio_postgres::Client, group: &str, from: DateTime<Utc>, 
     .expect("what others had");
 }
 
+/// What a poll gives that goes on as long as it has to.
+async fn patient(node: &Node, user: &str) -> Option<Value> {
+    let reply = node
+        .post(&format!("/v1/dispatch/{user}/next"), json!({"wait": "60s"}))
+        .await;
+    (reply.status == 200).then_some(reply.body)
+}
+
 /// 93,600 used-up occurrences, more than a node reads at a time: users with a full horizon get the open ones among the
 /// newest and among the oldest, the earliest first, or nothing; each poll after a few takes.
 #[tokio::test]
@@ -72,7 +80,7 @@ async fn much_is_used_up() {
     let late = now - TimeDelta::hours(1);
     use_up(&sql, "gid_g", now - TimeDelta::hours(13), now, late).await;
     let before = proposed(&sql).await;
-    let newer = given(&node, "u0").await.expect("what is open an hour ago");
+    let newer = patient(&node, "u0").await.expect("what is open an hour ago");
     assert_eq!(time(&newer["occurrence"]), late);
     let taken = proposed(&sql).await - before;
     assert!(taken < TAKES_MAX, "{taken} takes for one poll");
@@ -89,12 +97,12 @@ async fn much_is_used_up() {
     )
     .await;
     for user in ["u1", "u2"] {
-        let older = given(&node, user).await.expect("what is open eleven hours ago");
+        let older = patient(&node, user).await.expect("what is open eleven hours ago");
         assert_eq!(time(&older["occurrence"]), early, "{user}");
     }
     // Who has finished something is given what comes after it.
     complete(&node, &newer).await;
-    let last = given(&node, "u0").await.expect("the other offer's");
+    let last = patient(&node, "u0").await.expect("the other offer's");
     assert_eq!(time(&last["occurrence"]), late);
     assert_ne!(last["offer"], newer["offer"]);
     // Now there is nothing left, at the first poll and at later ones.
@@ -133,12 +141,12 @@ async fn others_have_used_it_up() {
     let sql = counted(&world).await;
     members(&node, "gid_g", &users(3)).await;
     let now = two_offers(&node, "gid_g", 2).await;
-    let first = given(&node, "u0").await.expect("the first");
+    let first = patient(&node, "u0").await.expect("the first");
     assert_eq!(time(&first["occurrence"]), now - TimeDelta::hours(2));
     let open = now - TimeDelta::minutes(1);
     use_up(&sql, "gid_g", now - TimeDelta::hours(2), now, open).await;
     let before = proposed(&sql).await;
-    let given = given(&node, "u1").await.expect("what is open");
+    let given = patient(&node, "u1").await.expect("what is open");
     assert_eq!(time(&given["occurrence"]), open);
     let taken = proposed(&sql).await - before;
     assert!(taken < TAKES_MAX, "{taken} takes for one poll");

@@ -107,6 +107,8 @@ if (dot) {
     document.getElementById("main").prepend(...page.querySelectorAll("#main > section"));
   };
   htmx.createEventSource = (url) => {
+    // The page may have been woken while the extension still waited to open another one: there is only one.
+    open?.close();
     const source = new EventSource(brief ? `${url}&brief=1` : url, { withCredentials: true });
     open = source;
     listen(source);
@@ -121,6 +123,7 @@ if (dot) {
       if (message.data === "signed-out") signedOut();
       else told();
     });
+    if (resting()) source.close();
     return source;
   };
   document.addEventListener("htmx:sseError", () => { if (!resting()) lost(0); });

@@ -180,10 +180,10 @@ async fn refused(ctx: &Ctx, trouble: &Trouble, headers: &HeaderMap) -> Response 
     };
     let said = format!("!{sentence}");
     let home = form_home(ctx);
-    let own = home.split('?').next() == Some(ctx.path.as_str());
     // Another site must not write on our pages.
     let says_where = ctx.header("sec-fetch-site").is_some() || ctx.header("origin").is_some();
     let elsewhere = says_where && !ctx.is_from_our_page();
+    let own = !elsewhere && home.split('?').next() == Some(ctx.path.as_str());
     let keeps = trouble.status == 404 && !elsewhere && typed::is_any(ctx);
     if matches!(trouble.status, 400..500) {
         if !own && !keeps {
@@ -198,7 +198,7 @@ async fn refused(ctx: &Ctx, trouble: &Trouble, headers: &HeaderMap) -> Response 
         }
     }
     let mut page = instead(ctx, trouble).await;
-    if (own || keeps) && !elsewhere {
+    if own || keeps {
         page.body = html! { (page.body) (typed::shown(ctx)) };
         // It would load the page without what was typed.
         page.refresh = None;

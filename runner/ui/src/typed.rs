@@ -33,6 +33,9 @@ const LABELS: [(&str, &str); 3] = [
 /// The most lines of a text that are shown without scrolling.
 const ROWS_MAX: usize = 30;
 
+/// The most fields that are shown: no form has as many.
+const FIELDS_MAX: usize = 100;
+
 /// The ends of the paths of buttons whose fields have names that other forms let people type.
 const BUTTONS: [&str; 2] = ["/activate", "/cancel"];
 
@@ -44,7 +47,9 @@ fn fields(ctx: &Ctx) -> Vec<(String, String)> {
     }
     let is_typed = |name: &str, text: &str| !NOT_TYPED.contains(&name) && !text.trim().is_empty();
     let form = ctx.form().into_iter();
-    form.filter(|(name, text)| is_typed(name, text)).collect()
+    form.filter(|(name, text)| is_typed(name, text))
+        .take(FIELDS_MAX)
+        .collect()
 }
 
 /// What the form calls a field. A param has its own name.

@@ -38,7 +38,9 @@
 //! passed over may then be refused to the one who has proposed it (that user has had it from another node, say). So of
 //! polls at the same moment, one may get a later occurrence than it could; a poll that is alone never does.
 //!
-//! However often it is refused, a poll does not go on for longer than its `wait`, or two seconds.
+//! However often it is refused for lack of stock, a poll does not go on for longer than its `wait`, or two seconds. It may
+//! end, because the node remembers these refusals: the next poll goes on from there. What a user has had already is not
+//! remembered, so a poll goes through all of that, up to the number of refusals.
 //!
 //! A peek takes the same locks as a take, and shares its statements with nobody. So a node runs only a few at a time
 //! ([`peek`]).

@@ -93,8 +93,11 @@ struct View {
 /// The refusals of a poll, over all its rounds.
 struct Refusals {
     all: usize,
-    /// From this instant on, no further refusal is accepted.
+    /// From this instant on, no further refusal is accepted, if the last one is remembered.
     until: Instant,
+    /// The node remembers what the last one said, for all polls. What it does not remember is refused again to the next poll
+    /// of this user, so this poll has to go through all of that.
+    remembered: bool,
     /// How many of these refusals were for lack of stock.
     without_stock: usize,
     /// How often the node has read which others are exhausted.
@@ -108,6 +111,7 @@ impl Refusals {
         Self {
             all: 0,
             until,
+            remembered: false,
             without_stock: 0,
             reads: 0,
             newest_only: false,
@@ -116,13 +120,13 @@ impl Refusals {
 
     /// Whether the poll has to answer.
     fn are_too_many(&self, how: How) -> bool {
-        self.all >= how.refusals_max() || self.all > 0 && Instant::now() >= self.until
+        self.all >= how.refusals_max() || self.remembered && Instant::now() >= self.until
     }
 }
 
 impl Dispatcher {
-    /// Looks, chooses, takes; or finds out what a take would answer. After a refusal later than `until`, the answer is
-    /// that there is nothing for the moment.
+    /// Looks, chooses, takes; or finds out what a take would answer. After a refusal later than `until` that the node
+    /// remembers, the answer is that there is nothing for the moment.
     pub(super) async fn seek(&self, uid: &str, how: How, until: Instant) -> Result<Sought, DispatchError> {
         let dispatch = &self.dispatch;
         let mut refusals = Refusals::up_to(until);
@@ -209,6 +213,7 @@ impl Dispatcher {
                 How::Peek => (dispatch.node.store.would_take(&proposal, horizon, now).await?, now),
             };
             refusals.all += 1;
+            refusals.remembered = matches!(verdict, Verdict::NoStock | Verdict::Changed | Verdict::NotMember);
             match verdict {
                 Verdict::Given => {
                     let row = assignment(id, uid, audience, candidate, occurrence, assigned_at);

@@ -28,12 +28,13 @@ pub struct PageFingerprint {
 impl Store {
     /// For each of these runs, a text that changes when what its pages show may have changed: the run has changed or was
     /// removed, its attempts have logged, or somebody has controlled it. Of attempts that run at once, the first fifty
-    /// count.
+    /// count. The ids are compared once more where tables have partitions by day: only those of the runs' days are planned.
     pub async fn page_run_marks(&self, runs: &[Uuid]) -> Result<Vec<(Uuid, String)>, StoreError> {
         let rows = sqlx::query!(
             r#"SELECT n.id AS "id!", concat_ws(' ',
                       COALESCE((SELECT l.xmin::text FROM heddle.runs_live l WHERE l.id = ANY (ARRAY[n.id])),
-                               (SELECT d.xmin::text FROM heddle.runs_done d WHERE d.id = ANY (ARRAY[n.id]))),
+                               (SELECT d.xmin::text FROM heddle.runs_done d
+                                 WHERE d.id = ANY (ARRAY[n.id]) AND d.id = ANY ($1))),
                       (SELECT max(o.at) FROM heddle.overrides o WHERE o.run = ANY (ARRAY[n.id])),
                       (SELECT string_agg(concat_ws('-', r.task, r.item, r.attempt, r.lease, c.touched, g.line), ','
                                          ORDER BY r.task, r.item)
@@ -45,7 +46,8 @@ impl Store {
                                LIMIT 1) AS c ON true
                          LEFT JOIN LATERAL (
                               SELECT e.line FROM heddle.logs e
-                               WHERE e.run = n.id AND e.task = r.task AND e.item = r.item AND e.attempt = r.attempt
+                               WHERE e.run = n.id AND e.run = ANY ($1)
+                                 AND e.task = r.task AND e.item = r.item AND e.attempt = r.attempt
                                ORDER BY e.line DESC LIMIT 1) AS g ON true)) AS "mark!"
                  FROM UNNEST($1::uuid[]) AS n (id)"#,
             runs

@@ -25,6 +25,11 @@ fn heard(next: Duration) -> String {
     format!("event: heard\ndata: {}\n\n", next.as_secs())
 }
 
+/// The stream goes on, whether the page is up to date or not.
+pub(super) fn goes_on() -> Bytes {
+    heard(KEEP_ALIVE).into()
+}
+
 /// The page is up to date, and the next event arrives within the time after which this is said again.
 pub(super) fn here() -> Bytes {
     Bytes::from(format!("event: here\ndata: {}\n\n", KEEP_ALIVE.as_secs()))

@@ -14,7 +14,7 @@ use uuid::Uuid;
 
 use super::part::parse_has;
 use super::pulse::{Changes, KEEP_ALIVE, Open, Pulse, wait};
-use super::said::{before, events, greeting, here};
+use super::said::{before, events, goes_on, greeting, here};
 use super::session;
 use super::shown::{Looks, Shown, What, looks_of, parts_of};
 use crate::ctx::Beat;
@@ -47,7 +47,6 @@ struct Again {
     /// The browser has to hear that the page is up to date: it has not been told yet, or was told that the page cannot be
     /// made.
     away: bool,
-    open: Open,
 }
 
 enum News {
@@ -95,9 +94,6 @@ impl Again {
             What::Away => return self.away(),
         };
         let mut events = Vec::new();
-        if std::mem::take(&mut self.away) {
-            events.push(here());
-        }
         for part in parts {
             if self.has.get(part.name) == Some(&part.hash) {
                 continue;
@@ -106,6 +102,9 @@ impl Again {
             let id: Vec<String> = self.has.iter().map(|(name, hash)| format!("{name}-{hash}")).collect();
             events.push(Bytes::from(format!("id: {}\n", id.join("."))));
             events.push(part.event.clone());
+        }
+        if std::mem::take(&mut self.away) {
+            events.push(here());
         }
         News::Events(events, beat)
     }
@@ -144,12 +143,14 @@ pub(crate) async fn stream(ctx: Ctx) -> Response {
         shown: None,
         given: None,
         away: true,
-        open,
     };
     let left = ctx.ui.host.left(ctx.head());
     let pulse = Pulse::listen(&ctx.ui);
     let state = Stream {
-        again,
+        _open: open,
+        ui: again.ui.clone(),
+        again: Some(again),
+        making: None,
         pulse,
         left,
         queue: VecDeque::from([greeting(brief)]),
@@ -169,7 +170,12 @@ pub(crate) async fn stream(ctx: Ctx) -> Response {
 
 /// The stream to one browser.
 struct Stream {
-    again: Again,
+    /// The page counts as open as long as there is the stream.
+    _open: Open,
+    ui: Ui,
+    /// `None` while the page is made.
+    again: Option<Again>,
+    making: Option<BoxFuture<'static, (Again, News)>>,
     pulse: Changes,
     /// Completes when the viewer is not admitted any more.
     left: BoxFuture<'static, ()>,
@@ -195,15 +201,20 @@ impl Stream {
                 self.said = Instant::now();
                 return Some(event);
             }
+            if self.making.is_some() {
+                self.wait_for_news().await;
+                continue;
+            }
             let answered = self.brief && self.made.is_some();
-            if self.over || answered || self.again.open.0.engine.is_leaving() {
+            let Some(again) = &self.again else { return None };
+            if self.over || answered || self.ui.engine.is_leaving() {
                 return None;
             }
             // The first answer is made now: nobody goes back to a state before the page that they have.
             let mut due = Instant::now();
             if let Some(made) = self.made {
-                let (ui, pulse, run, beat) = (&self.again.ui, &mut self.pulse, &mut self.run, self.beat);
-                let (away, gap) = (self.again.away, self.gap);
+                let (ui, pulse, run, beat) = (&self.ui, &mut self.pulse, &mut self.run, self.beat);
+                let (away, gap) = (again.away, self.gap);
                 let moved = async {
                     tokio::time::sleep(gap).await;
                     tokio::select! {
@@ -233,22 +244,50 @@ impl Stream {
                 };
             }
             self.made = Some(Instant::now());
-            match self.again.make(due).await {
-                News::Events(events, beat) => {
-                    if let Beat::Run(run) = beat
-                        && let Some(made) = self.again.given
-                        && self.run.as_ref().is_none_or(|(listened, _)| *listened != run)
-                    {
-                        self.run = Some((run, self.again.ui.pulse.listen_to(run, made)));
-                    }
-                    self.beat = beat;
-                    self.gap = gap_behind(&events);
-                    self.queue.extend(before(&events));
-                    self.queue.extend(events);
-                }
-                News::Over(why) => self.end(why),
-            }
+            self.making = self.again.take().map(|mut again| {
+                let making: BoxFuture<'static, _> = Box::pin(async move {
+                    let news = again.make(due).await;
+                    (again, news)
+                });
+                making
+            });
         }
+    }
+
+    /// Waits until the page is made. If that takes long, the page hears meanwhile that its stream goes on.
+    async fn wait_for_news(&mut self) {
+        let Some(making) = &mut self.making else { return };
+        let quiet = tokio::time::sleep_until(self.said + KEEP_ALIVE);
+        let (again, news) = tokio::select! {
+            biased;
+            () = &mut self.left => {
+                self.making = None;
+                return self.end("signed-out");
+            }
+            made = making => made,
+            () = quiet => return self.queue.push_back(goes_on()),
+        };
+        self.making = None;
+        match news {
+            News::Events(events, beat) => {
+                if let Beat::Run(run) = beat
+                    && let Some(made) = again.given
+                    && self.run.as_ref().is_none_or(|(listened, _)| *listened != run)
+                {
+                    self.run = Some((run, self.ui.pulse.listen_to(run, made)));
+                }
+                self.beat = beat;
+                self.gap = gap_behind(&events);
+                let before = before(&events);
+                let is_large = before.is_some();
+                self.queue.extend(before);
+                self.queue.extend(events);
+                // The longer time that was promised for it is over.
+                self.queue.extend(is_large.then(goes_on));
+            }
+            News::Over(why) => self.end(why),
+        }
+        self.again = Some(again);
     }
 
     /// Sends the reason why no more events follow, and ends the stream.

@@ -3,12 +3,13 @@
 
 use heddle_api::{AuditEntry, List};
 use maud::{Markup, html};
+use serde::de::IgnoredAny;
 use uuid::Uuid;
 
-use crate::Ctx;
 use crate::ctx::segment;
 use crate::elements::time_exact;
 use crate::words::t;
+use crate::{Ctx, Trouble};
 
 /// The audit's name for the kind of object at an address, and its name.
 fn thing(path: &str) -> Option<(&'static str, String)> {
@@ -24,12 +25,18 @@ fn thing(path: &str) -> Option<(&'static str, String)> {
     Some((kind, name.into_owned()))
 }
 
-/// The deletion of an object. If the audit contains none, or cannot be read: nothing, or for a run, that it may be too
+/// The deletion of an object that does not exist. If the audit contains none, or cannot be read: nothing, or for a run, that it may be too
 /// old.
 pub(crate) async fn shown(ctx: &Ctx) -> Markup {
     let Some((kind, name)) = thing(&ctx.path) else {
         return html! {};
     };
+    // Something else may be missing below an object that exists.
+    let object = format!("/v1/{kind}s/{}", segment(&name));
+    let looked: Result<IgnoredAny, Trouble> = ctx.get(&object).await;
+    if looked.err().is_none_or(|trouble| trouble.status != 404) {
+        return html! {};
+    }
     let target = format!("/v1/audit?kind={kind}&action=delete&limit=1&name={}", segment(&name));
     let found: Option<List<AuditEntry>> = ctx.get(&target).await.ok();
     let Some(entry) = found.and_then(|found| found.items.into_iter().next()) else {

@@ -34,7 +34,7 @@ pub(super) async fn page(ctx: &Ctx, here: &Here) -> Result<Answer, Trouble> {
         }
     }
     let revisions: List<Revision> = ctx.get(&here.api("/revisions?limit=50")).await?;
-    let revisions = revisions.items;
+    let (revisions, more) = (revisions.items, revisions.next_cursor.is_some());
     let number = |name: &str| ctx.q(name).and_then(|n| n.parse::<i32>().ok());
     let current = here.group.revision.number;
     let shown = number("revision").unwrap_or(current);
@@ -69,7 +69,7 @@ pub(super) async fn page(ctx: &Ctx, here: &Here) -> Result<Answer, Trouble> {
                     (yaml::highlighted(&yaml::text(&now)))
                 }
             }
-            (list(ctx, here, &revisions, shown))
+            (list(ctx, here, &revisions, more, shown))
         }
     };
     let mut page = framed(ctx, here, "spec", body);
@@ -103,15 +103,19 @@ async fn send(ctx: &Ctx, here: &Here, form: &[(String, String)], checks: bool) -
 
 /// Somebody else has saved revisions since the spec was opened: who, when, and what they changed.
 async fn meanwhile(ctx: &Ctx, here: &Here, revisions: &[Revision], opened: i32) -> Result<Markup, Trouble> {
-    let before = spec_of(ctx, here, revisions, opened).await?;
-    let newest = revisions.first().map_or(&before, |one| &one.spec);
+    // A revision of a group that was deleted since is not one of this group, which somebody has created anew.
+    let before = match spec_of(ctx, here, revisions, opened).await {
+        Err(trouble) if trouble.status == 404 => None,
+        found => Some(found?),
+    };
+    let newest = revisions.first().map(|one| &one.spec);
     Ok(html! {
         div.said.wrong role="alert" { p { (t!(ctx, "spec-meanwhile")) } }
         section.panel {
             @for one in revisions.iter().take_while(|one| one.revision > opened) {
                 p { (t!(ctx, "revision-n", n = i64::from(one.revision))) " · " bdi { (one.created_by) } " · " (time(ctx, one.created_at)) }
             }
-            (yaml::difference(&yaml::text(&before), &yaml::text(newest)))
+            @if let (Some(before), Some(newest)) = (&before, newest) { (yaml::difference(&yaml::text(before), &yaml::text(newest))) }
         }
     })
 }
@@ -177,17 +181,23 @@ fn editor(ctx: &Ctx, action: &str, text: &str, opened: i32, changed: bool) -> Ma
     }
 }
 
-fn list(ctx: &Ctx, here: &Here, revisions: &[Revision], shown: i32) -> Markup {
+/// The revisions, the newest first; `more`: there are earlier ones than these.
+fn list(ctx: &Ctx, here: &Here, revisions: &[Revision], more: bool, shown: i32) -> Markup {
+    // The first revision of a group is 1, or the next one of a deleted group of that name.
+    let before = |index: usize, number: i32| {
+        let listed = revisions.get(index + 1).map(|one| one.revision);
+        listed.or(more.then_some(number - 1))
+    };
     html! {
         section.panel {
             h2 { (t!(ctx, "revisions")) }
             table { tbody {
-                @for one in revisions {
+                @for (index, one) in revisions.iter().enumerate() {
                     @let n = one.revision;
                     tr aria-current=[(n == shown).then_some("true")] {
                         td.tight { a href={ (here.address("spec")) "?revision=" (n) } { (t!(ctx, "revision-n", n = i64::from(n))) } }
                         td { bdi { (one.created_by) } br; span.muted { (time(ctx, one.created_at)) } }
-                        td.tight { @if n > 1 { a href={ (here.address("spec")) "?revision=" (n) "&against=" (n - 1) } { (t!(ctx, "difference")) } } }
+                        td.tight { @if let Some(before) = before(index, n) { a href={ (here.address("spec")) "?revision=" (n) "&against=" (before) } { (t!(ctx, "difference")) } } }
                     }
                 }
             } }
