@@ -5,12 +5,23 @@ use heddle_tests::{Node, TOKEN, World};
 use serde_json::json;
 
 use crate::between::Between;
+use crate::chrome::Chrome;
 use crate::open::{browser, open_signed_in, short_group, shows};
 use crate::{Visitor, hear};
 
 /// Keeps what the dot says from now on in `window.said`.
 const LISTENS_TO_THE_DOT: &str = "window.said = []; new MutationObserver(() => window.said.push(document.querySelector('#live').dataset.state)) \
     .observe(document.querySelector('#live'), {attributes: true, attributeFilter: ['data-state']}); 0";
+
+/// Opens the list of runs through a proxy; it is live, and `window.said` has what its dot says from now on.
+async fn live_runs(chrome: &mut Chrome, node: &Node) -> Between {
+    short_group(node).await;
+    let between = Between::start(node.authority(), false).await;
+    open_signed_in(chrome, &between.base, "/runs").await;
+    chrome.until(&shows(1, "live")).await;
+    chrome.value(LISTENS_TO_THE_DOT).await;
+    between
+}
 
 /// Runs of the short group, one after the other, until this is aborted.
 fn runs_all_the_time(node: &Node) -> tokio::task::JoinHandle<()> {
@@ -48,11 +59,7 @@ async fn a_stream_without_changes_says_that_it_goes_on() {
 async fn a_page_behind_a_proxy_that_falls_silent_says_so_and_comes_back() {
     let Some(mut chrome) = browser().await else { return };
     let (_world, node) = World::with_node().await;
-    short_group(&node).await;
-    let between = Between::start(node.authority(), false).await;
-    open_signed_in(&mut chrome, &between.base, "/runs").await;
-    chrome.until(&shows(1, "live")).await;
-    chrome.value(LISTENS_TO_THE_DOT).await;
+    let between = live_runs(&mut chrome, &node).await;
     // Which streams it opens from now on.
     let asks = "window.asked = []; const Real = window.EventSource; \
                 window.EventSource = class extends Real { constructor(url, how) { super(url, how); window.asked.push(url); } }; 0";
@@ -81,17 +88,13 @@ async fn a_page_behind_a_proxy_that_falls_silent_says_so_and_comes_back() {
 async fn a_page_that_slept_waits_for_what_has_arrived_meanwhile() {
     let Some(mut chrome) = browser().await else { return };
     let (_world, node) = World::with_node().await;
-    short_group(&node).await;
-    let between = Between::start(node.authority(), false).await;
     // The page's clock, which jumps: then its timers come late.
     let clock = "{ const now = performance.now.bind(performance); let slept = 0; performance.now = () => now() + slept; \
                  window.sleeps = (seconds) => { slept += 1000 * seconds; }; }";
     chrome
         .call("Page.addScriptToEvaluateOnNewDocument", json!({"source": clock}))
         .await;
-    open_signed_in(&mut chrome, &between.base, "/runs").await;
-    chrome.until(&shows(1, "live")).await;
-    chrome.value(LISTENS_TO_THE_DOT).await;
+    let between = live_runs(&mut chrome, &node).await;
     let load = runs_all_the_time(&node);
     chrome
         .until("document.querySelectorAll('main table tbody tr').length > 1")
