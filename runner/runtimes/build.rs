@@ -7,7 +7,7 @@
 //! packages. Nothing of them is compiled or run. The lock files pin the packages, and the files' digests are checked.
 //!
 //! What checks texts before an interpreter sees them (`typescript`) is ours, and built to wasm like the example scripts: by
-//! a nested Cargo with a target directory of its own.
+//! a nested Cargo, with their profile and in their target directory, because the macros of both are made once there.
 
 use flate2::Compression;
 use flate2::write::ZlibEncoder;
@@ -148,6 +148,8 @@ const CPYTHON_STUBS: &[(&str, &str, &[&str])] = &[
 
 const CHECKER: &str = "heddle-source-checker";
 const TARGET: &str = "wasm32-wasip1";
+/// The profile of everything that is built to wasm.
+const PROFILE: &str = "guest";
 
 fn main() {
     for path in [
@@ -275,11 +277,19 @@ fn package_directory(package: &Package, project: &Path) -> PathBuf {
 /// The checker as a WASI command.
 fn build_checker(out: &Path) -> PathBuf {
     let directory = PathBuf::from(variable("CARGO_MANIFEST_DIR")).join("typescript");
-    let target_dir = outer_target_dir(out).join("checker");
+    let target_dir = outer_target_dir(out).join("guests");
     let build = || {
         let mut cargo = nested("cargo", &directory);
         cargo
-            .args(["build", "--locked", "--release", "--target", TARGET, "--target-dir"])
+            .args([
+                "build",
+                "--locked",
+                "--profile",
+                PROFILE,
+                "--target",
+                TARGET,
+                "--target-dir",
+            ])
             .arg(&target_dir);
         cargo.status().is_ok_and(|status| status.success())
     };
@@ -295,7 +305,7 @@ fn build_checker(out: &Path) -> PathBuf {
     }
     // A copy, because the directory may change under a compiler that reads it.
     let copy = out.join("checker.wasm");
-    let built = target_dir.join(TARGET).join("release").join(format!("{CHECKER}.wasm"));
+    let built = target_dir.join(TARGET).join(PROFILE).join(format!("{CHECKER}.wasm"));
     fs::copy(&built, &copy).unwrap_or_else(|error| panic!("cannot copy {}: {error}", built.display()));
     copy
 }

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use heddle_postgres::{EmbeddedPostgres, Options};
-use heddle_tests::{Answer, NodeOptions, Receiver, Wire, World, eventually, task};
+use heddle_tests::{Answer, Api, NodeOptions, Receiver, TOKEN, Wire, World, eventually, task};
 use serde_json::{Value, json};
 use tokio::time::Instant;
 
@@ -204,6 +204,37 @@ async fn full_disk() {
         .await
         .unwrap();
     assert!(left.get::<_, bool>(0), "the table of the test is gone");
+}
+
+/// A node that waits for its database at the start lives, and is not ready; it says so at once. What else it is asked is
+/// answered when it has started.
+#[tokio::test]
+async fn at_the_start() {
+    let world = World::new().await;
+    let wire = Wire::new(world.url()).await;
+    wire.refuse();
+    let starting = NodeOptions::new(wire.url()).spawn();
+    let address = eventually("an address in the log", async || {
+        let log = starting.log();
+        let (_, rest) = log.split_once("listening at ")?;
+        rest.split_once(';').map(|(address, _)| address.to_owned())
+    })
+    .await;
+    let node = Api::new(&address, Some(TOKEN));
+    node.get("/healthz").await.expect_status(200);
+    let ready = node.get("/readyz").await;
+    assert!(ready.headers.contains_key("retry-after"));
+    ready.expect_said(503, "this node is still starting");
+    let (groups, ()) = tokio::join!(node.get("/v1/groups"), async {
+        // What was asked before is not refused while it waits.
+        node.get("/readyz").await.expect_status(503);
+        wire.accept();
+    });
+    groups.expect_status(200);
+    eventually("ready node", async || {
+        (node.get("/readyz").await.status == 200).then_some(())
+    })
+    .await;
 }
 
 /// While Postgres is away, a node still gives its own metrics to those whose token it has accepted before, however long

@@ -2,6 +2,7 @@
 
 mod config;
 mod keys;
+mod server;
 mod settings;
 
 use std::net::SocketAddr;
@@ -13,7 +14,7 @@ use heddle_domain::Chain;
 use heddle_domain::{Chance, Time};
 use heddle_engine::{Engine, EngineConfig, NodeClock, SystemChance};
 use heddle_http::access::{TokenSpec, USES_WRITTEN_EVERY};
-use heddle_http::{App, AppParts, ServeLimits};
+use heddle_http::{App, AppParts};
 use heddle_sandbox::{Sandbox, SandboxConfig};
 use heddle_store::change::Noun;
 use heddle_store::secret::SecretKeys;
@@ -32,6 +33,7 @@ use crate::traces::{self, Traces};
 pub use config::NodeConfig;
 pub(crate) use keys::device_keys;
 use keys::{identity, lock_identity, require_keys, secret_keys};
+use server::{Server, allow_open_files};
 pub(crate) use settings::{check, start_children};
 use settings::{dispatch_config, host_name, http_config, notify_config, sandbox_config, short_ways};
 
@@ -64,6 +66,9 @@ pub async fn run_node(config: NodeConfig, listener: TcpListener, ready: oneshot:
     let sandbox_config = sandbox_config(&config.options, data_dir)?;
     let engine_config = engine_config(&config, &sandbox_config, node, name, address)?;
     let own_clock = clock.clone();
+    // From here on, the node says that it lives, also while it waits for the database.
+    let server = Server::start(listener);
+    tracing::info!("listening at http://{address}; the node is starting");
     // This takes some milliseconds on another thread. Meanwhile, the connection to the database is opened.
     let sandbox = tokio::task::spawn_blocking(move || Sandbox::new(sandbox_config, own_clock));
     let open = open_store(&config, &keys, others, clock.own());
@@ -100,26 +105,18 @@ pub async fn run_node(config: NodeConfig, listener: TcpListener, ready: oneshot:
     });
     engine.show_runs_with(heddle_http::shown_runs(&engine));
     forget_changed_tokens(&engine, app.clone());
-    let closing = CancellationToken::new();
-    let uses = tokio::spawn(write_token_uses(app.clone(), closing.clone()));
+    let uses = tokio::spawn(write_token_uses(app.clone(), server.closing.clone()));
     let started = clock.own();
     let router = if config.options.no_ui.unwrap_or(false) {
         heddle_http::router(app)
     } else {
         pages::router(app, engine.clone(), clock, config.dev)
     };
-    let limits = serve_limits();
-    let server = tokio::spawn(heddle_http::serve(
-        listener,
-        router,
-        limits,
-        closing.clone().cancelled_owned(),
-    ));
+    server.open(router);
     be_ready(&engine, &config, address, started, ready).await?;
     engine.set_ready(false);
     engine.drain().await;
-    closing.cancel();
-    let _ = server.await;
+    server.close().await;
     let _ = tokio::time::timeout(LAST_WRITES_MAX, uses).await;
     if let Some(sender) = trace_sender {
         sender.end().await;
@@ -209,28 +206,6 @@ async fn unless_stopped<T>(shutdown: &CancellationToken, work: impl Future<Outpu
         }
         done = work => done.map(Some),
     }
-}
-
-/// Raises the limit of file descriptors to the maximum. Many systems allow a process 1,024 unless it asks for more, and
-/// thousands of polls may wait on a node, each with a connection.
-fn allow_open_files() {
-    use rustix::process::{Resource, getrlimit, setrlimit};
-    let mut limit = getrlimit(Resource::Nofile);
-    if limit.current != limit.maximum {
-        limit.current = limit.maximum;
-        if let Err(error) = setrlimit(Resource::Nofile, limit) {
-            tracing::warn!(error = %Chain(&error), "cannot increase the limit on open files; the node accepts fewer \
-                connections");
-        }
-    }
-}
-
-/// The maximum of connections, from the number of files that this process may open.
-fn serve_limits() -> ServeLimits {
-    use rustix::process::{Resource, getrlimit};
-    getrlimit(Resource::Nofile)
-        .current
-        .map_or_else(ServeLimits::default, ServeLimits::of_files)
 }
 
 /// Lets the API forget known tokens when one has changed.

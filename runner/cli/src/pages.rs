@@ -139,11 +139,5 @@ pub(crate) fn router(app: App, engine: Engine, clock: Arc<dyn Clock>, dev: bool)
         dev,
     };
     let ui = Ui::new(engine, Arc::new(beside), clock, env!("CARGO_PKG_VERSION"));
-    heddle_http::router_with(
-        app,
-        Arc::new(move |request| {
-            let ui = ui.clone();
-            Box::pin(async move { ui.answer(request).await })
-        }),
-    )
+    heddle_http::router_with(app, Arc::new(move |request| ui.answer(request)))
 }

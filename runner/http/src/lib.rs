@@ -29,6 +29,7 @@ pub mod request;
 mod routes;
 mod schemas;
 pub mod serve;
+mod starting;
 mod table;
 mod timer_task;
 mod unread;

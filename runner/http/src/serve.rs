@@ -10,12 +10,13 @@ use hyper::service::service_fn;
 use hyper_util::rt::TokioIo;
 use hyper_util::service::TowerToHyperService;
 use tokio::net::TcpListener;
-use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
 use tokio::task::JoinSet;
 
 use crate::access::Peer;
 use crate::connection::Crowd;
 use crate::limits::ServeLimits;
+use crate::starting::starting;
 
 /// How long to wait when the kernel has no file descriptor for another connection.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
@@ -36,14 +37,16 @@ async fn slot(slots: &Arc<Semaphore>, crowd: &Crowd) -> OwnedSemaphorePermit {
     }
 }
 
-/// Serves until `shutdown`; then takes no more connections and lets requests under way end.
+/// Serves until `shutdown`; then takes no more connections and lets requests under way end. As long as there is no router,
+/// the node is starting, and says so.
 pub async fn serve(
     listener: TcpListener,
-    router: Router,
+    routers: watch::Receiver<Option<Router>>,
     limits: ServeLimits,
     shutdown: impl Future<Output = ()> + Send + 'static,
 ) {
     let slots = Arc::new(Semaphore::new(limits.connections_max));
+    let starting = starting(routers.clone());
     let crowd = Arc::new(Crowd::default());
     let (closing, closed) = tokio::sync::watch::channel(false);
     let mut connections = JoinSet::new();
@@ -72,7 +75,8 @@ pub async fn serve(
         };
         // Answers are written whole; waiting to fill packets only delays them.
         let _ = stream.set_nodelay(true);
-        let routes = TowerToHyperService::new(router.clone());
+        let router = routers.borrow().clone().unwrap_or_else(|| starting.clone());
+        let routes = TowerToHyperService::new(router);
         let noted = Arc::clone(&member.0);
         let service = service_fn(move |mut request: hyper::Request<hyper::body::Incoming>| {
             let connection = Arc::clone(&noted);

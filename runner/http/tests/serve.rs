@@ -7,7 +7,12 @@ use axum::routing::get;
 use heddle_http::{ServeLimits, serve};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::oneshot;
+use tokio::sync::{oneshot, watch};
+
+/// The router of a node that has started.
+fn served(router: Router) -> watch::Receiver<Option<Router>> {
+    watch::channel(Some(router)).1
+}
 
 async fn read_all(stream: &mut TcpStream) -> String {
     let mut text = String::new();
@@ -38,7 +43,7 @@ async fn a_head_that_never_ends_is_cut_off_and_shutdown_lets_requests_end() {
         ..ServeLimits::default()
     };
     let (stop, stopped) = oneshot::channel::<()>();
-    let server = tokio::spawn(serve(listener, router, limits, async move {
+    let server = tokio::spawn(serve(listener, served(router), limits, async move {
         let _ = stopped.await;
     }));
 
@@ -85,7 +90,7 @@ async fn a_crowd_that_says_nothing_keeps_nobody_out() {
         stranger_head_timeout: Duration::from_secs(600),
         ..ServeLimits::default()
     };
-    let server = tokio::spawn(serve(listener, router, limits, std::future::pending()));
+    let server = tokio::spawn(serve(listener, served(router), limits, std::future::pending()));
     let mut crowd = Vec::new();
     for number in 0..10 * STRANGERS_MAX {
         let mut silent = TcpStream::connect(address).await.unwrap();
@@ -115,7 +120,12 @@ async fn what_is_no_http_gets_a_status_alone() {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap();
     let router = Router::new().route("/", get(|| async { "hello" }));
-    let server = tokio::spawn(serve(listener, router, ServeLimits::default(), std::future::pending()));
+    let server = tokio::spawn(serve(
+        listener,
+        served(router),
+        ServeLimits::default(),
+        std::future::pending(),
+    ));
     // As long as a head may not be, and no longer: an answer to what is not read to its end may be lost.
     let long = |begin: &str| {
         let fill = ServeLimits::default().header_bytes_max - begin.len();

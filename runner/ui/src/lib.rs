@@ -195,8 +195,9 @@ impl Ui {
         }))
     }
 
-    /// Answers a request for a page, a form, an asset or a page's changes.
-    pub async fn answer(&self, request: Request) -> Response {
-        answer::answer(self.clone(), request).await
+    /// Answers a request for a page, a form, an asset or a page's changes. The boxed future keeps the code of all pages in
+    /// this crate: an `async fn` would be compiled where it is called.
+    pub fn answer(&self, request: Request) -> BoxFuture<'static, Response> {
+        Box::pin(answer::answer(self.clone(), request))
     }
 }
