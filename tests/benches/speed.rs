@@ -328,12 +328,10 @@ impl Bare {
             version: "",
             slots: 1,
             lease_for: chrono::TimeDelta::hours(1),
+            warming: false,
         };
-        let (lease, _) = store
-            .register_node(registered, None)
-            .await
-            .expect("an answer")
-            .expect("a lease");
+        let registered = store.register_node(registered, None).await;
+        let lease = registered.expect("an answer").expect("a lease").lease;
         let spec = serde_json::from_value(json!({"tasks": {"t": {"script": "hello"}}})).expect("a spec");
         let plan = Plan::compile(spec).expect("a plan");
         let (mut state, mut progress) = (RunState::Waiting, Progress::new(&plan));

@@ -35,6 +35,10 @@ pub struct Node {
     pub slots: i32,
     /// The number of attempts that it runs now.
     pub running: i32,
+    /// Whether it has started and still compiles scripts. Until it has them, for at most five minutes, it leaves task runs
+    /// to nodes that are not warming, if there are any.
+    #[serde(default)]
+    pub warming: bool,
 }
 
 /// Counts: of the whole cluster, and of the node that answers.

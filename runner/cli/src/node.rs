@@ -158,6 +158,7 @@ fn engine_config(
         dispatch: dispatch_config(&config.options)?,
         notify: notify_config(config, address)?,
         short_ways: short_ways(&config.options)?,
+        warms: true,
     })
 }
 

@@ -203,6 +203,9 @@ pub struct EngineConfig {
     pub notify: NotifyConfig,
     /// Which short ways are used: all of them, except in tests that compare them with the general ways.
     pub short_ways: ShortWays,
+    /// Whether [`Engine::warm`] will be called: until it has loaded the scripts, the node leaves task runs to other nodes
+    /// that can do them. If it is never called, that would be five minutes.
+    pub warms: bool,
 }
 
 /// How long the return of attempts and of the lease may take at the end of a drain.
@@ -303,6 +306,9 @@ impl Engine {
             lease_for: config.lease_for,
         };
         let node = Arc::new(Node::new(identity, store, clock, chance, config.short_ways));
+        if config.warms {
+            node.state.begin_warming();
+        }
         let offers = Arc::new(dispatch::Cache::default());
         let scripts = Arc::new(Scripts::new(node.clone(), sandbox, keys.clone()));
         let (runs, gathering_runs) = Runs::new(node.clone(), scripts.clone(), config.slots, config.threads);
@@ -426,27 +432,6 @@ impl Engine {
     /// Says that the node has all that it needs to accept requests, or that it accepts no more.
     pub fn set_ready(&self, ready: bool) {
         self.services.ready.store(ready, Ordering::Release);
-    }
-
-    /// Loads the scripts that enabled groups use, so that no run waits for a compiler here. A node with a new data
-    /// directory may have to compile many scripts, or slow ones: it waits for at most `WARM_MAX`, and compiles the rest
-    /// afterwards.
-    pub fn warm(&self) -> UseCase<'_, ()> {
-        Box::pin(self.load_scripts())
-    }
-
-    async fn load_scripts(&self) {
-        const WARM_MAX: Duration = Duration::from_secs(10);
-        match tokio::time::timeout(WARM_MAX, self.scripts.warm()).await {
-            Ok(Ok(0)) => {}
-            Ok(Ok(scripts)) => tracing::info!(scripts, "loaded the scripts of the enabled groups"),
-            Ok(Err(error)) => tracing::warn!(error = %Chain(&error), "cannot load scripts in advance; each one is \
-                loaded when a run needs it"),
-            Err(_) => {
-                tracing::info!("some scripts are still compiling; their runs wait until they are ready");
-                self.runs.node.signals.raise(Signal::Scripts);
-            }
-        }
     }
 
     /// The progress of an attempt of this node: a fraction and a note.

@@ -37,6 +37,8 @@ pub struct NodeRow {
     pub slots: i32,
     /// How many attempts it holds.
     pub in_hand: i32,
+    /// Whether it still compiles scripts, and leaves task runs to other nodes.
+    pub warming: bool,
 }
 
 /// A node that registers, with the values of its row.
@@ -49,6 +51,37 @@ pub struct NewNode<'a> {
     pub slots: i32,
     /// How long its lease is valid.
     pub lease_for: TimeDelta,
+    /// Whether it still compiles scripts, and leaves task runs to other nodes.
+    pub warming: bool,
+}
+
+/// The answer to a node that registers.
+#[derive(Clone, Copy, Debug)]
+pub struct Registered {
+    /// The number of its new lease.
+    pub lease: i64,
+    /// The time by the clock of the database.
+    pub now: Time,
+    /// Other nodes that are alive and can do its work: they are neither warming nor draining. A node that is fenced at this
+    /// moment counts too; the next heartbeat leaves it out.
+    pub warm: i64,
+}
+
+/// What a node says of itself with a heartbeat.
+#[derive(Clone, Copy, Debug)]
+pub struct NodeReport {
+    /// 0 active, 1 draining.
+    pub state: i16,
+    /// Whether it still compiles scripts, and leaves task runs to other nodes.
+    pub warming: bool,
+    /// The last change that it has read.
+    pub position: i64,
+    /// How many attempts it holds.
+    pub in_hand: i32,
+    /// How long its lease is valid from now on.
+    pub lease_for: TimeDelta,
+    /// How much of its lease must be left.
+    pub margin: TimeDelta,
 }
 
 /// The answer to a heartbeat.
@@ -58,6 +91,8 @@ pub struct Heartbeat {
     pub now: Time,
     /// Other nodes that are alive.
     pub others: i64,
+    /// Those of them that can do this node's work: they are neither warming nor draining nor fenced.
+    pub warm: i64,
 }
 
 impl Store {
@@ -79,37 +114,45 @@ impl Store {
     /// Registers a node: it gets a new lease, and its former lease ends at once, so that other nodes take over the work of
     /// that lease. A starting node replaces any lease of its identity (`former` is `None`). A fenced node replaces only
     /// the lease that it knows. So a statement that gave no answer, and is executed late, cannot end a newer lease.
-    /// Returns the lease and the time of the database. `None`: the lease that the node knows is not the newest
-    /// ([`Store::lease_of`] returns that).
+    /// `None`: the lease that the node knows is not the newest ([`Store::lease_of`] returns that).
     pub async fn register_node(
         &self,
         node: NewNode<'_>,
         former: Option<i64>,
-    ) -> Result<Option<(i64, Time)>, StoreError> {
+    ) -> Result<Option<Registered>, StoreError> {
         let mut session = self.lease.get().await?;
         let row = sqlx::query!(
-            r#"INSERT INTO heddle.nodes (id, lease, name, address, version, state, expires_at, slots)
+            r#"INSERT INTO heddle.nodes (id, lease, name, address, version, state, expires_at, slots, warming)
                VALUES ($1, nextval('heddle.lease_numbers'), $2, $3, $4, 0,
-                       clock_timestamp() + $5::bigint * interval '1 microsecond', $6)
+                       clock_timestamp() + $5::bigint * interval '1 microsecond', $6, $8)
                ON CONFLICT (id) DO UPDATE
                   SET lease = excluded.lease, name = excluded.name, address = excluded.address,
                       version = excluded.version, state = 0,
                       started_at = CASE WHEN $7::bigint IS NULL THEN clock_timestamp() ELSE nodes.started_at END,
                       heartbeat_at = clock_timestamp(), expires_at = excluded.expires_at, slots = excluded.slots,
-                      in_hand = 0, position = CASE WHEN $7::bigint IS NULL THEN 0 ELSE nodes.position END
+                      warming = excluded.warming, in_hand = 0,
+                      position = CASE WHEN $7::bigint IS NULL THEN 0 ELSE nodes.position END
                 WHERE $7::bigint IS NULL OR nodes.lease = $7
-               RETURNING lease, clock_timestamp() AS "now!""#,
+               RETURNING lease, clock_timestamp() AS "now!",
+                         (SELECT count(*) FROM heddle.nodes n
+                           WHERE n.id <> $1 AND n.state = 0 AND NOT n.warming AND n.expires_at > clock_timestamp())
+                             AS "warm!""#,
             node.id,
             node.name,
             node.address,
             node.version,
             node.lease_for.num_microseconds().unwrap_or(i64::MAX),
             node.slots,
-            former
+            former,
+            node.warming
         )
         .fetch_optional(&mut *session)
         .await?;
-        Ok(row.map(|row| (row.lease, row.now)))
+        Ok(row.map(|row| Registered {
+            lease: row.lease,
+            now: row.now,
+            warm: row.warm,
+        }))
     }
 
     /// The newest lease of a node.
@@ -120,39 +163,37 @@ impl Store {
             .await?)
     }
 
-    /// Extends a lease. `None`: the lease does not belong to this process any more, or no more than `margin` is left of it.
-    /// In both cases it is lost: a node stops its work when only `margin` is left, counted from before it sent its last
-    /// heartbeat. So a heartbeat that is executed later than that comes from a node that has given up the lease.
-    pub async fn heartbeat(
-        &self,
-        lease: i64,
-        state: i16,
-        position: i64,
-        in_hand: i32,
-        lease_for: TimeDelta,
-        margin: TimeDelta,
-    ) -> Result<Option<Heartbeat>, StoreError> {
+    /// Extends a lease. `None`: the lease does not belong to this process any more, or no more than the margin is left of
+    /// it. In both cases it is lost: a node stops its work when only the margin is left, counted from before it sent its
+    /// last heartbeat. So a heartbeat that is executed later than that comes from a node that has given up the lease.
+    pub async fn heartbeat(&self, lease: i64, report: NodeReport) -> Result<Option<Heartbeat>, StoreError> {
         let mut session = self.lease.get().await?;
         let row = sqlx::query!(
             r#"UPDATE heddle.nodes
-                  SET heartbeat_at = clock_timestamp(), state = $2, position = $3, in_hand = $4,
+                  SET heartbeat_at = clock_timestamp(), state = $2, position = $3, in_hand = $4, warming = $7,
                       expires_at = clock_timestamp() + $5::bigint * interval '1 microsecond'
                 WHERE lease = $1 AND expires_at > clock_timestamp() + $6::bigint * interval '1 microsecond'
                RETURNING clock_timestamp() AS "now!",
                          (SELECT count(*) FROM heddle.nodes n WHERE n.lease <> $1 AND n.expires_at > clock_timestamp())
-                             AS "others!""#,
+                             AS "others!",
+                         (SELECT count(*) FROM heddle.nodes n
+                           WHERE n.lease <> $1 AND n.state = 0 AND NOT n.warming
+                             AND n.expires_at > clock_timestamp() + $6::bigint * interval '1 microsecond')
+                             AS "warm!""#,
             lease,
-            state,
-            position,
-            in_hand,
-            lease_for.num_microseconds().unwrap_or(i64::MAX),
-            margin.num_microseconds().unwrap_or(0)
+            report.state,
+            report.position,
+            report.in_hand,
+            report.lease_for.num_microseconds().unwrap_or(i64::MAX),
+            report.margin.num_microseconds().unwrap_or(0),
+            report.warming
         )
         .fetch_optional(&mut *session)
         .await?;
         Ok(row.map(|row| Heartbeat {
             now: row.now,
             others: row.others,
+            warm: row.warm,
         }))
     }
 
@@ -175,7 +216,7 @@ impl Store {
             r#"SELECT id, lease, name, address, version, state, started_at, heartbeat_at, expires_at,
                       expires_at > clock_timestamp() AS "alive!",
                       expires_at <= clock_timestamp() + $1::bigint * interval '1 microsecond' AS "fenced!",
-                      position, slots, in_hand
+                      position, slots, in_hand, warming
                  FROM heddle.nodes WHERE heartbeat_at > clock_timestamp() - interval '1 day' ORDER BY started_at, id"#,
             margin.num_microseconds().unwrap_or(0)
         )

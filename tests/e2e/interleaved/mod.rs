@@ -118,18 +118,23 @@ async fn reopening(store: &Store, run: RunId) -> Completion {
     restart
 }
 
-/// A lease of one hour.
-async fn lease(store: &Store, node: Uuid, former: Option<i64>) -> Option<i64> {
-    let node = NewNode {
-        id: node,
+/// A node that wants a lease of one hour.
+fn new_node(id: Uuid) -> NewNode<'static> {
+    NewNode {
+        id,
         name: "n",
         address: "",
         version: "",
         slots: 10,
         lease_for: HOUR,
-    };
-    let registered = store.register_node(node, former).await;
-    registered.expect("an answer").map(|(lease, _)| lease)
+        warming: false,
+    }
+}
+
+/// A lease of one hour.
+async fn lease(store: &Store, node: Uuid, former: Option<i64>) -> Option<i64> {
+    let registered = store.register_node(new_node(node), former).await;
+    registered.expect("an answer").map(|registered| registered.lease)
 }
 
 fn run(number: u128) -> RunId {

@@ -2,10 +2,77 @@
 
 use chrono::TimeDelta;
 use heddle_store::change::By;
+use heddle_store::node::{NewNode, NodeReport};
 use heddle_tests::World;
+use uuid::Uuid;
 
 use super::runs::{claim, ready};
-use super::{HOUR, NODE, assert_repeated_once, begin, lease, meets_another, run, set_up, store, under_way, waiting};
+use super::{
+    HOUR, NODE, assert_repeated_once, begin, lease, meets_another, new_node, run, set_up, store, under_way, waiting,
+};
+
+/// A heartbeat that extends a lease by one hour, whatever is left of it.
+const BEAT: NodeReport = NodeReport {
+    state: 0,
+    warming: false,
+    position: 0,
+    in_hand: 0,
+    lease_for: HOUR,
+    margin: TimeDelta::zero(),
+};
+
+/// The answers to `register_node` and to a heartbeat count the other nodes that can do the work at once: not those that
+/// still compile scripts, that stop, that are fenced or that are dead.
+#[tokio::test]
+async fn nodes_that_are_warm() {
+    let world = World::new().await;
+    let (store, sql) = (store(&world).await, world.sql().await);
+    let warming = |number| NewNode {
+        warming: true,
+        ..new_node(Uuid::from_u128(number))
+    };
+    let register = async |node: NewNode<'static>| {
+        let registered = store.register_node(node, None).await.unwrap();
+        let registered = registered.expect("a lease");
+        (registered.lease, registered.warm)
+    };
+    let beat = async |lease: i64, report: NodeReport| {
+        let beat = store.heartbeat(lease, report).await.unwrap().expect("its lease");
+        (beat.others, beat.warm)
+    };
+    let warms = NodeReport { warming: true, ..BEAT };
+    // After a power cut, all begin at once.
+    let (one, warm) = register(warming(1)).await;
+    assert_eq!(warm, 0, "it does not count itself");
+    let (two, warm) = register(warming(2)).await;
+    assert_eq!(warm, 0);
+    assert_eq!(beat(one, warms).await, (1, 0));
+    assert_eq!(beat(one, BEAT).await, (1, 0));
+    assert_eq!(beat(two, warms).await, (1, 1));
+    // A node that comes back is told with its lease, and counts as what it says now.
+    let (two, warm) = register(warming(2)).await;
+    assert_eq!(warm, 1);
+    assert_eq!(beat(one, BEAT).await, (1, 0));
+    let all = store.nodes(TimeDelta::zero()).await.unwrap();
+    let shown: Vec<(Uuid, bool)> = all.iter().map(|node| (node.id, node.warming)).collect();
+    assert_eq!(shown, [(Uuid::from_u128(1), false), (Uuid::from_u128(2), true)]);
+    // The other stops, and goes on under a new lease after all.
+    beat(one, NodeReport { state: 1, ..BEAT }).await;
+    assert_eq!(beat(two, warms).await, (1, 0));
+    beat(one, BEAT).await;
+    assert_eq!(beat(two, warms).await, (1, 1));
+    // It has so little left of its lease that it has fenced itself.
+    let margin = TimeDelta::minutes(30);
+    let rest = |minutes: i32| {
+        format!("UPDATE heddle.nodes SET expires_at = clock_timestamp() + interval '{minutes} min' WHERE lease = {one}")
+    };
+    sql.batch_execute(&rest(29)).await.unwrap();
+    assert_eq!(beat(two, NodeReport { margin, ..warms }).await, (1, 0));
+    sql.batch_execute(&rest(31)).await.unwrap();
+    assert_eq!(beat(two, NodeReport { margin, ..warms }).await, (1, 1));
+    store.release_node(one).await.unwrap();
+    assert_eq!(beat(two, warms).await, (0, 0));
+}
 
 /// `register_node`: of two who take a lease over from the one that they know, one does; a heartbeat of the old one that
 /// comes late extends nothing, and what was held under it is lost.
@@ -33,7 +100,7 @@ async fn leases() {
     let second = two.clone();
     let taking_too = tokio::spawn(async move { lease(&second, NODE, Some(old)).await });
     waiting(&sql, 2).await;
-    let beat = tokio::spawn(async move { late.heartbeat(old, 0, 0, 0, HOUR, TimeDelta::zero()).await.unwrap() });
+    let beat = tokio::spawn(async move { late.heartbeat(old, BEAT).await.unwrap() });
     waiting(&sql, 3).await;
     holder.rollback().await.unwrap();
     let new = taking.await.unwrap().expect("the first takes it");

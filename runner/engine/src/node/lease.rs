@@ -24,6 +24,15 @@
 //!
 //! Meanwhile `/readyz`, `/v1/nodes` (state `fenced`), `/metrics` and the log say so. Other nodes see it by the rest of
 //! the lease.
+//!
+//! # Warming
+//!
+//! A node that starts with an empty directory may compile for a minute. A script that it took up meanwhile would wait, while
+//! other nodes have it compiled and are idle. So the node says in its row that it is *warming*, and the answers to its
+//! registration and to its heartbeats tell whether another node can do its work. As long as that is so, it takes no task
+//! runs for itself ([`super::state::NodeState::takes_work`]). If there is no such node, because it is alone or all nodes
+//! start at once, it takes them. When it has compiled its scripts, or after [`WARMING_MAX`], it is warm, and says so with a
+//! heartbeat at once.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -31,7 +40,7 @@ use std::time::Duration;
 use chrono::TimeDelta;
 use heddle_domain::{Chain, Time};
 use heddle_store::StoreError;
-use heddle_store::node::NewNode;
+use heddle_store::node::{NewNode, NodeReport};
 
 use super::Node;
 use super::part::Parts;
@@ -45,6 +54,10 @@ const HEARTBEAT_EVERY: Duration = Duration::from_secs(2);
 /// The pause after a failed heartbeat, or a failed request for a new lease. After the first failed heartbeat the next
 /// follows at once: its connection was dead, and another is opened while the lease still holds.
 const AGAIN_AFTER: Duration = Duration::from_millis(500);
+
+/// How long after its start a node may leave task runs to others because it compiles. A script that takes longer than
+/// this would otherwise keep it from all other work.
+const WARMING_MAX: Duration = Duration::from_secs(300);
 
 /// The reason of a fence when the database cannot be reached.
 const NO_HEARTBEAT: &str = "no heartbeat succeeded in time";
@@ -62,6 +75,22 @@ impl Node {
         self.identity.lease_for / 4
     }
 
+    /// The scripts are loaded, or have taken too long: this node takes task runs, whatever the others do. The keeper tells
+    /// them.
+    pub(crate) fn end_warming(&self) {
+        if self.state.end_warming() {
+            self.signals.raise(Signal::Work);
+        }
+    }
+
+    /// Whether another node can do the work of this one. If that is not so any more, the claimer looks at once.
+    fn note_relief(&self, warm: i64) {
+        if self.state.set_relieved(warm > 0) {
+            tracing::info!("no other node can run scripts at once; this one takes task runs while it still compiles");
+            self.signals.raise(Signal::Work);
+        }
+    }
+
     /// Takes a lease; `former` is the previous one of this process. Returns when it was asked for. `None`: another
     /// process has taken it in between.
     async fn take_lease(&self, former: Option<i64>) -> Result<Option<(i64, Duration)>, StoreError> {
@@ -76,13 +105,15 @@ impl Node {
             version: &identity.version,
             slots: identity.slots as i32,
             lease_for: self.lease_for(),
+            warming: self.state.now().warming,
         };
-        let registered = self.store.register_node(node, former).await?;
-        let Some((lease, now)) = registered else {
+        let Some(registered) = self.store.register_node(node, former).await? else {
             return Ok(None);
         };
-        self.clock.follow(sent, self.clock.own(), now);
-        Ok(Some((lease, sent_at)))
+        self.clock.follow(sent, self.clock.own(), registered.now);
+        // Before the node has the lease: it must not take anything in between.
+        self.note_relief(registered.warm);
+        Ok(Some((registered.lease, sent_at)))
     }
 
     /// Takes the first lease.
@@ -128,20 +159,19 @@ impl Node {
         self.store.reach_lease().await?;
         let sent_at = self.clock.elapsed();
         let sent = self.clock.own();
-        let beat = self
-            .store
-            .heartbeat(
-                self.lease(),
-                i16::from(self.is_draining()),
-                self.changes.position(),
-                parts.attempts_in_hand() as i32,
-                self.lease_for(),
-                TimeDelta::from_std(self.lease_margin()).unwrap_or_default(),
-            )
-            .await?;
+        let report = NodeReport {
+            state: i16::from(self.is_draining()),
+            warming: self.state.now().warming,
+            position: self.changes.position(),
+            in_hand: parts.attempts_in_hand() as i32,
+            lease_for: self.lease_for(),
+            margin: TimeDelta::from_std(self.lease_margin()).unwrap_or_default(),
+        };
+        let beat = self.store.heartbeat(self.lease(), report).await?;
         let Some(beat) = beat else { return Ok(None) };
         self.clock.follow(sent, self.clock.own(), beat.now);
         self.state.set_others(beat.others > 0);
+        self.note_relief(beat.warm);
         Ok(Some(sent_at))
     }
 
@@ -170,6 +200,10 @@ pub(crate) struct Keeper {
     extended: Duration,
     /// The last tick failed.
     failed: bool,
+    /// When the node started.
+    started: Duration,
+    /// The last heartbeat said that the node is warming.
+    said_warming: bool,
 }
 
 impl Keeper {
@@ -177,6 +211,8 @@ impl Keeper {
         Self {
             extended: node.clock.elapsed(),
             failed: false,
+            started: node.clock.elapsed(),
+            said_warming: node.state.now().warming,
             node,
             parts,
         }
@@ -197,6 +233,16 @@ impl Keeper {
             true => AGAIN_AFTER,
             false => AGAIN_AFTER.min(self.fence_at().saturating_sub(self.node.clock.elapsed())),
         }
+    }
+
+    /// A node that has been warming for too long takes its part of the work.
+    fn check_warming(&mut self) {
+        let node = &self.node;
+        if node.state.now().warming && node.clock.elapsed() >= self.started + WARMING_MAX {
+            tracing::warn!("some scripts are still compiling; this node takes task runs now, and theirs wait");
+            node.end_warming();
+        }
+        self.said_warming = node.state.now().warming;
     }
 
     /// Sends a heartbeat; returns whether the lease is extended. `None`: the node stops.
@@ -250,7 +296,16 @@ impl Service for Keeper {
         self.every()
     }
 
+    /// Woken when the node is warm: the others are told at once.
+    async fn woken(&mut self) {
+        match self.said_warming {
+            true => self.node.state.wait_for(|state| !state.warming).await,
+            false => std::future::pending().await,
+        }
+    }
+
     async fn tick(&mut self, _now: Time) -> Result<Duration, EngineError> {
+        self.check_warming();
         if !self.node.is_fenced() && self.node.clock.elapsed() >= self.fence_at() {
             self.node.fence(&self.parts, NO_HEARTBEAT);
         }

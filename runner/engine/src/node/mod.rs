@@ -33,7 +33,7 @@
 //!
 //! | module | content |
 //! |---|---|
-//! | [`state`] | the node's state: its lease, whether that is lost, whether the node is to stop, whether there are others |
+//! | [`state`] | the node's state: its lease, whether that is lost, whether the node is to stop, whether there are others and which of them can do its work |
 //! | [`lease`] | the loop that keeps the lease |
 //! | [`signals`] | wake-ups within the node |
 //! | [`news`] | wake-ups between nodes |

@@ -13,6 +13,10 @@ pub(crate) struct NodeState {
     pub(crate) draining: bool,
     /// Other nodes are alive: they must be woken.
     pub(crate) others: bool,
+    /// It still compiles scripts of the enabled groups: their runs would wait here for the compiler.
+    pub(crate) warming: bool,
+    /// Another node can do its work: that one is active, holds its lease, and is not warming.
+    pub(crate) relieved: bool,
     /// How many leases it has lost.
     pub(crate) leases_lost: u64,
 }
@@ -21,6 +25,16 @@ impl NodeState {
     /// Whether something new may begin.
     pub(crate) fn is_active(&self) -> bool {
         !self.fenced && !self.draining
+    }
+
+    /// Whether it leaves task runs to others: they start there at once, and would wait here.
+    pub(crate) fn leaves_work(&self) -> bool {
+        self.warming && self.relieved
+    }
+
+    /// Whether it takes task runs.
+    pub(crate) fn takes_work(&self) -> bool {
+        self.is_active() && !self.leaves_work()
     }
 }
 
@@ -36,6 +50,8 @@ impl Default for State {
             draining: false,
             // The first heartbeat finds out whether there are others.
             others: true,
+            warming: false,
+            relieved: false,
             leases_lost: 0,
         }))
     }
@@ -84,6 +100,32 @@ impl State {
         self.change(|state| state.others = others);
     }
 
+    /// Until [`State::end_warming`], the node leaves task runs to others that can do them.
+    pub(crate) fn begin_warming(&self) {
+        self.change(|state| state.warming = true);
+    }
+
+    /// Returns whether the node takes task runs only from now on.
+    pub(super) fn end_warming(&self) -> bool {
+        self.lets_take(|state| state.warming = false)
+    }
+
+    /// Whether another node can do the work of this one. Returns whether the node takes task runs only from now on.
+    pub(super) fn set_relieved(&self, relieved: bool) -> bool {
+        self.lets_take(|state| state.relieved = relieved)
+    }
+
+    /// Returns whether the node takes task runs after the change, and did not before.
+    fn lets_take(&self, change: impl FnOnce(&mut NodeState)) -> bool {
+        let mut lets = false;
+        self.change(|state| {
+            let before = state.takes_work();
+            change(state);
+            lets = state.takes_work() && !before;
+        });
+        lets
+    }
+
     /// Returns whether the state has changed.
     fn change(&self, change: impl FnOnce(&mut NodeState)) -> bool {
         self.0.send_if_modified(|state| {
@@ -114,6 +156,30 @@ mod tests {
         // A returned lease is not lost.
         state.give_up_lease();
         assert_eq!((state.now().leases_lost, state.now().is_active()), (1, false));
+    }
+
+    #[test]
+    fn a_node_that_warms_leaves_work_only_to_others_that_can_do_it() {
+        let state = State::default();
+        state.hold(1);
+        assert!(state.now().takes_work());
+        assert!(!state.set_relieved(true) && state.now().takes_work(), "it is warm");
+        state.begin_warming();
+        assert!(state.now().leaves_work() && !state.now().takes_work());
+        assert!(state.set_relieved(false), "the other is gone");
+        assert!(state.now().takes_work());
+        assert!(!state.set_relieved(false) && !state.set_relieved(true));
+        assert!(!state.now().takes_work());
+        // Neither a node without a lease nor one that stops begins to take anything.
+        state.fence();
+        assert!(!state.set_relieved(false) && !state.set_relieved(true));
+        state.hold(2);
+        assert!(!state.now().takes_work(), "a new lease compiles nothing");
+        assert!(state.end_warming() && state.now().takes_work());
+        assert!(!state.end_warming(), "it is over already");
+        state.begin_warming();
+        state.drain();
+        assert!(!state.end_warming() && !state.now().takes_work());
     }
 
     #[test]

@@ -10,7 +10,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use futures::FutureExt;
-use heddle_domain::Time;
+use heddle_domain::{Chain, Time};
 use heddle_sandbox::{LoadError, Sandbox, Script};
 use heddle_store::StoreError;
 use heddle_store::blob::Blob;
@@ -188,7 +188,7 @@ impl Scripts {
         }
     }
 
-    /// Loads the active versions of scripts; returns how many there are.
+    /// Loads the active versions of scripts; returns how many there are. After that, the node takes its part of the work.
     pub(crate) async fn warm(&self) -> Result<usize, EngineError> {
         /// How many scripts are loaded in advance; the others are loaded when they are needed.
         const SCRIPTS_MAX: i64 = 1_000;
@@ -203,6 +203,7 @@ impl Scripts {
                 Err(error) => tracing::warn!(script = name, error, "cannot load a script; its runs fail"),
             }
         }
+        self.node.end_warming();
         Ok(loaded)
     }
 }
@@ -231,7 +232,58 @@ enum LoadTrouble {
     Store(StoreError),
 }
 
+/// How long a node that starts waits for its scripts before it accepts requests.
+const WARM_MAX: Duration = Duration::from_secs(10);
+
+/// The same while another node can do its work: a load balancer sends requests there.
+const WARM_RELIEVED_MAX: Duration = Duration::from_secs(60);
+
 impl Engine {
+    /// Loads the scripts that enabled groups use, so that no run waits for a compiler here. A node with a new data
+    /// directory may have to compile many scripts, or slow ones: this waits for at most 10 s, or for 60 s while another
+    /// node can do the work, and the rest is compiled afterwards.
+    pub fn warm(&self) -> UseCase<'_, ()> {
+        Box::pin(self.load_scripts())
+    }
+
+    async fn load_scripts(&self) {
+        let node = &self.scripts.node;
+        let long_enough = async {
+            tokio::time::sleep(WARM_MAX).await;
+            let needed = node.state.wait_for(|state| !state.leaves_work());
+            let _ = tokio::time::timeout(WARM_RELIEVED_MAX - WARM_MAX, needed).await;
+        };
+        let loaded = tokio::select! {
+            loaded = self.scripts.warm() => loaded,
+            () = long_enough => {
+                tracing::info!("some scripts are still compiling; their runs wait until they are ready, or run on other \
+                    nodes");
+                node.signals.raise(Signal::Scripts);
+                return;
+            }
+        };
+        match loaded {
+            Ok(0) => {}
+            Ok(scripts) => tracing::info!(scripts, "loaded the scripts of the enabled groups"),
+            Err(error) => {
+                tracing::warn!(error = %Chain(&error), "cannot load scripts in advance; trying again, and each one is \
+                    loaded when a run needs it");
+                // The node leaves its part of the work to others until the scripts are loaded.
+                node.signals.raise(Signal::Scripts);
+            }
+        }
+    }
+
+    /// Whether the node has not loaded the scripts of the enabled groups since its start.
+    pub fn is_warming(&self) -> bool {
+        self.scripts.node.state.now().warming
+    }
+
+    /// Whether the node leaves task runs to other nodes, because it is warming and they are not.
+    pub fn leaves_work(&self) -> bool {
+        self.scripts.node.state.now().leaves_work()
+    }
+
     /// Makes a script ready to run on this node; the inner error is for the caller.
     pub fn load_script<'a>(
         &'a self,

@@ -1,8 +1,128 @@
 //! Leases of nodes: what another node takes over, and what it leaves alone.
 
+use futures::FutureExt;
+
 use super::*;
+use crate::node::signals::Signal;
 use crate::runs::inbox::Reaper;
 use crate::runs::record::given_up::Abandoner;
+use crate::runs::take::claimer::Claimer;
+
+/// A node that is warm, and one that has just started and still compiles.
+async fn with_one_that_warms(world: &World) -> (Simulated, Simulated) {
+    let (warm, new) = (world.node(1).await, world.node(2).await);
+    new.node.state.begin_warming();
+    new.node.register().await.expect("a lease");
+    (warm, new)
+}
+
+/// What the other nodes read of it.
+async fn says_warming(world: &World, node: &Simulated) -> bool {
+    let query = format!("SELECT warming FROM heddle.nodes WHERE lease = {}", node.runs.lease());
+    world.one(&query).await
+}
+
+/// The node takes task runs, and looks for some at once.
+fn begins_to_take(node: &Simulated) -> bool {
+    let is_woken = node.node.signals.raised(Signal::Work).now_or_never().is_some();
+    assert_eq!(is_woken, node.runs.room().free > 0);
+    is_woken
+}
+
+/// A node that compiles its scripts leaves task runs to a node that has them, also those of runs that it creates itself.
+/// When it has loaded them, it takes its part, and says so.
+#[tokio::test]
+async fn a_node_that_compiles_leaves_task_runs_to_one_that_is_warm() {
+    let world = World::at("2026-03-01T00:00:00Z").await;
+    world
+        .group("g", json!({"schedules": {"s": {"once": {"delay": "1s"}}}}))
+        .await;
+    world.pass(TimeDelta::seconds(1)).await;
+    let (warm, mut new) = with_one_that_warms(&world).await;
+    assert_eq!(new.runs.room().free, 0, "it is so before its first heartbeat");
+    new.tick(&mut Scheduler(new.schedules())).await;
+    assert!(new.node.signals.raised(Signal::Work).now_or_never().is_some());
+    new.tick(&mut Claimer::of(new.runs.clone())).await;
+    assert_eq!(new.begun(), []);
+    warm.tick(&mut Claimer::of(warm.runs.clone())).await;
+    warm.only_begun();
+    new.keeper.tick(world.now()).await.expect("a heartbeat");
+    assert!(says_warming(&world, &new).await && !begins_to_take(&new));
+    assert!(new.keeper.woken().now_or_never().is_none());
+    new.node.end_warming();
+    assert!(begins_to_take(&new));
+    soon(new.keeper.woken()).await;
+    new.keeper.tick(world.now()).await.expect("a heartbeat");
+    assert!(!says_warming(&world, &new).await);
+    assert!(new.keeper.woken().now_or_never().is_none(), "it is said once");
+    assert!(new.runs.room().free > 0);
+}
+
+/// A node that compiles does the work if nobody else can: when the others die, stop, or start at the same time.
+#[tokio::test]
+async fn a_node_that_compiles_does_the_work_of_nodes_that_are_gone() {
+    let world = World::at("2026-03-01T00:00:00Z").await;
+    world
+        .group("g", json!({"schedules": {"s": {"once": {"delay": "1s"}}}}))
+        .await;
+    world.pass(TimeDelta::seconds(1)).await;
+    let (warm, mut new) = with_one_that_warms(&world).await;
+    warm.tick(&mut Scheduler(warm.schedules())).await;
+    let (run, first) = warm.only_begun();
+    // The other sends no heartbeat any more. It has stopped its work two seconds before its lease ends.
+    for _ in 0..2 {
+        world.pass(TimeDelta::seconds(2)).await;
+        new.keeper.tick(world.now()).await.expect("a heartbeat");
+        assert!(!begins_to_take(&new));
+    }
+    world.pass(TimeDelta::seconds(2)).await;
+    new.keeper.tick(world.now()).await.expect("a heartbeat");
+    assert!(begins_to_take(&new));
+    new.tick(&mut Claimer::of(new.runs.clone())).await;
+    assert_eq!(new.begun(), [], "the other's lease holds");
+    world.pass(TimeDelta::seconds(2)).await;
+    new.keeper.tick(world.now()).await.expect("a heartbeat");
+    new.tick(&mut Reaper::of(new.runs.clone())).await;
+    assert_eq!(new.begun(), [(run, AttemptKey { attempt: 2, ..first })]);
+
+    // It stops.
+    let (mut warm, mut new) = with_one_that_warms(&world).await;
+    assert!(!begins_to_take(&new));
+    warm.node.state.drain();
+    warm.keeper.tick(world.now()).await.expect("a heartbeat");
+    assert_eq!(new.runs.room().free, 0, "it does not know");
+    new.keeper.tick(world.now()).await.expect("a heartbeat");
+    assert!(begins_to_take(&new));
+
+    // It starts as well.
+    let (mut other, mut new) = with_one_that_warms(&world).await;
+    other.node.state.begin_warming();
+    for node in [&mut other, &mut new] {
+        node.keeper.tick(world.now()).await.expect("a heartbeat");
+    }
+    assert!(begins_to_take(&new));
+    assert!(other.runs.room().free > 0);
+}
+
+/// Five minutes after its start, a node takes task runs although it still compiles. A lease that it loses and gets again in
+/// between changes nothing.
+#[tokio::test]
+async fn a_node_compiles_for_five_minutes_while_others_work() {
+    let world = World::at("2026-03-01T00:00:00Z").await;
+    let (warm, mut new) = with_one_that_warms(&world).await;
+    world.pass(TimeDelta::minutes(5) - MOMENT).await;
+    warm.node.register().await.expect("a lease");
+    let lease = new.runs.lease();
+    new.keeper.tick(world.now()).await.expect("a new lease");
+    assert!(new.runs.lease() > lease && !new.node.is_fenced());
+    assert!(new.node.signals.raised(Signal::Work).now_or_never().is_some());
+    assert!(new.node.state.now().leaves_work());
+    assert_eq!(new.runs.room().free, 0);
+    world.pass(MOMENT).await;
+    new.keeper.tick(world.now()).await.expect("a heartbeat");
+    assert!(!new.node.state.now().warming);
+    assert!(begins_to_take(&new));
+}
 
 /// When a node is not heard of any more, another node runs its attempts as soon as its lease has expired, and not
 /// before; and the node itself has stopped by then.

@@ -118,8 +118,8 @@ async fn python_is_prepared_after_four_idle_seconds() {
 }
 
 /// A node that starts loads what texts run on. When it hears of new scripts, it loads the active ones, those in use first;
-/// one that cannot be compiled does not keep it from the others. If this machine is to blame, it tries again after ten
-/// seconds.
+/// one that cannot be compiled does not keep it from the others. Then the node is warm. If this machine is to blame, it tries
+/// again after ten seconds.
 #[tokio::test]
 async fn scripts_are_loaded_before_a_run_needs_them() {
     let refuses = Refuses::new();
@@ -130,6 +130,7 @@ async fn scripts_are_loaded_before_a_run_needs_them() {
     }
     world.group("g", json!({"tasks": {"t": {"script": "used"}}})).await;
     let node = world.node_with(1, refuses.sandbox()).await;
+    node.node.state.begin_warming();
     let mut warmer = Warmer::of(node.runs.scripts.clone());
     node.node.signals.raise(Signal::Scripts);
     assert!(warmer.woken().now_or_never().is_none(), "first come the runtimes");
@@ -137,13 +138,17 @@ async fn scripts_are_loaded_before_a_run_needs_them() {
     let runtime = refuses.given();
     assert!(runtime.starts_with(b"\0asm"), "{}", runtime.len());
     soon(warmer.woken()).await;
+    assert!(node.node.state.now().warming);
     assert_eq!(node.tick(&mut warmer).await, NEVER);
+    assert!(!node.node.state.now().warming);
     assert_eq!(String::from_utf8(refuses.given()).expect("texts"), "used\nother\n");
     // A compiler that cannot be started.
     let node = world.node(2).await;
+    node.node.state.begin_warming();
     let mut warmer = Warmer::of(node.runs.scripts.clone());
     assert_eq!(node.tick(&mut warmer).await, NEVER);
     assert!(warmer.tick(world.now()).await.is_err());
+    assert!(node.node.state.now().warming);
     assert_eq!(<Warmer as Service>::AGAIN_AFTER, Duration::from_secs(10));
 }
 

@@ -20,7 +20,12 @@ const ANSWER_MAX: Duration = Duration::from_secs(2);
 /// Whether this node accepts work: `Err` says what is missing.
 pub(crate) async fn ready(engine: &Engine) -> Result<(), String> {
     if !engine.is_ready() && engine.is_healthy() {
-        return Err("this node is still starting, or is stopping".into());
+        let starting = match (engine.is_warming() && !engine.is_leaving(), engine.leaves_work()) {
+            (true, true) => "this node is starting and still compiles scripts; other nodes do the work",
+            (true, false) => "this node is starting and still compiles scripts",
+            (false, _) => "this node is still starting, or is stopping",
+        };
+        return Err(starting.into());
     }
     let full = engine.store().full_for();
     if !engine.is_healthy() {
@@ -89,6 +94,7 @@ pub(crate) async fn list(engine: &Engine) -> Result<Vec<Node>, Refusal> {
         position_newest: newest,
         slots: row.slots,
         running: row.in_hand,
+        warming: row.warming && row.alive,
     });
     Ok(nodes.collect())
 }

@@ -85,6 +85,7 @@ async fn engine(store: &Store, keys: &SecretKeys, directory: &std::path::Path, c
             stalled_after: Duration::from_secs(60),
         },
         short_ways: ShortWays::ALL,
+        warms: false,
     };
     let chance = Arc::new(Counting(AtomicU64::new(1 << 32)));
     let engine = Engine::start(config, store.clone(), sandbox, Arc::new(keys.clone()), clock, chance);

@@ -1,5 +1,6 @@
 -- message_work: what there is to do on a topic, and who does it: batches in hand, nodes, a batch that a node left
--- behind, the day of the retry that has been due longest, and the first due slice.
+-- behind, the day of the retry that has been due longest, and the first due slice. A node that still compiles its scripts
+-- does not count: the others would leave batches to it.
 --
 -- Locking: none of its own. It is called under the topic's lock, in a later statement than the one that took it, so
 -- it sees what the last holder committed. Later statements of its transaction name a day, and are planned for that
@@ -9,7 +10,8 @@
 -- loses it, nothing was claimed. What is later recorded of the batch brings this commit to the disk first.
 SELECT (SELECT count(*) FROM heddle.message_batches b WHERE b.topic = $1) AS "in_hand!",
        (SELECT count(*) FROM heddle.message_batches b WHERE b.topic = $1 AND b.lease = $2) AS "mine!",
-       (SELECT count(*) FROM heddle.nodes n WHERE n.state = 0 AND n.expires_at > clock_timestamp()) AS "nodes!",
+       (SELECT count(*) FROM heddle.nodes n
+         WHERE n.state = 0 AND NOT n.warming AND n.expires_at > clock_timestamp()) AS "nodes!",
        EXISTS (SELECT FROM heddle.nodes n WHERE n.lease = $2 AND n.expires_at > clock_timestamp()) AS "alive!",
        (SELECT b.id FROM heddle.message_batches b
          WHERE b.topic = $1 AND b.run IS NULL

@@ -9,11 +9,12 @@ use crate::Runs;
 const SHARE_WITH_OTHERS: usize = 128;
 
 impl Runs {
-    /// How many task runs this node can take now. None, if it is to stop or has lost its lease.
+    /// How many task runs this node can take now. None, if it is to stop, has lost its lease, or still compiles scripts
+    /// while another node can do the work.
     pub(crate) fn room(&self) -> Room {
-        let idle = self.node.is_draining() || self.node.is_fenced();
+        let takes = self.node.state.now().takes_work();
         Room {
-            free: if idle { 0 } else { self.free_slots() },
+            free: if takes { self.free_slots() } else { 0 },
             share: match self.node.has_others() {
                 true => SHARE_WITH_OTHERS,
                 false => usize::MAX,
