@@ -53,11 +53,52 @@ async fn names_that_nothing_has() {
     assert!(!said.contains("--url"), "{said}");
 }
 
+/// A name must reach the server as it was typed, or not at all: `vic\ntim` must not delete `victim`.
+#[tokio::test]
+async fn names_that_cannot_be_sent() {
+    let (_world, node) = World::with_node().await;
+    node.put_group("victim", one(json!({"script": "hello"}))).await;
+    for name in ["vic\ntim", "victim\r", "vic\ttim", ".", ".."] {
+        let said = ends(&node, USAGE, &["group", "rm", name]);
+        assert!(said.contains(&format!("{name:?} cannot be a name")), "{said}");
+    }
+    for command in ["rm", "show"] {
+        let said = ends(&node, USAGE, &["group", command, &"x".repeat(100_000)]);
+        assert!(said.contains("100000 bytes") && said.len() < 1_000, "{said}");
+    }
+    let said = ends(&node, USAGE, &["open", "group", "vic\ntim", "--print"]);
+    assert!(!said.contains("/groups/victim"), "{said}");
+    ends(&node, DONE, &["group", "show", "victim"]);
+}
+
+/// A queue is not made by taking its limit away.
+#[tokio::test]
+async fn a_limit_of_no_queue() {
+    let (_world, node) = World::with_node().await;
+    for _ in 0..2 {
+        let said = ends(&node, REFUSED, &["queue", "limit", "none"]);
+        assert!(said.contains("there is no queue `none`"), "{said}");
+    }
+    ends(&node, DONE, &["queue", "limit", "some", "10", "1m"]);
+    ends(&node, DONE, &["queue", "limit", "some"]);
+}
+
 /// Helpful errors and their exit codes.
 #[tokio::test]
 async fn errors() {
     let (world, node) = World::with_node().await;
     ends(&node, REFUSED, &["run", "start", "nope"]);
+    node.put_group("g", one(json!({"script": "hello"}))).await;
+    for (time, wanted) in [
+        (
+            "3000-01-01",
+            "`3000-01-01` is out of range; the year must be from 1900 to 2999",
+        ),
+        ("yesterday", "or a date such as 2026-11-20"),
+    ] {
+        let said = ends(&node, REFUSED, &["run", "start", "g", "--logical-time", time]);
+        assert!(said.contains(wanted), "{said}");
+    }
     ends(&node, USAGE, &["run", "start"]);
     ends(&node, USAGE, &["no-such-command"]);
     ends(&node, USAGE, &["run", "start", "g", "-p", "{"]);
@@ -77,6 +118,8 @@ async fn errors() {
     let nowhere = run_program(&["serve", "--listen", "127.0.0.1:0"], &[]);
     assert_eq!(nowhere.status.code(), Some(USAGE));
     assert!(String::from_utf8_lossy(&nowhere.stderr).contains("--database-url"));
+    let help = ends(&node, DONE, &["script", "dev", "--help"]);
+    assert!(help.contains(".py"), "{help}");
     for shell in ["bash", "zsh", "fish"] {
         assert!(ends(&node, DONE, &["completions", shell]).contains("heddle"));
     }

@@ -21,6 +21,7 @@ mod clear;
 mod cli;
 mod cli_errors;
 mod cli_files;
+mod cli_follows;
 mod client;
 mod compatibility;
 mod control;

@@ -18,6 +18,7 @@ mod node;
 mod process;
 mod provider;
 mod receiver;
+mod relay;
 mod sink;
 mod smtp;
 mod specs;
@@ -34,6 +35,7 @@ pub use process::{
 };
 pub use provider::{CLIENT, CLIENT_SECRET, FakeProvider, Lie};
 pub use receiver::{Answer, Receiver};
+pub use relay::Relay;
 pub use sink::{Request, Sink};
 pub use smtp::{Mail, Manners, Smtp};
 pub use specs::{calls, fails, one, sleeps, with};

@@ -123,6 +123,30 @@ impl Spoken {
 }
 
 impl Spoken {
+    /// What it has said, as far as somebody has waited for it.
+    pub fn said(&self) -> &str {
+        &self.said
+    }
+
+    /// Waits for its end; its exit code, and all that it has said.
+    #[track_caller]
+    pub fn end(mut self) -> (Option<i32>, String) {
+        let until = tokio::time::Instant::now() + PATIENCE;
+        loop {
+            let left = until.saturating_duration_since(tokio::time::Instant::now());
+            match self.lines.recv_timeout(left) {
+                Ok(line) => {
+                    self.said.push_str(&line);
+                    self.said.push('\n');
+                }
+                Err(mpsc::RecvTimeoutError::Disconnected) => break,
+                Err(mpsc::RecvTimeoutError::Timeout) => panic!("it does not end:\n{}", self.said),
+            }
+        }
+        let code = self.child.wait().expect("it ends").code();
+        (code, std::mem::take(&mut self.said))
+    }
+
     /// Ends it by SIGINT, as Ctrl-C does; its exit code.
     pub fn interrupt(mut self) -> Option<i32> {
         let pid = Pid::from_child(&self.child);

@@ -46,6 +46,18 @@ impl std::fmt::Display for Usage {
 
 impl std::error::Error for Usage {}
 
+/// The server ended an answer before it was complete: its node stops, or what stands in between closed the connection.
+#[derive(Debug)]
+pub(crate) struct BrokenOff;
+
+impl std::fmt::Display for BrokenOff {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("the server ended its answer before it was complete")
+    }
+}
+
+impl std::error::Error for BrokenOff {}
+
 /// The outermost context of an error that is advice for the user, and no part of the cause.
 #[derive(Debug)]
 pub(crate) struct Hint(pub(crate) String);
@@ -121,6 +133,9 @@ pub(crate) fn code(error: &anyhow::Error) -> u8 {
     if error.chain().any(|cause| cause.is::<Usage>()) {
         return USAGE;
     }
+    if error.chain().any(|cause| cause.is::<BrokenOff>()) {
+        return UNREACHABLE;
+    }
     match error.chain().find_map(|cause| cause.downcast_ref::<Error>()) {
         Some(Error::Unreachable { .. }) => UNREACHABLE,
         Some(Error::Invalid(_)) => USAGE,
@@ -174,6 +189,7 @@ mod tests {
         };
         assert_eq!(code(&Err::<(), _>(refused).context("group x").unwrap_err()), NO);
         assert_eq!(code(&Error::Invalid("bad url".into()).into()), USAGE);
+        assert_eq!(code(&BrokenOff.into()), UNREACHABLE);
     }
 
     #[test]

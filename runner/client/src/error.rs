@@ -2,6 +2,8 @@
 
 use heddle_api::Problem;
 
+use crate::address::shortened;
+
 /// The result of a call.
 pub type Result<T> = std::result::Result<T, Error>;
 
@@ -9,7 +11,7 @@ pub type Result<T> = std::result::Result<T, Error>;
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     /// The server could not be reached, or went away in the middle.
-    #[error("cannot reach {url}")]
+    #[error("cannot reach {shown}", shown = shortened(.url))]
     Unreachable {
         /// The address that was called.
         url: String,
@@ -25,7 +27,7 @@ pub enum Error {
         retry_after: Option<u64>,
     },
     /// The answer is not what the API promises: most likely something else answers at this address.
-    #[error("{url} did not answer as a Heddle server: {detail}")]
+    #[error("{shown} did not answer as a Heddle server: {detail}", shown = shortened(.url))]
     Unexpected {
         /// The address that was called.
         url: String,
@@ -49,5 +51,21 @@ impl Error {
     /// The HTTP status of a refusal.
     pub fn status(&self) -> Option<u16> {
         self.problem().map(|problem| problem.status)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn addresses_in_errors_are_short() {
+        let unexpected = |url: String| Error::Unexpected {
+            url,
+            detail: "no".into(),
+        };
+        let short = unexpected("http://x/v1".into()).to_string();
+        assert_eq!(short, "http://x/v1 did not answer as a Heddle server: no");
+        assert!(unexpected("x".repeat(100_000)).to_string().len() < 300);
     }
 }

@@ -16,6 +16,7 @@
 //! Bodies and answers are the types of [`heddle_api`]; fields that a newer server adds are ignored. Calls without a
 //! method here can be made with [`Client::request`].
 
+mod address;
 mod admin;
 mod backfills;
 mod dispatch;

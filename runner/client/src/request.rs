@@ -12,6 +12,7 @@ use serde_json::Value;
 use url::Url;
 
 use crate::Problem;
+use crate::address;
 use crate::error::{Error, Result};
 
 /// The server of `heddle dev`.
@@ -106,12 +107,14 @@ impl Client {
         &self.base
     }
 
-    /// A request; each item of `path` is one segment, escaped as needed: `["v1", "groups", name]`.
+    /// A request; each item of `path` is one segment, escaped as needed: `["v1", "groups", name]`. An item that cannot be
+    /// a segment (it is empty, `.` or `..`, has control characters, or has more than 4,096 bytes) is an error
+    /// ([`Error::Invalid`]) when the request is sent: nothing goes to the server.
     pub fn request(&self, method: Method, path: &[&str]) -> Request {
-        let mut url = (*self.base).clone();
-        if let Ok(mut segments) = url.path_segments_mut() {
-            segments.pop_if_empty().extend(path);
-        }
+        let (url, fault) = match address::below(&self.base, path) {
+            Ok(url) => (url, None),
+            Err(fault) => ((*self.base).clone(), Some(fault)),
+        };
         let mut headers = header::HeaderMap::new();
         if let Some(token) = &self.token
             && let Ok(mut value) = header::HeaderValue::from_str(&format!("Bearer {token}"))
@@ -124,7 +127,8 @@ impl Client {
             method,
             url,
             headers,
-            body: Ok(None),
+            body: None,
+            fault,
             timeout: Some(DEFAULT_TIMEOUT),
         }
     }
@@ -154,7 +158,9 @@ pub struct Request {
     method: Method,
     url: Url,
     headers: header::HeaderMap,
-    body: Result<Option<Bytes>>,
+    body: Option<Bytes>,
+    /// Why it cannot be sent: the first thing that it was given and that no request can be made of.
+    fault: Option<String>,
     pub(crate) timeout: Option<Duration>,
 }
 
@@ -178,15 +184,16 @@ impl Request {
     }
 
     pub fn json(mut self, body: &(impl Serialize + ?Sized)) -> Self {
-        self.body = serde_json::to_vec(body)
-            .map(|bytes| Some(bytes.into()))
-            .map_err(|error| Error::Invalid(format!("the request cannot be converted to JSON: {error}")));
+        match serde_json::to_vec(body) {
+            Ok(bytes) => self.body = Some(bytes.into()),
+            Err(error) => self.refuse(format!("the request cannot be converted to JSON: {error}")),
+        }
         self.header(header::CONTENT_TYPE, "application/json")
     }
 
     /// A body of any type.
     pub fn bytes(mut self, content_type: &str, body: impl Into<Bytes>) -> Self {
-        self.body = Ok(Some(body.into()));
+        self.body = Some(body.into());
         self.header(header::CONTENT_TYPE, content_type)
     }
 
@@ -200,13 +207,22 @@ impl Request {
             Ok(value) => {
                 self.headers.insert(name, value);
             }
-            Err(_) => {
-                self.body = Err(Error::Invalid(format!(
-                    "`{value}` cannot be sent in the header `{name}`"
-                )))
-            }
+            Err(_) => self.refuse(format!("`{value}` cannot be sent in the header `{name}`")),
         }
         self
+    }
+
+    /// Makes it one that cannot be sent. The first reason counts.
+    fn refuse(&mut self, fault: String) {
+        self.fault.get_or_insert(fault);
+    }
+
+    /// An error if it cannot be sent.
+    fn check(&self) -> Result<()> {
+        match &self.fault {
+            Some(fault) => Err(Error::Invalid(fault.clone())),
+            None => address::check_length(&self.url).map_err(Error::Invalid),
+        }
     }
 
     /// How long to wait for the whole answer; a long poll adds its `wait` to it.
@@ -242,7 +258,8 @@ impl Request {
             method: Method::GET,
             url,
             headers: self.headers.clone(),
-            body: Ok(None),
+            body: None,
+            fault: self.fault.clone(),
             timeout: self.timeout,
         }
     }
@@ -304,13 +321,15 @@ impl Request {
         T: DeserializeOwned,
         S: futures::Stream<Item = std::io::Result<Bytes>> + Send + 'static,
     {
+        let request = self.header(header::CONTENT_TYPE, content_type);
+        request.check()?;
         let Self {
             http,
             method,
             url,
             headers,
             ..
-        } = self.header(header::CONTENT_TYPE, content_type);
+        } = request;
         let request = http.request(method, url.clone()).headers(headers);
         let response = match request.body(reqwest::Body::wrap_stream(body)).send().await {
             Ok(response) if response.status().is_success() => response,
@@ -352,15 +371,16 @@ impl Request {
 
     /// Sends it; anything but success is an error.
     async fn send_for_response(self) -> Result<Response> {
+        self.check()?;
         let Self {
             http,
             method,
             url,
             headers,
             body,
+            fault: _,
             timeout,
         } = self;
-        let body = body?;
         // Only what changes nothing may be repeated without knowing whether it has arrived.
         let tries = if method == Method::GET { MAX_TRIES } else { 1 };
         let mut pause = FIRST_PAUSE;
@@ -481,6 +501,36 @@ mod tests {
             request.url.as_str(),
             "https://example.com/heddle/v1/groups/a%2Fb%20%E5%99%A8?label=a%3Db%26c"
         );
+    }
+
+    /// Nothing listens at this address: what is refused is refused before that shows.
+    #[tokio::test]
+    async fn names_that_no_request_can_be_made_of_are_refused_before_it_is_sent() {
+        let client = Client::new("http://127.0.0.1:1", None).unwrap();
+        let name = "vic\ntim";
+        let deleted = client.delete(&["v1", "groups", name]).send_for_nothing().await;
+        // A body that comes later takes nothing back.
+        let put = client.put(&["v1", "groups", name]).json(&1).send_for_nothing().await;
+        let listed = client
+            .get(&["v1", "groups", name])
+            .send_for_all::<Value>(&client, 1)
+            .await;
+        let sent = client.post(&["v1", "topics", name]);
+        let sent = sent
+            .send_streaming::<Value, _>("text/plain", futures::stream::empty())
+            .await;
+        for refused in [deleted.err(), put.err(), listed.err(), sent.err()] {
+            match refused {
+                Some(Error::Invalid(detail)) => assert!(detail.contains(r#""vic\ntim""#), "{detail}"),
+                other => panic!("{other:?}"),
+            }
+        }
+        let long = client
+            .get(&["v1", "runs"])
+            .query("group", "x".repeat(100_000))
+            .send_for_nothing()
+            .await;
+        assert!(matches!(long, Err(Error::Invalid(_))), "{long:?}");
     }
 
     #[test]

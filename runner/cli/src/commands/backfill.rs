@@ -9,6 +9,7 @@ use heddle_client::{BackfillRequest, BackfillStarted};
 use serde_json::{Value, json};
 use uuid::Uuid;
 
+use super::patience::Patience;
 use super::run::Params;
 use super::run_ref::{Backfills, Ref};
 use crate::exit::{NO, done, duration, word};
@@ -207,12 +208,18 @@ async fn watch(session: &Session, id: Uuid) -> Result<ExitCode> {
     let live = terminal::is_interactive();
     let mut canvas = terminal::Canvas::default();
     let mut last = String::new();
+    let mut patience = Patience::default();
     if session.output == Format::Table {
         // On stderr, because a program that reads stdout wants the progress.
         tell!("{}", page(session, id));
     }
     loop {
-        let backfill = session.client.backfill(id).await?;
+        let losses = patience.losses();
+        let backfill = patience.read(async || session.client.backfill(id).await).await?;
+        if patience.losses() > losses {
+            // The line that said so stands beneath the bar, so the next bar begins beneath that line.
+            canvas = terminal::Canvas::default();
+        }
         let counts: Vec<String> = backfill
             .counts
             .iter()

@@ -6,10 +6,12 @@ use std::process::ExitCode;
 use anyhow::Result;
 use clap::{Args, Subcommand};
 use heddle_client::{Members, MembersPatch, MembersSpec};
+use heddle_domain::framed;
 use serde_json::{Value, json};
 
+use super::patience::Patience;
 use super::run_ref::{Assignments, Ref};
-use crate::exit::{done, instant};
+use crate::exit::{BrokenOff, done, instant};
 use crate::session::{MAX_LISTED, Session};
 use crate::terminal::tell;
 use crate::{document, output};
@@ -352,17 +354,42 @@ fn unchanged<'a>(before: &Members, named: &'a [String], member: bool) -> Vec<&'a
 
 /// Prints events as they come, one JSON line each, whatever the format: they are for programs.
 pub(crate) async fn events(session: &Session, events: &Events) -> Result<ExitCode> {
-    let kinds: Vec<&str> = events.kinds.iter().map(String::as_str).collect();
-    let mut lines = session
-        .client
-        .events(events.after.as_deref(), &kinds, events.follow)
-        .await?;
-    while let Some(line) = lines.next().await? {
-        if !line.is_empty() {
-            output::print(&line)?;
+    let mut after = events.after.clone();
+    let mut patience = Patience::default();
+    loop {
+        match feed(session, events, &mut after, &mut patience).await {
+            Ok(()) => return done(),
+            Err(error) if events.follow => patience.wait(error).await?,
+            Err(error) => return Err(error),
         }
     }
-    done()
+}
+
+/// Prints the events of one answer. `after` becomes the cursor of the last printed one. A feed that is followed has no end,
+/// so its end is an error.
+async fn feed(session: &Session, events: &Events, after: &mut Option<String>, patience: &mut Patience) -> Result<()> {
+    let kinds: Vec<&str> = events.kinds.iter().map(String::as_str).collect();
+    let mut lines = session.client.events(after.as_deref(), &kinds, events.follow).await?;
+    patience.opened();
+    while let Some(line) = lines.next().await? {
+        if line.is_empty() {
+            continue;
+        }
+        if !events.follow {
+            output::print(&line)?;
+            continue;
+        }
+        // The last line of an answer that broke off may lack its end. It comes again, whole.
+        let Ok(event) = framed::read::<Value>(&line) else {
+            return Err(BrokenOff.into());
+        };
+        patience.answered();
+        output::print(&line)?;
+        if let Some(cursor) = event["cursor"].as_str() {
+            *after = Some(cursor.to_owned());
+        }
+    }
+    if events.follow { Err(BrokenOff.into()) } else { Ok(()) }
 }
 
 #[cfg(test)]

@@ -4,6 +4,7 @@ use std::process::ExitCode;
 
 use anyhow::Result;
 use clap::{Args, Subcommand};
+use heddle_client::Error;
 use serde_json::{Value, json};
 
 use super::run_ref::RunRef;
@@ -64,7 +65,7 @@ pub(crate) async fn run(session: &Session, open: Open) -> Result<ExitCode> {
 /// the page is opened all the same: the user can sign in there.
 async fn existing(session: &Session, kind: &str, name: &str) -> Result<String> {
     match session.client.get(&["v1", kind, name]).send::<Value>().await {
-        Err(error) if error.status() == Some(404) => Err(error.into()),
+        Err(error) if error.status() == Some(404) || matches!(error, Error::Invalid(_)) => Err(error.into()),
         _ => Ok(session.page(&[kind, name])),
     }
 }

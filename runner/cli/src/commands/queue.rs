@@ -71,6 +71,10 @@ pub(crate) async fn run(session: &Session, command: QueueCommand) -> Result<Exit
         QueueCommand::Pause { name } => control(session, &name, "pause", "paused").await?,
         QueueCommand::Limit { name, count, per } => {
             let rate = count.zip(per);
+            if rate.is_none() {
+                // To put a queue makes one; where there is none, there is no limit to remove.
+                session.client.queue(&name).await?;
+            }
             let body = rate.as_ref().map(|(count, per)| json!({"count": count, "per": per}));
             let request = session
                 .client

@@ -12,9 +12,10 @@ use uuid::Uuid;
 
 use super::params::object;
 use super::run_control::{bulk, clear_task, control, override_task, retry_task, set_state};
+use super::run_logs::logs;
 use super::run_options::{BulkOptions, Filter, name, words};
 use super::run_ref::RunRef;
-use super::run_show::{logs, show};
+use super::run_show::show;
 use super::watch;
 use crate::exit::{NO, done, word};
 use crate::output::{self, Rows, cell, items};
@@ -22,7 +23,7 @@ use crate::session::{MAX_LISTED, Session};
 use crate::terminal;
 
 pub(super) use super::params::{Params, pair_of};
-pub(super) use super::run_show::print_log;
+pub(super) use super::run_logs::print_log;
 
 /// What can be done with runs.
 #[derive(Subcommand, Debug)]

@@ -1,17 +1,16 @@
-//! The output about one run for people: its tasks and its log.
+//! The output about one run for people: what it is, and its tasks.
 
 use std::process::ExitCode;
 
 use anyhow::Result;
 use heddle_client::{TaskWait, TaskWaitReason};
-use heddle_domain::framed;
-use serde_json::{Value, json};
+use serde_json::Value;
 use uuid::Uuid;
 
 use super::watch;
 use crate::exit::done;
-use crate::output::{self, Format, Rows, cell, items};
-use crate::session::{MAX_LISTED, Session};
+use crate::output::{Rows, cell, items};
+use crate::session::Session;
 
 pub(super) async fn show(session: &Session, id: Uuid) -> Result<ExitCode> {
     let run: Value = session.client.get(&["v1", "runs", &id.to_string()]).send().await?;
@@ -96,93 +95,10 @@ fn waits(wait: &Value) -> String {
     }
 }
 
-pub(super) async fn logs(
-    session: &Session,
-    id: Uuid,
-    task: Option<String>,
-    item: Option<u32>,
-    (follow, last): (bool, Option<u16>),
-) -> Result<ExitCode> {
-    let id = id.to_string();
-    let path = match &task {
-        Some(task) => vec!["v1", "runs", &id, "tasks", task, "logs"],
-        None => vec!["v1", "runs", &id, "logs"],
-    };
-    let request = || session.client.get(&path).query_if("item", item);
-    let several = task.is_none();
-    let mut seen = None;
-    if let Some(last) = last {
-        let page: Value = request()
-            .query("last", true)
-            .query("limit", last)
-            .send_for_list()
-            .await?;
-        if !follow {
-            print_log(session, several, &page)?;
-            return done();
-        }
-        for line in items(&page) {
-            print_new_line(session, several, line)?;
-            seen = line["cursor"].as_str().map(str::to_owned);
-        }
-    }
-    if follow {
-        let request = request().query("follow", true).query_if("cursor", seen);
-        let mut events = request.send_for_events().await?;
-        while let Some(event) = events.next().await? {
-            // Other events are the end, or of a kind that this version does not know.
-            if event.event == "log" || event.event == "message" {
-                print_new_line(session, several, &framed::read(&event.data)?)?;
-            }
-        }
-        return done();
-    }
-    let lines: Vec<Value> = request()
-        .query("limit", 500)
-        .send_for_all(&session.client, MAX_LISTED)
-        .await?;
-    print_log(session, several, &json!({ "items": lines }))?;
-    done()
-}
-
-/// Prints a log that was read to its end: one document for programs.
-pub(super) fn print_log(session: &Session, several: bool, page: &Value) -> Result<()> {
-    match session.output {
-        Format::Table => items(page).try_for_each(|line| print_line(several, line)),
-        Format::Json | Format::Yaml => session.output.print_list(page, &[]),
-    }
-}
-
-/// Prints a line while the log grows. There is no document before the end, so programs get each line as JSON.
-fn print_new_line(session: &Session, several: bool, line: &Value) -> Result<()> {
-    match session.output {
-        Format::Table => print_line(several, line),
-        Format::Json | Format::Yaml => output::print(&line.to_string()),
-    }
-}
-
-/// Prints a line for people, with its task if there are several.
-fn print_line(several: bool, line: &Value) -> Result<()> {
-    let level = cell(line, "/level");
-    let fields = line["fields"].as_object().filter(|fields| !fields.is_empty());
-    let fields = fields
-        .map(|fields| format!(" {}", Value::Object(fields.clone())))
-        .unwrap_or_default();
-    let label = match cell(line, "/item") {
-        _ if !several => String::new(),
-        none if none == "-" => format!("{} ", cell(line, "/task")),
-        item => format!("{}[{item}] ", cell(line, "/task")),
-    };
-    // Text from scripts must not control the terminal.
-    let message = cell(line, "/message").replace(|c: char| c.is_control() && c != '\t' && c != '\n', "\u{fffd}");
-    output::print(&format!(
-        "{} {label}{level:<5} {message}{fields}",
-        cell(line, "/at|/time|/ts")
-    ))
-}
-
 #[cfg(test)]
 mod tests {
+    use serde_json::json;
+
     use super::*;
 
     #[test]

@@ -163,7 +163,7 @@ pub struct Invoke {
 /// The options of `heddle script dev`.
 #[derive(Args, Debug)]
 pub struct Dev {
-    /// The file: .js, .mjs, .ts, .mts, .wasm or .wat
+    /// The file: .js, .mjs, .ts, .mts, .py, .wasm or .wat
     pub file: String,
     /// Params of the script. Without params, its test cases run, if there are any
     #[command(flatten)]

@@ -17,6 +17,7 @@ use serde_json::{Value, json};
 use tokio::sync::mpsc;
 
 use super::backfill::bar;
+use super::patience::Patience;
 use crate::document::{self, Kind};
 use crate::exit::{NO, done, usage};
 use crate::output::{self, Format};
@@ -455,8 +456,16 @@ async fn watch_day(session: &Session, name: &str, day: &str) -> Result<ExitCode>
     let live = terminal::is_interactive();
     let mut canvas = terminal::Canvas::default();
     let mut last = String::new();
+    let mut patience = Patience::default();
     loop {
-        let found = session.client.topic_day(name, day).await?;
+        let losses = patience.losses();
+        let found = patience
+            .read(async || session.client.topic_day(name, day).await)
+            .await?;
+        if patience.losses() > losses {
+            // The line that said so stands beneath the bar, so the next bar begins beneath that line.
+            canvas = terminal::Canvas::default();
+        }
         if found.total == 0 {
             if session.output == Format::Table {
                 tell!("no messages on this day");

@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 use std::process::ExitCode;
 
-use anyhow::Result;
+use anyhow::{Context, Result};
 use bytes::Bytes;
 use clap::Args;
 use heddle_client::{Runtime, ScriptVersion};
@@ -101,7 +101,7 @@ fn meant(text: &str) -> Meant<'_> {
 fn pair<'a>(diff: &'a ScriptDiff, numbers: &[i32], active: Option<i32>) -> Result<(i32, Meant<'a>)> {
     let name = &diff.name;
     let newest = numbers.iter().max().copied();
-    let newest = newest.ok_or_else(|| usage(format!("the script `{name}` has no versions")))?;
+    let newest = newest.with_context(|| format!("the script `{name}` has no versions"))?;
     Ok(match (diff.from.as_deref().map(meant), diff.to.as_deref().map(meant)) {
         (None, _) => {
             let before = numbers.iter().copied().filter(|number| *number < newest).max();
@@ -127,7 +127,7 @@ pub(super) async fn diff(session: &Session, wanted: &ScriptDiff) -> Result<ExitC
     let (from, to) = pair(wanted, &numbers, active)?;
     let side = async |number: i32| {
         let found = versions.iter().find(|version| version.version == number);
-        let found = found.ok_or_else(|| usage(format!("`{}` has no version {number}", wanted.name)))?;
+        let found = found.with_context(|| format!("`{}` has no version {number}", wanted.name))?;
         anyhow::Ok(Side {
             label: format!("{}@{number}", wanted.name),
             bytes: bytes_of(session, found).await?,
@@ -241,7 +241,7 @@ async fn in_use(session: &Session, names: &[String]) -> Result<BTreeSet<(String,
     }
     let known = |name: &String| scripts.iter().any(|script| script["name"] == **name);
     if let Some(unknown) = names.iter().find(|name| !known(name)) {
-        return Err(usage(format!("there is no script `{unknown}`")));
+        anyhow::bail!("there is no script `{unknown}`");
     }
     used.retain(|(name, _)| names.is_empty() || names.contains(name));
     for script in &scripts {
@@ -382,6 +382,7 @@ pub(super) async fn check(session: &Session, wanted: &Check) -> Result<ExitCode>
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::exit::code;
 
     fn wanted(from: Option<&str>, to: Option<&str>) -> ScriptDiff {
         ScriptDiff {
@@ -405,6 +406,8 @@ mod tests {
         }
         assert!(pair(&wanted(Some("a.ts"), Some("1")), &numbers, None).is_err());
         assert!(pair(&wanted(None, None), &[1], None).is_err());
+        // A script without versions is no error of usage.
+        assert_eq!(code(&pair(&wanted(None, None), &[], None).unwrap_err()), NO);
     }
 
     #[test]

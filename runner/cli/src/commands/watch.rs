@@ -11,6 +11,7 @@ use unicode_width::UnicodeWidthStr;
 use uuid::Uuid;
 
 use super::group::{MAX_INDENT, task_order};
+use super::patience::Patience;
 use crate::exit::NO;
 use crate::output::{self, Format};
 use crate::session::Session;
@@ -23,7 +24,8 @@ const CALM: Duration = Duration::from_millis(100);
 
 /// Follows a run to its end.
 pub(super) async fn run(session: &Session, id: Uuid) -> Result<ExitCode> {
-    let mut run = session.client.run(id).await?;
+    let mut patience = Patience::default();
+    let mut run = patience.read(async || session.client.run(id).await).await?;
     let order = match session.client.group(&run.group).await {
         Ok(group) => task_order(&Value::Object(group.spec)),
         Err(_) => Vec::new(), // the group may be gone; its run is not
@@ -53,10 +55,19 @@ pub(super) async fn run(session: &Session, id: Uuid) -> Result<ExitCode> {
             break;
         }
         wait(&mut events).await;
-        run = session.client.run(id).await?;
+        let losses = patience.losses();
+        run = patience.read(async || session.client.run(id).await).await?;
+        if patience.losses() > losses {
+            // The line that said so stands beneath the tree, so the next tree begins beneath that line.
+            canvas = Canvas::default();
+            events = session.client.run_events(id).await.ok();
+        }
     }
     if session.output != Format::Table {
-        let run: Value = session.client.get(&["v1", "runs", &id.to_string()]).send().await?;
+        let path = ["v1", "runs", &id.to_string()];
+        let run: Value = patience
+            .read(async || session.client.get(&path).send::<Value>().await)
+            .await?;
         session.output.print_thing(&run)?;
     }
     Ok(code_of(run.state))

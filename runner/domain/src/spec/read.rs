@@ -14,6 +14,7 @@ use unicode_normalization::UnicodeNormalization;
 use super::gather::Gathered;
 use super::*;
 use crate::Faults;
+use crate::schedule::local::YEARS;
 
 /// Reads a group's spec. It is not validated here; see [`super::validate`].
 pub fn parse_group(value: &Value) -> Result<GroupSpec, Faults> {
@@ -252,7 +253,8 @@ pub(super) fn audience<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Opt
     deserializer.deserialize_any(Either)
 }
 
-/// An RFC 3339 instant, to the microsecond.
+/// An RFC 3339 instant, to the microsecond. A date is one that had to be replaced by its midnight in a group's zone, and
+/// was not, because that midnight is out of range.
 pub(super) fn instant<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<Time>, D::Error> {
     Option::<String>::deserialize(deserializer)?
         .map(|text| {
@@ -260,9 +262,15 @@ pub(super) fn instant<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Opti
             chrono::DateTime::parse_from_rfc3339(&text)
                 .map(|at| crate::clock::to_micros(at.to_utc()))
                 .map_err(|_| {
+                    if chrono::NaiveDate::parse_from_str(&text, "%Y-%m-%d").is_ok() {
+                        let (first, last) = (YEARS.start(), YEARS.end());
+                        return D::Error::custom(format!(
+                            "`{shown}` is out of range; the year must be from {first} to {last}"
+                        ));
+                    }
                     D::Error::custom(format!(
-                        "`{shown}` is not a valid RFC 3339 time; write for example \
-                    2026-11-20T08:00:00Z"
+                        "`{shown}` is not a valid RFC 3339 time; write for example 2026-11-20T08:00:00Z, or a date such \
+                        as 2026-11-20"
                     ))
                 })
         })
