@@ -294,6 +294,12 @@ async fn what_was_typed_is_not_lost() {
         ),
         (
             "/system/tokens",
+            vec![("name", "ci"), ("role", "viewer"), ("expires_at", "2020-01-01T00:00")],
+            vec!["2020-01-01T00:00", "Expires: must be in the future"],
+            "id=\"expires_at-fault\">must be in the future<",
+        ),
+        (
+            "/system/tokens",
             vec![("name", "w"), ("role", "worker"), ("queues", " , ")],
             vec!["value=\" , \""],
             "role=\"alert\"",

@@ -219,6 +219,11 @@ async fn many_runs_are_changed_only_behind_a_filter_and_named_as_people_know_the
         actions.starts_with(" name=\"action\"><option value=\"restart\">"),
         "{actions}"
     );
+    // What happens to groups is asked with its consequences.
+    let page = visitor.get("/groups").await.fine();
+    for asked in ["Enable the selected groups (#)?", "Disable the selected groups (#)?"] {
+        assert!(page.contains(asked), "{asked}: {page}");
+    }
     let form = [("state", "failed"), ("action", "cancel"), ("do", "preview")];
     let page = visitor.post("/runs/bulk", &form).await.fine();
     assert!(

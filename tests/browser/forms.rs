@@ -1,6 +1,6 @@
 //! Forms: what they carry, and what is no form.
 
-use heddle_tests::{TOKEN, World};
+use heddle_tests::{TOKEN, World, eventually};
 use reqwest::StatusCode;
 use serde_json::json;
 
@@ -223,4 +223,70 @@ async fn a_spec_of_a_deleted_group_replaces_no_other() {
     let page = visitor.get("/groups/anew/spec").await.fine();
     assert!(page.contains("revision=5&amp;against=4"), "{}", page);
     assert!(!page.contains("against=3"), "{}", page);
+}
+
+/// The ids of users are the callers' own: one may have a space. A change of members says what it did, and what it did not.
+#[tokio::test]
+async fn a_change_of_members_names_whom_it_did_not_change() {
+    let (_world, node) = World::with_node().await;
+    let members = "/v1/audiences/gid_team/members";
+    node.put(members, json!({"members": ["ann", "bob smith"]})).await;
+    let visitor = Visitor::signed_in(node.base(), TOKEN).await;
+    let path = "/dispatch/audiences/gid_team";
+    let change = async |add: &str, remove: &str| {
+        let done = visitor.fill(path, &[("add", add), ("remove", remove)]).await;
+        assert_eq!(done.status, StatusCode::SEE_OTHER, "{}", done.text);
+        let said = done.headers["set-cookie"].to_str().unwrap().to_owned();
+        let next = Visitor {
+            client: visitor.client.clone(),
+            base: visitor.base.clone(),
+            cookie: format!("{}; {}", visitor.cookie, said.split(';').next().unwrap()),
+        };
+        next.get(path).await.fine()
+    };
+    let now = async || node.get(members).await.expect_status(200)["members"].clone();
+    let page = change("cas dee\r\nuid_eve, ann", "bob smith").await;
+    for said in ["2 members added.", "1 member removed.", "Already members: ann."] {
+        assert!(page.contains(said), "{said}: {page}");
+    }
+    assert_eq!(now().await, json!(["ann", "cas dee", "eve"]));
+    let page = change("", "cas, dee").await;
+    assert!(
+        page.contains("role=\"alert\"") && page.contains("No members before: cas, dee."),
+        "{page}"
+    );
+    assert_eq!(now().await, json!(["ann", "cas dee", "eve"]));
+    // Nobody is named: that is no change that could be saved.
+    let page = visitor.fill(path, &[("add", " , "), ("remove", "")]).await;
+    check_page(path, &page);
+    assert_eq!(page.status, StatusCode::UNPROCESSABLE_ENTITY, "{}", page.text);
+    assert!(page.text.contains("Name at least one user."), "{}", page.text);
+}
+
+/// A backfill for which nothing is left to do says so once.
+#[tokio::test]
+async fn a_backfill_with_nothing_to_do_says_so_once() {
+    let (_world, node) = World::with_node().await;
+    node.put_group(
+        "past",
+        json!({"history": true, "schedules": {"daily": {"cron": "0 0 * * *"}}, "tasks": {"a": {"script": "hello"}}}),
+    )
+    .await;
+    let visitor = Visitor::signed_in(node.base(), TOKEN).await;
+    let form = visitor.get("/groups/past/backfill").await.fine();
+    assert!(form.contains("A date means midnight"), "{form}");
+    let start = [("from", "2026-01-01"), ("to", "2026-01-03"), ("do", "start")];
+    let first = visitor.post("/groups/past/backfill", &start).await;
+    assert_eq!(first.status, StatusCode::SEE_OTHER, "{}", first.text);
+    eventually("the runs of the first backfill", async || {
+        (node.all("/v1/runs?group=past").await.len() == 3).then_some(())
+    })
+    .await;
+    let second = visitor.post("/groups/past/backfill", &start).await;
+    let page = eventually("the end of the second backfill", async || {
+        let page = visitor.get(second.leads_to()).await.fine();
+        page.contains("3 times already had a run").then_some(page)
+    })
+    .await;
+    assert_eq!(page.matches("already had a run").count(), 1, "{page}");
 }

@@ -291,6 +291,10 @@ async fn the_grid_is_three_stops_of_the_tab_key() {
     // The cells.
     chrome.press("Tab").await;
     chrome.until(&format!("{FOCUS}.matches('svg[data-columns]')")).await;
+    // Their ring is around what scrolls, which would cut it off.
+    let ring = |of: &str| format!("getComputedStyle(document.querySelector('{of}')).outlineStyle");
+    assert_eq!(chrome.value(&ring(".grid-scroll")).await, "solid");
+    assert_eq!(chrome.value(&ring("svg[data-columns]")).await, "none");
     chrome.press("ArrowLeft").await;
     chrome
         .until("!document.querySelector('.here').hasAttribute('visibility')")

@@ -14,6 +14,35 @@ fn now() -> Instant {
     Instant::now()
 }
 
+/// Whoever reads the spec of a group hears that somebody has deleted the group.
+#[tokio::test]
+async fn a_group_that_goes_away_while_its_spec_is_open_is_said() {
+    let (_world, node) = World::with_node().await;
+    node.put_group("short", json!({"tasks": {"a": {"script": "hello"}}}))
+        .await;
+    let visitor = Visitor::signed_in(node.base(), TOKEN).await;
+    let page = visitor.get("/groups/short/spec").await.fine();
+    let mut stream = visitor.opens(&page).await;
+    hear(&mut stream, &["event: here"]).await;
+    node.delete("/v1/groups/short").await.expect_status(200);
+    hear(&mut stream, &["event: over", "data: gone"]).await;
+}
+
+/// Its header counts on, and so does its timeline, though nothing happens: nobody claims its task.
+#[tokio::test]
+async fn the_timeline_of_a_run_that_goes_on_does_too() {
+    let (_world, node) = World::with_node().await;
+    node.put_group("by-hand", json!({"tasks": {"stamp": {"queue": "people"}}}))
+        .await;
+    let run = node.start("by-hand", json!({})).await;
+    let visitor = Visitor::signed_in(node.base(), TOKEN).await;
+    let page = visitor.get(&format!("/runs/{run}")).await.fine();
+    let mut stream = visitor.opens(&page).await;
+    for _ in 0..3 {
+        hear(&mut stream, &["event: timeline\n"]).await;
+    }
+}
+
 /// The API tells it as an error of all params.
 #[tokio::test]
 async fn a_missing_param_is_told_at_its_field() {

@@ -390,6 +390,14 @@ async fn a_spec_is_written(chrome: &mut Chrome, base: &str) {
     keep(chrome, "spec-written-1280-light").await;
     let wrong = axe(chrome).await;
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+    // In a window that becomes narrower, the coloured text does too.
+    let fits = format!(
+        "{NO_SCROLL} && document.querySelector('.lit > pre').clientWidth === document.querySelector('#spec').clientWidth"
+    );
+    for width in [390, 1_280] {
+        chrome.shape(width, false).await;
+        chrome.until(&format!("innerWidth === {width} && {fits}")).await;
+    }
     let json = "(() => { const field = document.querySelector('#spec'); field.value = '{\"tasks\": {}}'; \
                 field.dispatchEvent(new Event('input', {bubbles: true})); return !!document.querySelector('.lit .t-property'); })()";
     assert_eq!(chrome.value(json).await, true);

@@ -33,6 +33,21 @@ async fn the_head_is_two_lines_on_a_phone() {
     }
 }
 
+/// A short name takes only its own room: nothing stands between it and the next stroke.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_short_name_leaves_no_hole_in_the_path() {
+    let Some(mut chrome) = browser().await else { return };
+    let (_world, node) = World::with_node().await;
+    node.put_group("evil", json!({"category": "it", "tasks": {"a": {"script": "hello"}}}))
+        .await;
+    let holes = "[...document.querySelectorAll('.crumbs li:not(:last-child)')].map((one) => \
+                 Math.round(one.getBoundingClientRect().right - one.lastElementChild.getBoundingClientRect().right)).join()";
+    chrome.shape(390, false).await;
+    open_signed_in(&mut chrome, node.base(), "/groups/evil/spec").await;
+    chrome.until("document.readyState === 'complete'").await;
+    assert_eq!(chrome.value(holes).await, "0,0,0");
+}
+
 /// The name of a category is as long as that of a group, and is broken where it would make the page scroll sideways.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_long_category_fits_a_phone() {

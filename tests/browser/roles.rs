@@ -103,7 +103,10 @@ async fn what_a_role_may_not_do_is_not_offered() {
             }
         }
         // Pages that are only an action.
+        let of_run = ["rerun", "override"].map(|verb| format!("/runs/{run}/{verb}"));
         for (path, who) in [
+            (of_run[0].as_str(), OPERATE),
+            (of_run[1].as_str(), OPERATE),
             ("/groups/new", OPERATE),
             ("/groups/shown/run", OPERATE),
             ("/groups/shown/backfill", OPERATE),

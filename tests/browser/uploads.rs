@@ -73,30 +73,42 @@ async fn files_become_scripts() {
     assert!(page.contains("action=\"/scripts/greet/activate\""), "{page}");
     visitor.post("/scripts/greet/activate", &[("version", "2")]).await;
     assert_eq!(active(&node, "greet").await, 2);
-    // What is no script, and no file at all: back to the page, which says which and why.
-    for (files, says) in [
-        (vec![("broken.js", "export default (")], "broken.js"),
-        (vec![("nothing.wasm", "text")], "nothing.wasm"),
-        (vec![], "file"),
+}
+
+/// What is no script, and no file at all: the page says which and why, at the field, and keeps what was typed.
+#[tokio::test]
+async fn a_refused_upload_keeps_what_was_typed() {
+    let (_world, node) = World::with_node().await;
+    let visitor = Visitor::signed_in(node.base(), TOKEN).await;
+    let fine = ("fine.js", "export default () => 1;");
+    let broken = ("broken.js", "export default (");
+    for (files, name, field, says) in [
+        (vec![broken], "kept-name", "file", "broken.js: "),
+        (vec![("nothing.wasm", "text")], "kept-name", "file", "nothing.wasm: "),
+        (vec![fine, broken], "kept-name", "file", "fine@1 uploaded"),
+        (vec![], "kept-name", "file", "Choose a file first."),
+        (vec![fine], "-kept name", "name", "a name must begin with"),
     ] {
-        let refused = upload(&visitor, &files, &[]).await;
-        assert_eq!(
-            (refused.status, refused.leads_to()),
-            (StatusCode::SEE_OTHER, "/scripts"),
-            "{}",
-            refused.text
-        );
-        let said = refused.headers["set-cookie"].to_str().unwrap().to_owned();
-        let next = Visitor {
-            client: visitor.client.clone(),
-            base: visitor.base.clone(),
-            cookie: format!("{}; {}", visitor.cookie, said.split(';').next().unwrap()),
-        };
-        let page = next.get("/scripts").await;
+        let page = upload(&visitor, &files, &[("name", name), ("keep", "true")]).await;
         check_page("/scripts", &page);
-        let page = page.fine();
-        assert!(page.contains("role=\"alert\"") && page.contains(says), "{says}: {page}");
+        assert!(page.status.is_client_error(), "{says}: {} {}", page.status, page.text);
+        let text = page.text;
+        assert!(text.contains("role=\"alert\""), "{says}: {text}");
+        let id = format!("<small class=\"wrong\" id=\"{field}-fault\">");
+        let at_field = text
+            .split(id.as_str())
+            .nth(1)
+            .and_then(|rest| rest.split("</small>").next());
+        assert!(at_field.is_some_and(|said| said.contains(says)), "{says}: {text}");
+        assert!(
+            text.contains(&format!("aria-describedby=\"{field}-fault\"")),
+            "{says}: {text}"
+        );
+        assert!(text.contains(&format!("value=\"{name}\"")), "{says}: {text}");
+        assert!(text.contains("name=\"keep\" value=\"true\" checked"), "{says}: {text}");
+        assert!(text.contains("Choose the files again"), "{says}: {text}");
     }
+    assert!(!visitor.get("/scripts").await.fine().contains("Choose the files again"));
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -4,6 +4,7 @@ use heddle_tests::{TOKEN, World};
 use reqwest::StatusCode;
 use serde_json::{Value, json};
 
+use crate::open::{browser, open_signed_in};
 use crate::{Visitor, check_page};
 
 /// The instants that a preview lists.
@@ -86,4 +87,31 @@ async fn a_link_means_the_same_times_for_everybody() {
     // What is no time is refused by the API, as before.
     let page = visitor.get("/runs?from=yesterday").await;
     assert_eq!(page.status, StatusCode::BAD_REQUEST, "{}", page.text);
+}
+
+/// In the hour that a change of clocks repeats, a time has its offset: from the server, and where a script corrects the first
+/// page of a browser whose zone the server does not know yet.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_time_that_the_clocks_show_twice_has_its_offset() {
+    let (_world, node) = World::with_node().await;
+    node.put_group("twice", json!({"tasks": {"a": {"script": "hello"}}}))
+        .await;
+    for at in ["2025-10-26T00:30:00Z", "2025-10-26T01:30:00Z"] {
+        node.run("twice", json!({"logical_time": at})).await;
+    }
+    let mut visitor = Visitor::signed_in(node.base(), TOKEN).await;
+    visitor.cookie.push_str("; heddle_zone=Europe%2FBerlin");
+    let page = visitor.get("/runs?group=twice").await.fine();
+    for said in ["02:30 +02:00", "02:30 +01:00"] {
+        assert!(page.contains(said), "{said}: {page}");
+    }
+    let Some(mut chrome) = browser().await else { return };
+    chrome
+        .call("Emulation.setTimezoneOverride", json!({"timezoneId": "Europe/Berlin"}))
+        .await;
+    open_signed_in(&mut chrome, node.base(), "/runs?group=twice").await;
+    let shows = |said: &str| format!("document.querySelector('main').innerText.includes('{said}')");
+    chrome
+        .until(&format!("{} && {}", shows("02:30 +02:00"), shows("02:30 +01:00")))
+        .await;
 }

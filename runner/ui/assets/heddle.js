@@ -206,7 +206,8 @@ if (document.body.dataset.again) {
 }
 
 document.addEventListener("submit", (event) => {
-  const question = event.target.dataset.confirm;
+  // A button of several asks its own question.
+  const question = event.submitter?.dataset.confirm ?? event.target.dataset.confirm;
   // If nothing is picked, there is nothing to confirm: the server's answer says what is missing.
   const picked = event.target.matches("[data-picks]") ? document.querySelectorAll(`[data-pick][form="${event.target.id}"]:checked`).length : 1;
   if (question && picked && !confirm(question.replace("#", picked))) { event.preventDefault(); return; }

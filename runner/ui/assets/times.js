@@ -37,12 +37,19 @@ if (own && !document.cookie.includes("heddle_zone=")) {
   document.cookie = `heddle_zone=${encodeURIComponent(own)}; Path=/; Max-Age=31536000; SameSite=Lax`;
   if (own !== zone) {
     const tag = document.documentElement.lang;
+    // A time that the clocks show twice has its offset.
+    const wall = new Intl.DateTimeFormat("en-GB", { dateStyle: "short", timeStyle: "short", timeZone: own });
+    const offset = (at) => {
+      if (![-60, -30, 30, 60].some((minutes) => wall.format(new Date(at.getTime() + 60000 * minutes)) === wall.format(at))) return "";
+      const parts = new Intl.DateTimeFormat("en-GB", { timeZoneName: "longOffset", timeZone: own }).formatToParts(at);
+      return ` ${parts.find((part) => part.type === "timeZoneName").value.slice(3) || "+00:00"}`;
+    };
     for (const element of document.querySelectorAll("time[data-at]")) {
       const at = new Date(element.dateTime);
       const clock = new Intl.DateTimeFormat("en-GB", { hour: "2-digit", minute: "2-digit", second: element.dataset.at ? "2-digit" : undefined, fractionalSecondDigits: element.dataset.at === "ms" ? 3 : undefined, timeZone: own }).format(at);
       const year = at.getFullYear() === new Date().getFullYear() ? undefined : "numeric";
       const day = new Intl.DateTimeFormat(tag === "en" ? "en-US" : tag, { month: tag === "en" ? "short" : "long", day: "numeric", year, timeZone: own }).format(at);
-      element.textContent = `${day} ${clock}`;
+      element.textContent = `${day} ${clock}${offset(at)}`;
     }
   }
 }

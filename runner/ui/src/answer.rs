@@ -183,7 +183,7 @@ async fn refused(ctx: &Ctx, trouble: &Trouble, headers: &HeaderMap) -> Response 
     // Another site must not write on our pages.
     let says_where = ctx.header("sec-fetch-site").is_some() || ctx.header("origin").is_some();
     let elsewhere = says_where && !ctx.is_from_our_page();
-    let own = !elsewhere && home.split('?').next() == Some(ctx.path.as_str());
+    let own = !elsewhere && has_form(home.split('?').next().unwrap_or_default(), &ctx.path);
     let keeps = trouble.status == 404 && !elsewhere && typed::is_any(ctx);
     if matches!(trouble.status, 400..500) {
         if !own && !keeps {
@@ -204,6 +204,16 @@ async fn refused(ctx: &Ctx, trouble: &Trouble, headers: &HeaderMap) -> Response 
         page.refresh = None;
     }
     html_page(ctx, page, headers)
+}
+
+/// Whether the page at an address has the form that is sent to a path. Each form is on the page that gets it, but that for
+/// files is on the list of scripts, and on the page of each script.
+fn has_form(home: &str, path: &str) -> bool {
+    let is_script = || {
+        let name = home.strip_prefix("/scripts/");
+        name.is_some_and(|name| !name.is_empty() && !name.contains('/'))
+    };
+    home == path || (path == UPLOAD && (home == "/scripts" || is_script()))
 }
 
 fn finish(ctx: &Ctx, answer: Answer, headers: &HeaderMap) -> Response {
@@ -300,4 +310,23 @@ fn problem(status: StatusCode, detail: &str) -> Response {
     let media = HeaderValue::from_static("application/problem+json");
     response.headers_mut().insert(header::CONTENT_TYPE, media);
     response
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_refused_form_is_shown_where_it_was_filled_in() {
+        for (home, path, shown) in [
+            ("/system/tokens", "/system/tokens", true),
+            ("/groups", "/groups/set", false),
+            ("/scripts", UPLOAD, true),
+            ("/scripts/greet", UPLOAD, true),
+            ("/scripts/greet/console", UPLOAD, false),
+            ("/", UPLOAD, false),
+        ] {
+            assert_eq!(has_form(home, path), shown, "{home} {path}");
+        }
+    }
 }

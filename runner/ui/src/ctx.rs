@@ -1,5 +1,7 @@
 //! What a page's function needs: the viewer, language and zone, the request, and the API.
 
+use std::time::Duration;
+
 use axum::body::Body;
 use axum::extract::Request;
 use axum::http::request::Parts;
@@ -14,6 +16,7 @@ use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
 use serde::de::{DeserializeOwned, IgnoredAny};
 use serde_json::Value;
 
+use crate::trouble::at_label;
 use crate::words::Lang;
 use crate::{Trouble, Ui, Viewer, span};
 
@@ -95,9 +98,13 @@ pub(crate) struct Ctx {
     pub(crate) is_open: bool,
     /// The form of this page that was refused.
     refused: Option<Refused>,
+    /// The texts of a form with files, once it has been read.
+    texts: Mutex<Vec<(String, String)>>,
     head: Parts,
     parts: Mutex<Vec<Part>>,
     beat: Mutex<Beat>,
+    /// How often the parts are made again although nothing has changed.
+    pace: Mutex<Option<Duration>>,
     group_zone: Mutex<Option<Tz>>,
 }
 
@@ -188,9 +195,11 @@ impl Ctx {
             viewer,
             is_open: false,
             refused: None,
+            texts: Mutex::default(),
             head,
             parts: Mutex::default(),
             beat: Mutex::default(),
+            pace: Mutex::default(),
             group_zone: Mutex::default(),
         }
     }
@@ -243,7 +252,7 @@ impl Ctx {
         let fault = faults
             .iter()
             .find(|fault| fault.pointer.split('/').nth(1) == Some(name))?;
-        Some(&fault.detail)
+        Some(at_label(fault))
     }
 
     pub(crate) fn store(&self) -> &heddle_store::Store {
@@ -314,9 +323,17 @@ impl Ctx {
         self.method == Method::POST
     }
 
-    /// The fields of a form.
+    /// The fields of a form. Those of a form with files are known once it has been read.
     pub(crate) fn form(&self) -> Vec<(String, String)> {
+        if self.path == UPLOAD {
+            return self.texts.lock().clone();
+        }
         pairs(&self.body)
+    }
+
+    /// Remembers the texts of a form with files.
+    pub(crate) fn keeps_texts(&self, texts: Vec<(String, String)>) {
+        *self.texts.lock() = texts;
     }
 
     /// Whether the address or a form has a character that no text in Postgres can have. (Files that are uploaded are no
@@ -373,6 +390,15 @@ impl Ctx {
 
     pub(crate) fn beat(&self) -> Beat {
         *self.beat.lock()
+    }
+
+    /// Says that the parts of the page change with time alone, and how often they are made again because of that.
+    pub(crate) fn goes_on_each(&self, pace: Duration) {
+        *self.pace.lock() = Some(pace);
+    }
+
+    pub(crate) fn pace(&self) -> Option<Duration> {
+        *self.pace.lock()
     }
 
     pub(crate) fn take_parts(&self) -> Vec<Part> {

@@ -230,8 +230,9 @@ fn iso(at: Time) -> String {
 fn zones(ctx: &Ctx, at: Time) -> String {
     let said = |zone: chrono_tz::Tz| {
         format!(
-            "{} {}",
+            "{}{} {}",
             at.with_timezone(&zone).format("%Y-%m-%d %H:%M:%S"),
+            span::offset(zone, at),
             zone.name()
         )
     };
@@ -264,8 +265,7 @@ pub(crate) fn time_exact(ctx: &Ctx, at: impl Into<Time>) -> Markup {
 /// A moment with its milliseconds: the order of what happened within a second is shown.
 pub(crate) fn time_to_the_milli(ctx: &Ctx, at: impl Into<Time>) -> Markup {
     let at = at.into();
-    let millis = at.timestamp_subsec_millis();
-    html! { time datetime=(iso(at)) title=(zones(ctx, at)) data-at="ms" { (span::moment(ctx.lang, ctx.zone, at, ctx.now, true)) (format!(".{millis:03}")) } }
+    html! { time datetime=(iso(at)) title=(zones(ctx, at)) data-at="ms" { (span::to_the_milli(ctx.lang, ctx.zone, at, ctx.now)) } }
 }
 
 /// How long ago a time was, or how long until it comes. The script of the page keeps that up to date; without a script,

@@ -218,11 +218,35 @@ pub(crate) fn fields(ctx: &Ctx, asked: &Asked<'_>, given: &[(String, String)], t
                 }
                 (said_under(&told, wrong.as_deref()))
                 @if let Some(text) = schema["description"].as_str() { small { (prose(text)) } }
+                @if let Some(bounds) = bounds(ctx.lang, schema, &preset) { small { (bounds) } }
                 @if kind(schema) == Kind::Json && !schema["enum"].is_array() { small { (prose(&t!(ctx, "as-json", example = example(schema)))) } }
                 @if let Some(note) = asked.notes.get(name) { small { (note) } }
             }
         }
     }
+}
+
+/// The numbers that a field takes, and the default of its schema if the field does not show it as its `preset`.
+fn bounds(lang: Lang, schema: &Value, preset: &str) -> Option<String> {
+    if !matches!(kind(schema), Kind::Integer | Kind::Number) || choices(schema).is_some() {
+        return None;
+    }
+    let limit = |keyword: &str, key: &str| {
+        let bound = &schema[keyword];
+        bound.is_number().then(|| lang.t(key, &[("n", shown(bound).into())]))
+    };
+    let default = Some(shown(&schema["default"])).filter(|default| !default.is_empty() && default != preset);
+    let all: Vec<String> = [
+        limit("minimum", "number-least"),
+        limit("exclusiveMinimum", "number-above"),
+        limit("maximum", "number-most"),
+        limit("exclusiveMaximum", "number-below"),
+        default.map(|default| lang.t("number-default", &[("value", default.into())])),
+    ]
+    .into_iter()
+    .flatten()
+    .collect();
+    (!all.is_empty()).then(|| all.join(lang.comma()))
 }
 
 /// The values of `aria-invalid` and `aria-describedby` of a field.
@@ -354,6 +378,29 @@ mod tests {
             Some(fault) => Err(fault),
             None => Ok(params["x"].take()),
         }
+    }
+
+    #[test]
+    fn a_number_says_what_it_may_be() {
+        let said = |schema: Value, preset: &str| bounds(Lang::En, &schema, preset);
+        let days = json!({"type": ["integer", "null"], "minimum": 1, "maximum": 12_000, "default": 7});
+        assert_eq!(
+            said(days.clone(), "").as_deref(),
+            Some("at least 1, at most 12000, default 7")
+        );
+        assert_eq!(
+            said(days, "7").as_deref(),
+            Some("at least 1, at most 12000"),
+            "the field shows it"
+        );
+        let share = json!({"type": "number", "exclusiveMinimum": 0, "exclusiveMaximum": 0.5});
+        assert_eq!(said(share, "").as_deref(), Some("more than 0, less than 0.5"));
+        assert_eq!(
+            bounds(Lang::Zh, &json!({"type": "integer", "minimum": 2}), "").as_deref(),
+            Some("不小于 2")
+        );
+        assert_eq!(said(json!({"type": "integer"}), ""), None);
+        assert_eq!(said(json!({"type": "string", "minimum": 2, "default": "x"}), ""), None);
     }
 
     #[test]

@@ -162,6 +162,18 @@ fn rail(ctx: &Ctx, section: &str) -> Markup {
     }
 }
 
+/// Whether a word of the path is so short that a phone need not keep room for it: in that room, there would be a hole after
+/// the word.
+fn is_short(word: &str) -> bool {
+    const COLUMNS: usize = 8;
+    // The letters of Chinese are twice as wide.
+    let columns: usize = word
+        .chars()
+        .map(|letter| if letter.is_ascii() { 1_usize } else { 2 })
+        .sum();
+    columns <= COLUMNS
+}
+
 fn top(ctx: &Ctx, page: &Page, live: bool) -> Markup {
     html! {
         header.top {
@@ -169,7 +181,7 @@ fn top(ctx: &Ctx, page: &Page, live: bool) -> Markup {
             nav.crumbs aria-label=(t!(ctx, "breadcrumbs")) {
                 ol {
                     @for (word, address) in &page.crumbs {
-                        li {
+                        li.short[is_short(word)] {
                             @match address {
                                 Some(address) => a href=(address) { bdi { (word) } },
                                 None => span aria-current="page" { bdi { (word) } },

@@ -1,6 +1,6 @@
 //! Times and durations in the form that people use.
 
-use chrono::{DateTime, Datelike, NaiveDate, NaiveDateTime, NaiveTime, TimeDelta, TimeZone};
+use chrono::{DateTime, Datelike, LocalResult, NaiveDate, NaiveDateTime, NaiveTime, TimeDelta, TimeZone};
 use chrono_tz::Tz;
 use heddle_domain::{Span, Time};
 
@@ -106,19 +106,27 @@ fn month_day(lang: Lang, at: &DateTime<Tz>) -> String {
 
 /// A day and a time in a zone; the year only when it is another than now's.
 pub(crate) fn moment(lang: Lang, zone: Tz, at: Time, now: Time, seconds: bool) -> String {
-    let at = at.with_timezone(&zone);
-    let clock = at.format(if seconds { "%H:%M:%S" } else { "%H:%M" });
-    let day = day(lang, zone, at.to_utc(), now);
-    format!("{day} {clock}")
+    as_clock(lang, zone, at, now, if seconds { "%H:%M:%S" } else { "%H:%M" })
+}
+
+fn as_clock(lang: Lang, zone: Tz, at: Time, now: Time, form: &str) -> String {
+    let day = day(lang, zone, at, now);
+    let clock = at.with_timezone(&zone).format(form);
+    format!("{day} {clock}{}", offset(zone, at))
+}
+
+/// The offset of a time that the clocks of its zone show twice, with a space before it: ` +02:00`. Nothing for others.
+pub(crate) fn offset(zone: Tz, at: Time) -> String {
+    let local = at.with_timezone(&zone);
+    match zone.from_local_datetime(&local.naive_local()) {
+        LocalResult::Ambiguous(..) => local.format(" %:z").to_string(),
+        _ => String::new(),
+    }
 }
 
 /// The same with milliseconds, where seconds do not tell moments apart.
 pub(crate) fn to_the_milli(lang: Lang, zone: Tz, at: Time, now: Time) -> String {
-    format!(
-        "{}.{:03}",
-        moment(lang, zone, at, now, true),
-        at.timestamp_subsec_millis()
-    )
+    as_clock(lang, zone, at, now, "%H:%M:%S%.3f")
 }
 
 /// A day in a zone.
@@ -175,6 +183,21 @@ mod tests {
         }
         let shown = for_form(zone, "2026-11-24T09:00:59Z".parse().unwrap());
         assert_eq!(shown, "2026-11-24T10:00");
+    }
+
+    #[test]
+    fn the_two_hours_of_a_change_of_clocks_are_told_apart() {
+        let now: Time = "2026-10-20T00:00:00Z".parse().unwrap();
+        let shown = |at: &str| moment(Lang::En, chrono_tz::Europe::Berlin, at.parse().unwrap(), now, false);
+        assert_eq!(shown("2026-10-24T23:59:00Z"), "Oct 25 01:59");
+        assert_eq!(shown("2026-10-25T00:30:00Z"), "Oct 25 02:30 +02:00");
+        assert_eq!(shown("2026-10-25T01:30:00Z"), "Oct 25 02:30 +01:00");
+        assert_eq!(shown("2026-10-25T02:00:00Z"), "Oct 25 03:00");
+        let at: Time = "2026-10-25T01:30:00.250Z".parse().unwrap();
+        assert_eq!(
+            to_the_milli(Lang::En, chrono_tz::Europe::Berlin, at, now),
+            "Oct 25 02:30:00.250 +01:00"
+        );
     }
 
     #[test]

@@ -101,9 +101,15 @@ impl Trouble {
             let line = line.map(|n| lang.t("line-n", &[("n", n.into())]));
             let label = label(lang, &fault.pointer, text.is_some());
             let location: Vec<String> = line.into_iter().chain(label).collect();
+            // In a spec, a field has no other name than the API's.
+            let detail = if text.is_some() {
+                fault.detail.as_str()
+            } else {
+                at_label(fault)
+            };
             match location.is_empty() {
                 true => fault.detail.clone(),
-                false => format!("{}: {}", location.join(", "), fault.detail),
+                false => format!("{}: {detail}", location.join(", ")),
             }
         }));
         lines.join("\n")
@@ -119,6 +125,17 @@ pub(crate) fn fault(pointer: impl Into<String>, detail: impl Into<String>) -> Pr
     }
 }
 
+/// The words of an error where the label of its field stands: they need not begin with the name that the field has in the
+/// API.
+pub(crate) fn at_label(one: &ProblemFault) -> &str {
+    let name = one.pointer.rsplit('/').next().unwrap_or_default();
+    let rest = one.detail.strip_prefix('`').and_then(|rest| rest.strip_prefix(name));
+    match rest.and_then(|rest| rest.strip_prefix("` ")) {
+        Some(rest) if !name.is_empty() => rest,
+        _ => &one.detail,
+    }
+}
+
 /// Whether an error is at this pointer or below.
 pub(crate) fn is_within(one: &ProblemFault, pointer: &str) -> bool {
     let rest = one.pointer.strip_prefix(pointer);
@@ -126,7 +143,7 @@ pub(crate) fn is_within(one: &ProblemFault, pointer: &str) -> bool {
 }
 
 /// Fields of forms, and the keys of their labels.
-const LABELS: [(&str, &str); 28] = [
+const LABELS: [(&str, &str); 29] = [
     ("from", "from"),
     ("to", "to"),
     ("step", "step"),
@@ -139,6 +156,7 @@ const LABELS: [(&str, &str); 28] = [
     ("key", "key"),
     ("priority", "priority"),
     ("name", "name"),
+    ("file", "files"),
     ("role", "role"),
     ("slots", "slots"),
     ("state", "state"),
@@ -232,6 +250,14 @@ mod tests {
             (of("/params/n: no", &[("/params/n", "no")]), "n: no"),
             (of("/filter: empty", &[("/filter", "empty")]), "empty"),
             (of("/uids/0: no", &[("/uids/0", "no")]), "User: no"),
+            (
+                of("", &[("/expires_at", "`expires_at` must be in the future")]),
+                "Expires: must be in the future",
+            ),
+            (
+                of("", &[("/to", "`from` must be before it")]),
+                "To: `from` must be before it",
+            ),
             (of("/x/0: no", &[("/x/0", "no")]), "x.0: no"),
             (
                 of("/a~1b: no (and 1 more)", &[("/a~1b", "no"), ("/tasks/x", "no")]),
@@ -260,6 +286,11 @@ mod tests {
         let trouble = of("/tasks/b/script: no", &[("/tasks/b/script", "no")]);
         let text = "tasks:\n  a:\n    script: x\n  b:\n    script: y\n";
         assert_eq!(trouble.in_words(Lang::En, Some(text)), "line 5, tasks.b.script: no");
+        let trouble = of("", &[("/tasks/b/script", "`script` is no")]);
+        assert_eq!(
+            trouble.in_words(Lang::En, Some(text)),
+            "line 5, tasks.b.script: `script` is no"
+        );
         let trouble = of("the body is not YAML: line 1", &[]);
         assert_eq!(trouble.said_of(Lang::En, text), "the spec is not YAML: line 1");
     }

@@ -170,6 +170,14 @@ impl From<usize> for Arg {
 }
 
 impl Arg {
+    /// A number, or, if there are `more` than were counted, at least that number.
+    pub(crate) fn at_least(number: i64, more: bool) -> Self {
+        match more {
+            true => Self::Text(format!("{}+", digits::number(number))),
+            false => number.into(),
+        }
+    }
+
     /// A number that was counted up to `most`.
     pub(crate) fn capped(number: i64, most: i64) -> Self {
         match number >= most {
@@ -299,5 +307,8 @@ mod tests {
             "1,000+ runs"
         );
         assert_eq!(Lang::En.t("runs-count", &[("n", Arg::capped(1, 1_000))]), "1 run");
+        let would = |n, more| Lang::En.t("cancel-would", &[("n", Arg::at_least(n, more))]);
+        assert_eq!(would(1, false), "1 message matches and has not been sent.");
+        assert_eq!(would(1_000, true), "1,000+ messages match and have not been sent.");
     }
 }

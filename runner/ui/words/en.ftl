@@ -267,11 +267,20 @@ no-groups-yet = No groups yet. The overview shows the first three steps.
 strip-label = Last { $runs } runs, { $failed } of them failed
 said-enabled = Enabled.
 said-disabled = Disabled. Active runs will finish.
-said-enabled-many = { $n } groups enabled.
-said-disabled-many = { $n } groups disabled. Active runs will finish.
+said-enabled-many =
+    { $n ->
+        [one] { $n } group enabled.
+       *[other] { $n } groups enabled.
+    }
+said-disabled-many =
+    { $n ->
+        [one] { $n } group disabled. Active runs will finish.
+       *[other] { $n } groups disabled. Active runs will finish.
+    }
 many-ticked = Selected groups:
 many-none = Select at least one group first.
-many-sure = Apply this to the selected groups (#)?
+many-enable-sure = Enable the selected groups (#)? Their schedules start runs again.
+many-disable-sure = Disable the selected groups (#)? They start no new runs; active runs finish.
 choose-all = Select all
 choose-named = Select { $name }
 view = View
@@ -379,12 +388,17 @@ force-disabled = Run although the group is disabled
 start-run = Start
 cancel-form = Cancel
 no-number = “{ $text }” is not a whole number
+number-least = at least { $n }
+number-above = more than { $n }
+number-most = at most { $n }
+number-below = less than { $n }
+number-default = default { $value }
 number-missing = a number is missing
 said-started = Started.
 backfill-title = Run for past times
 backfill-no-history = Backfills are not allowed for this group: its spec does not say `history: true`. If its scripts can work on a past logical time, add that to the spec. To run the group for a single past time, use Run and give a logical time.
 backfill-edit-spec = Edit the spec
-backfill-zone = Dates and times are in the group's time zone, { $zone }: `2026-01-01`, `2026-01-01T02:00`. A time may also name its own: `2026-01-01T02:00:00+08:00`.
+backfill-zone = Dates and times are in the group's time zone, { $zone }: `2026-01-01`, `2026-01-01T02:00`. A time may also name its own: `2026-01-01T02:00:00+08:00`. A date means midnight at its beginning, also in “To”: with `2026-01-31`, only the midnight of that day is included.
 from = From
 to = To
 step = Step
@@ -414,6 +428,7 @@ backfill-months = Only the first { $n } months are drawn.
 and-more = and { $n } more
 said-backfill = Backfill started.
 said-saved = Saved.
+spec-as-typed = Checked while you type.
 spec-valid = This spec is valid.
 spec-meanwhile = Somebody else has changed this spec since you opened it. Nothing of yours was saved: your text is below. See what changed, take over what you need, and save again.
 script-meanwhile = Another version of this script is active now than when you began: @{ $n } instead of @{ $before }. Nothing of yours was saved: your text is below. See what changed, take over what you need, and save again.
@@ -603,8 +618,17 @@ bulk-title = Change all matching runs
 bulk-hint = First shows how many runs would change.
 bulk-filter-first = To change many runs at once, filter the list first.
 bulk-why-not = Why it would not change
-bulk-would = { $action }: { $matched } runs match, { $refused } of them would not change.
-said-bulk = { $changed } of { $matched } runs changed.
+bulk-would =
+    { $matched ->
+        [one] { $action }: { $matched } run matches.
+       *[other] { $action }: { $matched } runs match.
+    }
+bulk-would-not = { $n } of them would not change.
+said-bulk =
+    { $matched ->
+        [one] { $changed } of { $matched } run changed.
+       *[other] { $changed } of { $matched } runs changed.
+    }
 action = Action
 no-backfills = No backfills yet. Groups with `history: true` have a Backfill button.
 left-alone =
@@ -649,6 +673,7 @@ upload-keep = Upload without activating
 upload-hint = WebAssembly (.wasm), or JavaScript, TypeScript and Python as text.
 upload-drop = You can also drop files anywhere on this page.
 upload-none = Choose a file first.
+upload-again = Choose the files again: a browser does not keep them.
 said-uploaded = { $name } uploaded ({ $world }).
 said-compiled = Compiled in { $span }.
 said-activated = Version { $n } is active.
@@ -839,8 +864,23 @@ revoke = Revoke
 revoke-will = Takes it back and frees its stock
 revoke-sure = Take it back from this user?
 said-revoked = Revoked.
-add = Add users, separated by commas
-remove = Remove users, separated by commas
+add = Add users, separated by commas or line breaks
+remove = Remove users, separated by commas or line breaks
+members-nobody = Name at least one user.
+members-added =
+    { $n ->
+        [one] { $n } member added.
+       *[other] { $n } members added.
+    }
+members-removed =
+    { $n ->
+        [one] { $n } member removed.
+       *[other] { $n } members removed.
+    }
+members-now = Done: there are { $n } members now.
+members-same = Nobody was added or removed.
+members-already = Already members: { $names }.
+members-missing = No members before: { $names }.
 pools = Pools
 pool = Pool
 no-pools = No pools yet. A pool limits how many of the tasks that name it run at once.

@@ -13,6 +13,9 @@
 //! * for pages about runs, by one statement a second over all runs that are shown somewhere. It also finds that a run has
 //!   been removed. A run that changes on this node is signalled at once.
 //!
+//! What changes with time alone, such as the end of the axis of a run that goes on, is made again from time to time
+//! (`Ctx::goes_on_each`).
+//!
 //! A page is made once for all viewers with the same address, language, zone, theme and role. Their names are in the
 //! frame, which is not part of this. So five hundred open pages cost as much as there are different ones, and nothing
 //! while nothing changes. Nobody gets a page that was made before the one that they have.

@@ -1,6 +1,7 @@
 //! Pages that viewers see, each made once for all who see the same.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use bytes::Bytes;
 use chrono_tz::Tz;
@@ -34,8 +35,8 @@ pub(super) struct Made {
 }
 
 pub(super) enum What {
-    /// Its parts, and when they change.
-    Parts(Vec<Ready>, Beat),
+    /// Its parts, when they change, and how often they do so with time alone.
+    Parts(Vec<Ready>, Beat, Option<Duration>),
     /// The page does not exist.
     Gone,
     /// The page cannot be made at present.
@@ -94,7 +95,10 @@ pub(super) fn looks_of(ctx: &Ctx, target: &str) -> Looks {
 /// Makes a page, for its parts.
 pub(super) async fn parts_of(ctx: &Ctx) -> What {
     match pages::page(ctx).await {
-        Ok(_) => What::Parts(ctx.take_parts().iter().map(Ready::of).collect(), ctx.beat()),
+        Ok(_) => {
+            let parts = ctx.take_parts();
+            What::Parts(parts.iter().map(Ready::of).collect(), ctx.beat(), ctx.pace())
+        }
         Err(trouble) if trouble.status == 404 => What::Gone,
         Err(_) => What::Away,
     }
@@ -102,8 +106,6 @@ pub(super) async fn parts_of(ctx: &Ctx) -> What {
 
 #[cfg(test)]
 mod tests {
-    use std::time::Duration;
-
     use super::*;
 
     #[tokio::test]
@@ -114,7 +116,7 @@ mod tests {
         let make = || async {
             made.set(made.get() + 1);
             tokio::time::sleep(Duration::from_millis(50)).await;
-            What::Parts(Vec::new(), Beat::Cluster)
+            What::Parts(Vec::new(), Beat::Cluster, None)
         };
         let changed = Instant::now();
         // Five hundred pages are signalled by one change.

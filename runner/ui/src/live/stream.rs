@@ -50,7 +50,8 @@ struct Again {
 }
 
 enum News {
-    Events(Vec<Bytes>, Beat),
+    /// What has changed, when the page changes, and how often it does so with time alone.
+    Events(Vec<Bytes>, Beat, Option<Duration>),
     /// The page is not for this viewer any more, or not there.
     Over(&'static str),
 }
@@ -88,8 +89,8 @@ impl Again {
         let due = self.given.map_or(due, |given| due.max(given));
         let made = shown.since(due, parts_of(&ctx)).await;
         self.given = Some(made.begun);
-        let (parts, beat) = match &made.what {
-            What::Parts(parts, beat) => (parts, *beat),
+        let (parts, beat, pace) = match &made.what {
+            What::Parts(parts, beat, pace) => (parts, *beat, *pace),
             What::Gone => return News::Over("gone"),
             What::Away => return self.away(),
         };
@@ -106,14 +107,14 @@ impl Again {
         if std::mem::take(&mut self.away) {
             events.push(here());
         }
-        News::Events(events, beat)
+        News::Events(events, beat, pace)
     }
 
     fn away(&mut self) -> News {
         self.away = true;
         let seconds = self.ui.pulse.away_for().as_secs();
         let event = format!("event: away\ndata: {seconds}\n\n");
-        News::Events(vec![Bytes::from(event)], Beat::Cluster)
+        News::Events(vec![Bytes::from(event)], Beat::Cluster, None)
     }
 }
 
@@ -158,6 +159,7 @@ pub(crate) async fn stream(ctx: Ctx) -> Response {
         gap: GAP,
         brief,
         beat: Beat::Cluster,
+        pace: None,
         run: None,
         made: None,
         over: false,
@@ -185,6 +187,8 @@ struct Stream {
     /// How long the next update has to wait.
     gap: Duration,
     beat: Beat,
+    /// How often the page is made again because it changes with time alone.
+    pace: Option<Duration>,
     /// The run that the page is about, and when it changed last.
     run: Option<(Uuid, watch::Receiver<Instant>)>,
     /// When the page was looked at last.
@@ -214,13 +218,15 @@ impl Stream {
             let mut due = Instant::now();
             if let Some(made) = self.made {
                 let (ui, pulse, run, beat) = (&self.ui, &mut self.pulse, &mut self.run, self.beat);
-                let (away, gap) = (again.away, self.gap);
+                let (away, gap, pace) = (again.away, self.gap, self.pace);
+                let passes = made + pace.unwrap_or(ANYWAY_EVERY);
                 let moved = async {
                     tokio::time::sleep(gap).await;
                     tokio::select! {
                         changed = wait(ui, pulse, run, beat) => changed,
                         () = tokio::time::sleep(AWAY_EVERY), if away => Instant::now(),
                         () = ui.pulse.is_away(), if !away => Instant::now(),
+                        () = tokio::time::sleep_until(passes), if pace.is_some() => of_pace(pace),
                     }
                 };
                 // Also if the page is made all the time: what does not change is not sent.
@@ -269,7 +275,8 @@ impl Stream {
         };
         self.making = None;
         match news {
-            News::Events(events, beat) => {
+            News::Events(events, beat, pace) => {
+                self.pace = pace;
                 if let Beat::Run(run) = beat
                     && let Some(made) = again.given
                     && self.run.as_ref().is_none_or(|(listened, _)| *listened != run)
@@ -296,6 +303,12 @@ impl Stream {
             .push_back(Bytes::from(format!("event: over\ndata: {why}\n\n")));
         self.over = true;
     }
+}
+
+/// For a page that changes with time alone, how new its parts have to be: what was made for another viewer just now will do.
+fn of_pace(pace: Option<Duration>) -> Instant {
+    let now = Instant::now();
+    now.checked_sub(pace.unwrap_or_default() / 2).unwrap_or(now)
 }
 
 /// How long the update behind these events has to wait.

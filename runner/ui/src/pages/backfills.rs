@@ -69,6 +69,11 @@ fn progress_text(ctx: &Ctx, one: &Backfill, total: i64) -> String {
     parts.join(" · ")
 }
 
+/// Whether it created no run, because all its instants had one: its bar says so in words.
+fn had_nothing_to_do(one: &Backfill) -> bool {
+    one.total == 0 && one.skipped > 0
+}
+
 /// How many runs there are in each state, as one bar, and in words where nothing else says so.
 fn bar(ctx: &Ctx, one: &Backfill, words: bool) -> Markup {
     const ORDER: [&str; 7] = [
@@ -82,8 +87,7 @@ fn bar(ctx: &Ctx, one: &Backfill, words: bool) -> Markup {
     ];
     let count = |name: &str| one.counts.get(name).copied().unwrap_or_default();
     let total = one.total.max(ORDER.iter().map(|name| count(name)).sum()).max(1);
-    // It created no run, because all its instants had one.
-    if one.total == 0 && one.skipped > 0 {
+    if had_nothing_to_do(one) {
         return html! { span.muted { (t!(ctx, "left-alone", n = one.skipped)) } };
     }
     let mut x = 0.0;
@@ -149,7 +153,7 @@ pub(super) async fn page(ctx: &Ctx, id: &str, rest: &[&str]) -> Result<Answer, T
                         dt { @match runs_in(id, name) { Some(address) => a href=(address) { (state_of(ctx, "backfill", name.as_str())) }, None => (state_of(ctx, "backfill", name.as_str())) } }
                     }
                 } }
-                @if one.skipped > 0 { p.muted { (t!(ctx, "left-alone", n = one.skipped)) } }
+                @if one.skipped > 0 && !had_nothing_to_do(&one) { p.muted { (t!(ctx, "left-alone", n = one.skipped)) } }
             }
             section.panel { h2 { (t!(ctx, "backfill-asked")) } (asked(ctx, &one)) }
         }

@@ -1,10 +1,12 @@
 //! Work offered to people: offers with their stock, audiences, assignments; what somebody would be given.
 
+mod members;
+
 use std::collections::BTreeMap;
 
 use axum::http::Method;
 use chrono::TimeDelta;
-use heddle_api::{Assignment, AssignmentState, Audience, List, Members, Occurrence, Offer, OfferTerms, Peek};
+use heddle_api::{Assignment, AssignmentState, Audience, List, Occurrence, Offer, OfferTerms, Peek};
 use heddle_domain::Time;
 use heddle_domain::dispatch::{Offer as Terms, OfferKind, OfferSpec, Why};
 use heddle_domain::id::RunId;
@@ -15,13 +17,12 @@ use serde_json::{Value, json};
 use super::answer::Answer;
 use crate::chart::{Axis, hours};
 use crate::ctx::{Beat, segment};
-use crate::elements::{
-    Button, ago, button, empty, fault, fault_id, line, listed, number, state, state_word, time, when,
-};
-use crate::form::field;
+use crate::elements::{Button, ago, button, empty, line, listed, number, state, state_word, time, when};
 use crate::frame::Page;
 use crate::words::{Arg, Lang, t};
 use crate::{Ctx, Trouble};
+
+pub(super) use members::audience;
 
 /// The filters of the list of assignments.
 const ASKED: [&str; 7] = ["uid", "gid", "offer", "state", "from", "to", "cursor"];
@@ -413,54 +414,6 @@ pub(super) async fn revoke(ctx: &Ctx, id: &str) -> Result<Answer, Trouble> {
     )
     .await?;
     Answer::back(ctx, Some(t!(ctx, "said-revoked")))
-}
-
-pub(super) async fn audience(ctx: &Ctx, name: &str) -> Result<Answer, Trouble> {
-    let api = format!("/v1/audiences/{}/members", segment(name));
-    if ctx.posts() {
-        let form = ctx.form();
-        let list = |name: &str| -> Vec<String> {
-            let text = field(&form, name).unwrap_or_default();
-            text.split([',', ' ', '\n'])
-                .map(str::trim)
-                .filter(|one| !one.is_empty())
-                .map(str::to_owned)
-                .collect()
-        };
-        ctx.send(
-            Method::PATCH,
-            &api,
-            &json!({ "add": list("add"), "remove": list("remove") }),
-        )
-        .await?;
-        return Answer::back(ctx, Some(t!(ctx, "said-saved")));
-    }
-    let cursor = ctx
-        .q("cursor")
-        .map(|cursor| format!("&cursor={}", segment(cursor)))
-        .unwrap_or_default();
-    ctx.beats_with(Beat::Cluster);
-    let found: Members = ctx.get(&format!("{api}?limit=200{cursor}")).await?;
-    let head = html! { div.heading { div.grow { h1 { bdi { (name) } } p { (t!(ctx, "members")) (ctx.lang.colon()) (number(found.count)) } } } };
-    let members = html! { section.panel { ul.row { @for uid in &found.members { li { a.tag href={ "/dispatch/as?uid=" (segment(uid)) } { bdi { (uid) } } } } } @if found.members.is_empty() { (empty(&t!(ctx, "none"))) } } };
-    let body = html! {
-        (ctx.live("audience-head", head))
-        @if ctx.viewer.operates() {
-            form.panel.filters method="post" {
-                @for name in ["add", "remove"] {
-                    label.hidden for=(name) { (t!(ctx, name)) }
-                    input.broad id=(name) type="text" name=(name) placeholder=(t!(ctx, name)) value=[ctx.typed(name)] aria-invalid=[ctx.fault(name).map(|_| "true")] aria-describedby=[fault_id(ctx, name)];
-                    (fault(ctx, name))
-                }
-                button type="submit" { (t!(ctx, "save")) }
-            }
-        }
-        (listed(ctx, "members", members, found.next_cursor.as_deref()))
-    };
-    Answer::page(Page::new("dispatch", name, body).crumbs(vec![
-        (t!(ctx, "nav-dispatch"), Some("/dispatch".into())),
-        (name.to_owned(), None),
-    ]))
 }
 
 #[cfg(test)]

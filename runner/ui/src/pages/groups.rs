@@ -161,10 +161,10 @@ fn tree(ctx: &Ctx, categories: &[(String, i64)], chosen: Option<&str>) -> Markup
 /// Enables or disables those that are ticked.
 fn many(ctx: &Ctx) -> Markup {
     html! {
-        form #many.row.for-rows method="post" action="/groups/set" data-confirm=(t!(ctx, "many-sure")) data-picks {
+        form #many.row.for-rows method="post" action="/groups/set" data-picks {
             span.muted { (t!(ctx, "many-ticked")) }
-            button type="submit" name="enable" value="true" title=(t!(ctx, "enable-will")) { (t!(ctx, "enable")) }
-            button type="submit" name="enable" value="false" title=(t!(ctx, "disable-will")) { (t!(ctx, "disable")) }
+            button type="submit" name="enable" value="true" title=(t!(ctx, "enable-will")) data-confirm=(t!(ctx, "many-enable-sure")) { (t!(ctx, "enable")) }
+            button type="submit" name="enable" value="false" title=(t!(ctx, "disable-will")) data-confirm=(t!(ctx, "many-disable-sure")) { (t!(ctx, "disable")) }
         }
     }
 }

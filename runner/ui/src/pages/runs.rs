@@ -19,7 +19,7 @@ use crate::elements::{
 };
 use crate::form::field;
 use crate::frame::Page;
-use crate::words::t;
+use crate::words::{Lang, t};
 use crate::{Ctx, Trouble};
 
 /// The filters of the list.
@@ -221,7 +221,7 @@ pub(super) async fn bulk(ctx: &Ctx) -> Result<Answer, Trouble> {
     let body = html! {
         div.heading { h1 { (title) } }
         section.panel.stack {
-            p { (t!(ctx, "bulk-would", action = t!(ctx, action), matched = matched, refused = refused.len())) }
+            p { (would(ctx.lang, &t!(ctx, action), matched, refused.len())) }
             @if !refused.is_empty() {
                 table.cards {
                     thead { tr { th { (t!(ctx, "group")) } th { (t!(ctx, "logical-time")) } th { (t!(ctx, "state")) } th { (t!(ctx, "bulk-why-not")) } } }
@@ -239,6 +239,15 @@ pub(super) async fn bulk(ctx: &Ctx) -> Result<Answer, Trouble> {
     Answer::page(
         Page::new("runs", title.clone(), body).crumbs(vec![(t!(ctx, "nav-runs"), Some("/runs".into())), (title, None)]),
     )
+}
+
+/// How many runs a bulk control would find, and how many of these it would not change, if any.
+fn would(lang: Lang, action: &str, matched: i64, refused: usize) -> String {
+    let matching = lang.t("bulk-would", &[("action", action.into()), ("matched", matched.into())]);
+    match refused {
+        0 => matching,
+        refused => format!("{matching} {}", lang.t("bulk-would-not", &[("n", refused.into())])),
+    }
 }
 
 /// The result of a bulk control.
@@ -309,6 +318,14 @@ mod tests {
                     .all(|action| of_batches.contains(action))
             );
         }
+    }
+
+    #[test]
+    fn a_preview_says_how_many_would_change() {
+        let said = |matched, refused| would(Lang::En, "Restart", matched, refused);
+        assert_eq!(said(1, 0), "Restart: 1 run matches.");
+        assert_eq!(said(12, 0), "Restart: 12 runs match.");
+        assert_eq!(said(1_200, 2), "Restart: 1,200 runs match. 2 of them would not change.");
     }
 
     #[test]

@@ -1,15 +1,13 @@
 //! Scripts: the list, uploads, versions, and a console to try them.
 
 mod console;
+mod files;
 mod needs;
 
 use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
 
-use axum::body::Body;
-use axum::extract::{FromRequest, Multipart, Request};
-use axum::http::{Method, header};
-use bytes::Bytes;
+use axum::http::Method;
 use heddle_api::{AttemptState, List, Script, ScriptVersion};
 use heddle_domain::schema::changes::{Change, SchemaChange, changes, short};
 use heddle_store::pages::group::AttemptEnd;
@@ -25,9 +23,10 @@ use crate::form::whole_given;
 use crate::frame::Page;
 use crate::words::t;
 use crate::{Ctx, Trouble, span, yaml};
+use files::upload_form;
 
-/// How many files one upload may have.
-const FILES_MAX: usize = 20;
+pub(super) use files::upload;
+
 /// Groups and topics that use a script and are listed, of each.
 const USERS_MAX: i64 = 50;
 /// Versions that are listed.
@@ -82,118 +81,6 @@ fn row(ctx: &Ctx, one: &Script) -> Markup {
             td.wide dir="auto" { (prose(&line(&version.description))) }
         }
     }
-}
-
-fn upload_form(ctx: &Ctx, name: &str) -> Markup {
-    html! {
-        section.panel {
-            h2 { (t!(ctx, "upload")) }
-            form.filters method="post" action="/scripts/upload" enctype="multipart/form-data" data-drop {
-                label.hidden for="files" { (t!(ctx, "files")) }
-                input #files type="file" name="file" required multiple[name.is_empty()] accept=".wasm,.js,.ts,.py";
-                label.hidden for="name" { (t!(ctx, "name")) }
-                input #name type="text" name="name" value=(name) placeholder=(t!(ctx, "upload-name")) maxlength="63" size="26" readonly[!name.is_empty()];
-                label { input type="checkbox" name="keep" value="true"; (t!(ctx, "upload-keep")) }
-                button.primary type="submit" { (t!(ctx, "upload")) }
-            }
-            p.muted { (t!(ctx, "upload-hint")) span data-hint hidden { " " (t!(ctx, "upload-drop")) } }
-        }
-    }
-}
-
-/// The language of a file, by its extension.
-fn media(file: &str) -> &'static str {
-    match file.rsplit('.').next() {
-        Some("js" | "mjs") => "text/javascript",
-        Some("ts") => "text/typescript",
-        Some("py") => "text/x-python",
-        _ => "application/wasm",
-    }
-}
-
-/// A name for a script, made from the name of its file.
-fn stem(file: &str) -> String {
-    let bare = file.rsplit(['/', '\\']).next().unwrap_or(file);
-    let stem = bare.rsplit_once('.').map_or(bare, |(stem, _)| stem);
-    stem.chars()
-        .map(|c| {
-            if c.is_alphanumeric() || matches!(c, '_' | '-' | '.') {
-                c
-            } else {
-                '-'
-            }
-        })
-        .collect()
-}
-
-pub(super) async fn upload(ctx: &Ctx) -> Result<Answer, Trouble> {
-    let mut request = Request::new(Body::from(ctx.body.clone()));
-    if let Some(value) = ctx.head().headers.get(header::CONTENT_TYPE) {
-        request.headers_mut().insert(header::CONTENT_TYPE, value.clone());
-    }
-    let unreadable = |error: String| Trouble::new(400, error);
-    let mut parts = Multipart::from_request(request, &())
-        .await
-        .map_err(|error| unreadable(error.body_text()))?;
-    let (mut files, mut name, mut keep): (Vec<(String, Bytes)>, String, bool) = (Vec::new(), String::new(), false);
-    while let Some(part) = parts
-        .next_field()
-        .await
-        .map_err(|error| unreadable(error.body_text()))?
-    {
-        let key = part.name().unwrap_or_default().to_owned();
-        let file = part.file_name().map(str::to_owned);
-        let bytes = part.bytes().await.map_err(|error| unreadable(error.body_text()))?;
-        match (key.as_str(), file) {
-            ("file", Some(file)) if !bytes.is_empty() && files.len() < FILES_MAX => files.push((file, bytes)),
-            ("name", _) => name = String::from_utf8_lossy(&bytes).trim().to_owned(),
-            ("keep", _) => keep = true,
-            _ => {}
-        }
-    }
-    if files.is_empty() {
-        return Err(Trouble::new(422, t!(ctx, "upload-none")));
-    }
-    let single = files.len() == 1;
-    let mut said = Vec::new();
-    let mut last = String::new();
-    for (file, bytes) in files {
-        let script = if single && !name.is_empty() {
-            name.clone()
-        } else {
-            stem(&file)
-        };
-        let target = format!(
-            "/v1/scripts/{}{}",
-            segment(&script),
-            if keep { "?activate=false" } else { "" }
-        );
-        let made: ScriptVersion = ctx
-            .ask_as(Method::PUT, &target, media(&file), bytes)
-            .await
-            .map_err(|trouble| Trouble::new(trouble.status, format!("{file}: {}", trouble.said(ctx.lang))))?;
-        let mut line = t!(
-            ctx,
-            "said-uploaded",
-            name = format!("{script}@{}", made.version),
-            world = made.world
-        );
-        if let Some(took) = made.compile_ms {
-            line.push(' ');
-            line.push_str(&t!(ctx, "said-compiled", span = millis(ctx, took)));
-        }
-        said.push(line);
-        last = script;
-    }
-    let to = if single {
-        format!("/scripts/{}", segment(&last))
-    } else {
-        "/scripts".to_owned()
-    };
-    Ok(Answer::Go {
-        to,
-        said: Some(said.join("\n")),
-    })
 }
 
 pub(super) async fn page(ctx: &Ctx, name: &str, rest: &[&str]) -> Result<Answer, Trouble> {

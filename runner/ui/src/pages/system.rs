@@ -433,7 +433,8 @@ async fn tokens(ctx: &Ctx, new: Option<&MadeToken>) -> Result<Markup, Trouble> {
             label.hidden for="role" { (t!(ctx, "role")) } select #role name="role" { @for role in Role::ALL { option value=(role.as_str()) selected[role.as_str() == typed("role")] { (role.as_str()) } } }
             label.hidden for="queues" { (t!(ctx, "token-queues")) } input #queues.broad type="text" name="queues" title=(t!(ctx, "token-queues")) placeholder=(t!(ctx, "token-queues-short")) value=(typed("queues")) autocomplete="off" spellcheck="false";
             label.hidden for="uids" { (t!(ctx, "token-users")) } input #uids.broad type="text" name="uids" title=(t!(ctx, "token-users")) placeholder=(t!(ctx, "token-users-short")) value=(typed("uids")) autocomplete="off" spellcheck="false";
-            label.when title=(ctx.zone.name()) { span { (t!(ctx, "expires")) } input type="datetime-local" name="expires_at" value=(typed("expires_at")); }
+            label.when title=(ctx.zone.name()) { span { (t!(ctx, "expires")) } input type="datetime-local" name="expires_at" value=(typed("expires_at")) aria-invalid=[ctx.fault("expires_at").map(|_| "true")] aria-describedby=[fault_id(ctx, "expires_at")]; }
+            (fault(ctx, "expires_at"))
             button.primary type="submit" { (t!(ctx, "token-make")) }
         }
         (ctx.live("tokens", made(ctx, &found.items)))

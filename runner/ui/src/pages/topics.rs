@@ -17,7 +17,7 @@ use crate::elements::{
 };
 use crate::form::field;
 use crate::frame::Page;
-use crate::words::t;
+use crate::words::{Arg, t};
 use crate::{Ctx, Trouble, span};
 
 /// For how many topics the list shows the progress of today: up to 10,000 buckets must be counted for each.
@@ -554,7 +554,7 @@ fn cancel_form(ctx: &Ctx, topic: &str, day: &str, asked: Looked<AskedCancel>) ->
                 Looked::Refused(_, why) => (why_not(&why)),
                 Looked::Found(asked) => form.filters.under method="post" action={ "/topics/" (segment(topic)) "/cancel" } {
                     @for (name, value) in &asked.fields { input type="hidden" name=(name) value=(value); }
-                    p { (t!(ctx, "cancel-would", n = format!("{}{}", span::number(asked.count), if asked.more { "+" } else { "" }))) }
+                    p { (t!(ctx, "cancel-would", n = Arg::at_least(asked.count, asked.more))) }
                     @if asked.count > 0 || asked.more { button.danger type="submit" title=(t!(ctx, "cancel-messages-will")) { (t!(ctx, "cancel-messages")) } }
                 },
             }
@@ -574,7 +574,7 @@ async fn cancel(ctx: &Ctx, topic: &str, api: &str) -> Result<Answer, Trouble> {
         }
     }
     let done: Cancelled = ctx.ask(Method::POST, &format!("{api}/cancel"), &body).await?;
-    let said = t!(ctx, "said-cancelled-messages", n = span::number(done.cancelled as i64));
+    let said = t!(ctx, "said-cancelled-messages", n = done.cancelled as i64);
     let day = field(&form, "day")
         .map(|day| format!("/{}", segment(day.trim())))
         .unwrap_or_default();

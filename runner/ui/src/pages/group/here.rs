@@ -31,9 +31,8 @@ impl Here {
     }
 }
 
-/// Tabs in which somebody writes. They are not kept up to date: a spec may be long, and creating it for each change
-/// would cost too much.
-const WRITTEN: [&str; 3] = ["spec", "run", "backfill"];
+/// Tabs in which somebody writes. They are not kept up to date.
+const WRITTEN: [&str; 2] = ["run", "backfill"];
 
 /// Up to how many schedules the head says when they are due.
 const SCHEDULES_SAID: usize = 2;
@@ -68,6 +67,16 @@ fn newest(ctx: &Ctx, here: &Here, tab: &str) -> Markup {
 
 /// A tab's page: header, tabs, and what is under them.
 pub(super) fn framed(ctx: &Ctx, here: &Here, tab: &str, inside: Markup) -> Page {
+    let beat = if WRITTEN.contains(&tab) {
+        Beat::Still
+    } else {
+        Beat::Cluster
+    };
+    framed_with(ctx, here, tab, beat, inside)
+}
+
+/// The same, where the tab says when the page is made again.
+pub(super) fn framed_with(ctx: &Ctx, here: &Here, tab: &str, beat: Beat, inside: Markup) -> Page {
     let group = &here.group;
     let spec = &group.revision.plan.spec;
     let depends: Vec<String> = spec.depends_on.iter().map(|one| one.group().to_string()).collect();
@@ -103,8 +112,8 @@ pub(super) fn framed(ctx: &Ctx, here: &Here, tab: &str, inside: Markup) -> Page 
             }
         }
     };
-    let is_live = !WRITTEN.contains(&tab);
-    ctx.beats_with(if is_live { Beat::Cluster } else { Beat::Still });
+    let is_live = beat != Beat::Still;
+    ctx.beats_with(beat);
     let head = html! {
         @if is_live { (ctx.live("group-head", head)) } @else { (head) }
         (tabs(&here.name, tab, &[

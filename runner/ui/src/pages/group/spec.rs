@@ -6,8 +6,8 @@ use maud::{Markup, html};
 use serde::de::IgnoredAny;
 use serde_json::Value;
 
-use super::here::{Here, framed};
-use crate::ctx::segment;
+use super::here::{Here, framed_with};
+use crate::ctx::{Beat, segment};
 use crate::elements::{glyph, time};
 use crate::form::field;
 use crate::frame::Page;
@@ -21,6 +21,11 @@ pub(super) async fn page(ctx: &Ctx, here: &Here) -> Result<Answer, Trouble> {
     let form = ctx.form();
     if ctx.posts() && ctx.is_piece() {
         return as_one_types(ctx, &here.api("/validate"), &form).await;
+    }
+    // Only the head is kept up to date, and says that the group is gone: a spec may be long, and reading its revisions for
+    // each change would cost too much.
+    if ctx.is_open {
+        return Answer::page(framed_with(ctx, here, "spec", Beat::Audited, html! {}));
     }
     let mut sent = Ok(());
     if ctx.posts() {
@@ -72,7 +77,8 @@ pub(super) async fn page(ctx: &Ctx, here: &Here) -> Result<Answer, Trouble> {
             (list(ctx, here, &revisions, more, shown))
         }
     };
-    let mut page = framed(ctx, here, "spec", body);
+    let beat = if edits { Beat::Still } else { Beat::Audited };
+    let mut page = framed_with(ctx, here, "spec", beat, body);
     if let Err(trouble) = sent {
         page.status = trouble.status;
     }
@@ -149,9 +155,9 @@ const COLOURS: [&str; 3] = [
 ];
 
 /// The field of a spec. With a script, its words are coloured, and its errors are shown above while the person types.
-fn text_field(action: &str, rows: usize, text: &str) -> Markup {
+fn text_field(ctx: &Ctx, action: &str, rows: usize, text: &str) -> Markup {
     html! {
-        div.verdict-line #verdict role="status" {}
+        div.verdict-line #verdict role="status" { span.muted data-hint hidden { (t!(ctx, "spec-as-typed")) } }
         div.code-field {
             textarea #spec name="spec" rows=(rows) spellcheck="false" autocomplete="off"
                 hx-post=(action) hx-trigger="input changed delay:400ms" hx-include="closest form" hx-target="#verdict" hx-sync="this:replace" { (text) }
@@ -172,7 +178,7 @@ fn editor(ctx: &Ctx, action: &str, text: &str, opened: i32, changed: bool) -> Ma
         form.stack method="post" action=(action) {
             input type="hidden" name="opened" value=(opened);
             label.hidden for="spec" { (t!(ctx, "tab-spec")) }
-            (text_field(action, text.lines().count().clamp(12, 40) + 2, text))
+            (text_field(ctx, action, text.lines().count().clamp(12, 40) + 2, text))
             div.row {
                 button.primary type="submit" name="do" value="save" { (save) }
                 button type="submit" name="do" value="check" { (t!(ctx, "check")) }
@@ -280,7 +286,7 @@ pub(super) async fn new(ctx: &Ctx) -> Result<Answer, Trouble> {
         @if valid { div.said role="status" { p { (t!(ctx, "spec-valid")) } } }
         form.panel.stack method="post" action="/groups/new" {
             label.field { span { (t!(ctx, "name")) } input type="text" name="name" required maxlength="63" value=(name) autocomplete="off"; }
-            div.field { label for="spec" { (t!(ctx, "tab-spec")) } (text_field("/groups/new", 18, field(&form, "spec").unwrap_or(NEW))) }
+            div.field { label for="spec" { (t!(ctx, "tab-spec")) } (text_field(ctx, "/groups/new", 18, field(&form, "spec").unwrap_or(NEW))) }
             div.row {
                 button.primary type="submit" name="do" value="save" { (t!(ctx, "save")) }
                 button type="submit" name="do" value="check" { (t!(ctx, "check")) }

@@ -40,13 +40,13 @@ pub(super) async fn rerun(ctx: &Ctx, id: Uuid) -> Result<Answer, Trouble> {
 }
 
 /// The two ways to run it anew; `disabled`: its group is.
-pub(super) fn inside(ctx: &Ctx, run: &Run, disabled: bool) -> Markup {
+pub(super) fn inside(ctx: &Ctx, run: &Run, disabled: bool) -> Result<Markup, Trouble> {
     let id = run.id;
     if !ctx.viewer.operates() {
-        return html! { section.panel { p.empty { (t!(ctx, "forbidden-text")) } } };
+        return Err(Trouble::new(403, ""));
     }
     if let Some(why) = super::refused(ctx, Control::Rerun, &run.group, run.state) {
-        return html! { section.panel { p.empty { (why) } } };
+        return Ok(html! { section.panel { p.empty { (why) } } });
     }
     let form = ctx.form();
     let params = match field(&form, "params") {
@@ -59,7 +59,7 @@ pub(super) fn inside(ctx: &Ctx, run: &Run, disabled: bool) -> Markup {
             label { input type="checkbox" name="force" value="true" required checked[field(&form, "force").is_some()]; (t!(ctx, "force-disabled")) }
         }
     };
-    html! {
+    Ok(html! {
         div.two {
             section.panel {
                 h2 { (t!(ctx, "rerun-same")) }
@@ -80,5 +80,5 @@ pub(super) fn inside(ctx: &Ctx, run: &Run, disabled: bool) -> Markup {
                 }
             }
         }
-    }
+    })
 }

@@ -122,7 +122,7 @@ async fn with_trouble(ctx: &Ctx, id: Uuid, tab: &str, wrong: Option<Trouble>) ->
         "data" => data::inside(ctx, run).await?,
         "attempts" => attempts::inside(ctx, &whole).await?,
         "events" => events::inside(ctx, &whole).await?,
-        "rerun" => again::inside(ctx, run, disabled),
+        "rerun" => again::inside(ctx, run, disabled)?,
         "override" => overrides::inside(ctx, run)?,
         _ => timeline::inside(ctx, &whole).await?,
     };

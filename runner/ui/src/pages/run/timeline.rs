@@ -1,6 +1,7 @@
 //! The times of a run: a row for the run, one for each task, with attempts as pieces and pauses between them.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
 
 use heddle_api::{Run, RunState, TaskRun, TaskState};
 use heddle_domain::Time;
@@ -27,6 +28,9 @@ const PIECE_MIN: f64 = 0.4;
 /// The minimum length of a piece that has room for the sign of its end.
 const SIGN_MIN: f64 = 2.2;
 const ROW: f64 = 24.0;
+/// How often the picture of a run that goes on is drawn again, though nothing has happened.
+const PACE_MIN: Duration = Duration::from_secs(1);
+const PACE_MAX: Duration = Duration::from_secs(60);
 
 pub(super) async fn inside(ctx: &Ctx, whole: &Whole) -> Result<Markup, Trouble> {
     let (run, detail) = (&whole.run, whole.detail(ctx).await?);
@@ -37,6 +41,9 @@ pub(super) async fn inside(ctx: &Ctx, whole: &Whole) -> Result<Markup, Trouble> 
         if let Some(task) = plan.tasks.get(attempt.key.task as usize) {
             pieces.entry(task.name.to_string()).or_default().push(attempt);
         }
+    }
+    if run.finished_at.is_none() {
+        ctx.goes_on_each(pace(begins(run), ctx.now));
     }
     let course = Course::of(run, plan);
     let list = List {
@@ -50,6 +57,18 @@ pub(super) async fn inside(ctx: &Ctx, whole: &Whole) -> Result<Markup, Trouble> 
         (ctx.live("timeline", picture(ctx, run, &pieces, &course)))
         (ctx.live("tasks", list.shown(&pieces)))
     })
+}
+
+/// Where the axis begins.
+fn begins(run: &Run) -> Time {
+    run.started_at.unwrap_or(run.created_at).0
+}
+
+/// How often the picture of a run that goes on is drawn again, though nothing has happened: its end is never further behind
+/// than a hundredth of its length, which nobody sees, or than a second, or, for a long run, a minute.
+fn pace(from: Time, now: Time) -> Duration {
+    let length = (now - from).to_std().unwrap_or_default();
+    (length / 100).clamp(PACE_MIN, PACE_MAX)
 }
 
 /// A round step of an axis: five or so on it.
@@ -106,7 +125,7 @@ struct Rows<'a> {
 }
 
 fn picture(ctx: &Ctx, run: &Run, pieces: &BTreeMap<String, Vec<&AttemptView>>, course: &Course<'_>) -> Markup {
-    let from = run.started_at.unwrap_or(run.created_at).0;
+    let from = begins(run);
     // Rounded to a second, so that the picture of a running run does not change with each millisecond.
     let now = Time::from_timestamp(ctx.now.timestamp() + 1, 0).unwrap_or(ctx.now);
     let to = run
@@ -327,6 +346,15 @@ mod tests {
             finished_at: to.map(at),
             ..failed_attempt()
         }
+    }
+
+    #[test]
+    fn a_run_that_goes_on_is_drawn_again_from_time_to_time() {
+        let at = |second: i64| Time::from_timestamp(second, 0).unwrap();
+        for (length, seconds) in [(0, 1), (15, 1), (600, 6), (3_600, 36), (86_400, 60)] {
+            assert_eq!(pace(at(0), at(length)), Duration::from_secs(seconds), "{length} s");
+        }
+        assert_eq!(pace(at(9), at(0)), PACE_MIN, "another node's clock");
     }
 
     #[test]
