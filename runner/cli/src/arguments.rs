@@ -207,6 +207,7 @@ mod tests {
             "heddle secret set a",
             "heddle secret rotate",
             "heddle secret reseal",
+            "heddle secret forget --database-url postgres://x --data-dir /tmp/x --yes",
             "heddle session list",
             "heddle session end person:ann@example.com",
             "heddle audit --actor a --kind run --from 2026-01-01T00:00:00Z",

@@ -26,8 +26,8 @@ mod span;
 pub mod transaction;
 
 pub use config::{
-    blob, category, connection, pool, rotate, runtime, script, secret, session, setting, template, timer_task, token,
-    usage,
+    blob, category, connection, forget, pool, rotate, runtime, script, secret, session, setting, template, timer_task,
+    token, usage,
 };
 pub use dispatch::{assignment, audience, exhausted, offer};
 pub use error::StoreError;
