@@ -1,6 +1,6 @@
 //! Secrets stay secret, keys can be changed, and what is named is not deleted; all of it is in the audit.
 
-use heddle_tests::{Answer, NodeOptions, Receiver, World, run_program, task};
+use heddle_tests::{Answer, NodeOptions, Receiver, World, heddle, heddle_succeeds, run_program, task};
 use serde_json::{Value, json};
 
 use crate::notifications::{verify, webhook};
@@ -158,6 +158,80 @@ fn refused_with_another_key(world: &World) -> String {
     let output = run_program(&arguments, &[("HEDDLE_SECRETS_KEY", NEXT_KEY)]);
     assert!(!output.status.success());
     String::from_utf8_lossy(&output.stderr).into_owned()
+}
+
+/// Somebody who has lost the key for good lets go of what it has encrypted, without a node; then nodes start with a new one.
+#[tokio::test]
+async fn what_a_lost_key_has_encrypted_can_be_forgotten() {
+    let world = World::new().await;
+    let first = keyed(&world, KEY, None).start().await;
+    first
+        .put("/v1/secrets/door", json!({"value": "sesame", "groups": ["g"]}))
+        .await
+        .expect_status(201);
+    first
+        .put("/v1/connections/shop", json!({"url": world.url(), "groups": ["g"]}))
+        .await
+        .expect_status(201);
+    let receiver = Receiver::start(Answer::Status(200)).await;
+    webhook(&first, "hook", &receiver.url, json!({})).await;
+    first.put_group("g", signs_in(json!({"secret": "door"}))).await;
+    drop(first);
+    assert!(refused_with_another_key(&world).contains("heddle secret forget"));
+    // A node with a key of its own names the file.
+    let own = world.directory().join("own").to_string_lossy().into_owned();
+    let serve = [
+        "serve",
+        "--database-url",
+        world.url(),
+        "--listen",
+        "127.0.0.1:0",
+        "--data-dir",
+        &own,
+    ];
+    let (code, said) = heddle(&serve, &[]);
+    assert_eq!(code, Some(2), "{said}");
+    assert!(
+        said.contains(&format!("the key in {own}/secrets.key is not the key")),
+        "{said}"
+    );
+    // Without a key, nothing is compared with one that was made up.
+    let empty = world.directory().join("empty").to_string_lossy().into_owned();
+    let list = ["secret", "forget", "--database-url", world.url(), "--data-dir", &empty];
+    let yes = [&list[..], &["--yes"]].concat();
+    let (code, said) = heddle(&yes, &[]);
+    assert_eq!(code, Some(2), "{said}");
+    assert!(said.contains("there is no key"), "{said}");
+    // What a former key decrypts is kept.
+    let known = [("HEDDLE_SECRETS_KEY", NEXT_KEY), ("HEDDLE_SECRETS_KEY_PREVIOUS", KEY)];
+    assert_eq!(heddle_succeeds(&yes, &known), "");
+    let lost = [("HEDDLE_SECRETS_KEY", NEXT_KEY)];
+    let listed = heddle_succeeds(&list, &lost);
+    let expect = "channel hook cannot be decrypted\nconnection shop cannot be decrypted\n\
+                  secret door cannot be decrypted; groups that use it: g\n";
+    assert_eq!(listed, expect);
+    assert!(refused_with_another_key(&world).contains("secret `door`"));
+    let deleted = heddle_succeeds(&yes, &lost);
+    assert_eq!(deleted, expect.replace("cannot be decrypted", "deleted"));
+    let next = keyed(&world, NEXT_KEY, None).start().await;
+    for path in ["/v1/secrets/door", "/v1/connections/shop", "/v1/channels/hook"] {
+        next.get(path).await.expect_status(404);
+    }
+    let audit = next.all("/v1/audit?action=delete").await;
+    assert_eq!(audit.len(), 3, "{audit:#?}");
+    for entry in &audit {
+        assert_eq!(
+            (&entry["actor"], &entry["after"]),
+            (&json!("command line"), &Value::Null),
+            "{entry:#}"
+        );
+        assert!(entry["before"]["key_id"].is_string(), "{entry:#}");
+    }
+    // The group has stayed as it was, and works again with a new value.
+    next.put("/v1/secrets/door", json!({"value": "sesame", "groups": ["g"]}))
+        .await
+        .expect_status(201);
+    assert_eq!(next.run("g", json!({})).await["state"], "succeeded");
 }
 
 /// A node with a wrong key says how much it cannot decrypt: some objects by name, the others by their number.

@@ -245,3 +245,57 @@ fn what_is_no_address_of_a_database_is_wrong_usage() {
         assert!(said.contains("the URL of the database is not valid"), "{said}");
     }
 }
+
+/// A role without rights on the schema is named, with what it needs; a line of the server's own source helps nobody.
+#[tokio::test]
+async fn a_role_without_rights_is_told_what_it_needs() {
+    let world = World::new().await;
+    let (sql, database) = (world.sql().await, world.database().to_owned());
+    let role = format!("poor_{database}");
+    sql.batch_execute(&format!("CREATE ROLE \"{role}\" LOGIN"))
+        .await
+        .unwrap();
+    let (_, address) = world.url().split_once('@').expect("a role in the URL");
+    let url = format!("postgres://{role}@{address}");
+    for command in [
+        &["migrate", "--database-url", &url][..],
+        &[
+            "token",
+            "create",
+            "--database-url",
+            &url,
+            "--name",
+            "a",
+            "--role",
+            "admin",
+        ],
+    ] {
+        let (code, said) = heddle_tests::heddle(command, &[]);
+        assert_eq!(code, Some(REFUSED), "{said}");
+        let wanted = [
+            format!("the role `{role}`"),
+            format!("database `{database}`"),
+            "must own the database".into(),
+        ];
+        for words in wanted {
+            assert!(said.contains(&words), "{words}: {said}");
+        }
+        assert!(!said.contains("at line"), "{said}");
+    }
+    sql.batch_execute(&format!("DROP ROLE \"{role}\"")).await.unwrap();
+}
+
+/// An empty variable of the environment is none, whatever the type of its option.
+#[test]
+fn an_empty_variable_counts_as_not_set() {
+    let empty = [
+        "HEDDLE_DATABASE_URL",
+        "HEDDLE_SLOTS",
+        "HEDDLE_NO_UI",
+        "HEDDLE_LOG_FORMAT",
+        "HEDDLE_CONFIG",
+    ];
+    let (code, said) = heddle_tests::heddle(&["serve"], &empty.map(|name| (name, "")));
+    assert_eq!(code, Some(USAGE), "{said}");
+    assert!(said.contains("the database is missing"), "{said}");
+}

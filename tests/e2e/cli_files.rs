@@ -206,6 +206,49 @@ async fn a_dry_run_knows_the_groups_of_its_files() {
     assert!(refused.contains("cycle: one -> two -> one"), "{refused}");
 }
 
+/// A dry run of all that an empty cluster lacks says what `apply` says, and the same for a set with an error.
+#[tokio::test]
+async fn a_dry_run_knows_all_that_its_files_bring() {
+    let (world, node) = World::with_node().await;
+    let file = world.directory().join("all.yaml");
+    let path = file.to_string_lossy().into_owned();
+    let write = |slots: u32| {
+        let text = format!(
+            "name: g\ncategory: day\ntemplate: form\nnotify: {{on: [failed], channels: [ops]}}\ntasks:\n  \
+             t: {{script: hello, pools: {{db: 2}}, secrets: [door], sql: [shop]}}\n  s: {{group: other}}\n---\n\
+             name: other\ntasks: {{t: {{queue: q}}}}\n---\n\
+             kind: pool\nname: db\nslots: {slots}\n---\nkind: template\nname: form\nspec: {{type: object}}\n---\n\
+             kind: webhook\nname: ops\nurl: https://example.com/hook\n---\n\
+             kind: secret\nname: door\nvalue: sesame\ncategories: [day]\n---\n\
+             kind: connection\nname: shop\nurl: postgres://me@example.com/shop\ngroups: [g]\n"
+        );
+        std::fs::write(&file, text).unwrap();
+    };
+    write(1);
+    for dry in [&["--dry-run"][..], &[]] {
+        let mut words = vec!["apply", "-f", &path];
+        words.extend(dry);
+        let refused = ends(&node, REFUSED, &words);
+        assert!(refused.contains("/tasks/t/pools/db"), "{refused}");
+        let groups = node.all("/v1/groups").await;
+        assert!(groups.iter().all(|group| group["name"] != "g"), "{groups:#?}");
+    }
+    // The pool is there now, and too small: the files change it.
+    write(2);
+    let dry = ends(&node, DONE, &["apply", "--dry-run", "-f", &path]);
+    assert!(
+        dry.contains("group g valid together with the other documents") || dry.contains("group g valid (dry run)"),
+        "{dry}"
+    );
+    ends(&node, DONE, &["apply", "-f", &path]);
+    // A cluster that has nothing of it.
+    let (_world, empty) = World::with_node().await;
+    let dry = ends(&empty, DONE, &["apply", "--dry-run", "-f", &path]);
+    assert!(dry.contains("group g valid together with the other documents"), "{dry}");
+    assert!(empty.all("/v1/pools").await.is_empty());
+    ends(&empty, DONE, &["apply", "-f", &path]);
+}
+
 /// `apply --prune` deletes what a directory does not have, of the kinds that it has, after it was shown.
 #[tokio::test]
 async fn pruning() {

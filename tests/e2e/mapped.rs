@@ -1,6 +1,6 @@
 //! Mapped tasks.
 
-use heddle_tests::{World, item, seconds, task};
+use heddle_tests::{World, eventually, item, seconds, task};
 use serde_json::{Value, json};
 
 use crate::cli::{DONE, ends};
@@ -443,4 +443,31 @@ async fn joined_outputs_are_nested_deeper() {
     let id = run["id"].as_str().unwrap();
     let said = ends(&node, DONE, &["run", "show", id, "-o", "json"]);
     assert!(said.matches('[').count() > 122, "{said}");
+}
+
+/// The expansion of a map is no attempt, and that of a sub-run is one: the counter and the histogram of attempts agree.
+#[tokio::test]
+async fn attempts_are_counted_once_by_each_metric() {
+    let (_world, node) = World::with_node().await;
+    let tasks = json!({"m": {"script": "hello", "for_each": [1, 2, 3]}, "plain": {"script": "hello"}});
+    node.put_group("map", json!({"tasks": tasks})).await;
+    node.put_group("single", json!({"tasks": {"t": {"script": "hello"}}}))
+        .await;
+    node.put_group("outer", json!({"tasks": {"sub": {"group": "map"}}}))
+        .await;
+    for group in ["map", "single", "outer"] {
+        assert_eq!(node.run(group, json!({})).await["state"], "succeeded", "{group}");
+    }
+    // Of the runs of `map`, with and without `outer`, of `single`, and of `outer`.
+    let expect = 4 + 4 + 1 + 1;
+    eventually(&format!("{expect} attempts in both metrics"), async || {
+        let metrics = node.get("/metrics").await.expect_status(200);
+        let value = |name: &str| {
+            let mut lines = metrics.as_str().expect("text").lines();
+            lines.find_map(|line| line.strip_prefix(name)?.trim().parse::<u64>().ok())
+        };
+        let counted = ["heddle_attempts_ended_total ", "heddle_attempt_seconds_count "].map(value);
+        (counted == [Some(expect), Some(expect)]).then_some(())
+    })
+    .await;
 }

@@ -43,7 +43,7 @@ pub struct TimerTask {
     pub sub_task_list: Vec<TimerTask>,
 }
 
-/// A tree of timer tasks. In the older shape, the fields of the root are on the top level.
+/// A tree of timer tasks. In the older shape, the fields of the root are on the top level, beside `taskScheduleConf`.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct TimerTaskSubmission {

@@ -35,14 +35,23 @@ impl Cli {
     }
 }
 
-/// The same command line, which takes no empty names.
+/// The same command line, which takes no empty names, and no empty variables of the environment.
 fn strict(command: clap::Command) -> clap::Command {
     let is_name = |arg: &Arg| {
         NAMES.contains(&arg.get_id().as_str())
             && arg.get_possible_values().is_empty()
             && arg.get_value_parser().type_id() == TypeId::of::<String>()
     };
+    // An empty variable is how some supervisors write one that is not set.
+    let is_empty = |arg: &Arg| {
+        let value = arg.get_env().and_then(std::env::var_os);
+        value.is_some_and(|value| value.is_empty())
+    };
     command
+        .mut_args(|arg| match is_empty(&arg) {
+            true => arg.env(None::<&'static str>),
+            false => arg,
+        })
         .mut_args(|arg| match is_name(&arg) {
             true => arg.value_parser(NonEmptyStringValueParser::new()),
             false => arg,
@@ -207,6 +216,7 @@ mod tests {
             "heddle secret set a",
             "heddle secret rotate",
             "heddle secret reseal",
+            "heddle secret forget --database-url postgres://x --data-dir /tmp/x --yes",
             "heddle session list",
             "heddle session end person:ann@example.com",
             "heddle audit --actor a --kind run --from 2026-01-01T00:00:00Z",

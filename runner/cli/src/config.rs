@@ -300,10 +300,41 @@ fn parse<O: Named>(text: &str) -> Result<(NodeOptions, O)> {
         };
         table.insert(key, value);
     }
-    Ok((
-        node.try_into().context("is not valid")?,
-        further.try_into().context("is not valid")?,
-    ))
+    Ok((options_of(node)?, options_of(further)?))
+}
+
+/// Reads the options in a table. The error is a sentence about the first one whose value is wrong.
+fn options_of<O: Named>(table: toml::Table) -> Result<O> {
+    // An option is wrong by itself, so alone it has the same error, and this is the error of no other.
+    for (key, value) in &table {
+        let mut alone = toml::Table::new();
+        alone.insert(key.clone(), value.clone());
+        if let Err(error) = alone.try_into::<O>() {
+            bail!("{}", wrong_value(key, error.message()));
+        }
+    }
+    table.try_into().context("is not valid")
+}
+
+/// An error of the library about the value of an option, in the words of people.
+fn wrong_value(key: &str, said: &str) -> String {
+    let Some((given, wanted)) = said.split_once(", expected ") else {
+        return format!("`{key}`: {said}");
+    };
+    let beginnings = ["invalid type: ", "invalid value: ", "unknown variant "];
+    let given = beginnings
+        .iter()
+        .find_map(|beginning| given.strip_prefix(beginning))
+        .unwrap_or(given);
+    let wanted = match wanted {
+        "u32" => "a whole number from 0 to 4294967295",
+        "i64" => "a whole number",
+        "f64" => "a number",
+        "a boolean" => "`true` or `false`",
+        "a string" | "path string" => "a text in quotes",
+        other => other,
+    };
+    format!("`{key}` must be {wanted}, not {given}")
 }
 
 impl NodeOptions {
@@ -402,6 +433,25 @@ mod tests {
     }
 
     #[test]
+    fn a_value_of_the_wrong_type_is_told_in_a_sentence() {
+        for (text, expect) in [
+            (
+                "listen = \"127.0.0.1:2\"\nslots = \"viele\"\n",
+                "`slots` must be a whole number from 0 to 4294967295, not string \"viele\"",
+            ),
+            ("no_ui = 1", "`no_ui` must be `true` or `false`, not integer `1`"),
+            (
+                "database_url = 1",
+                "`database_url` must be a text in quotes, not integer `1`",
+            ),
+            ("log_format = \"xml\"", "`log_format` must be "),
+        ] {
+            let said = format!("{:#}", parse::<ServeOptions>(text).unwrap_err());
+            assert!(said.starts_with(expect) && !said.contains('\n'), "{said}");
+        }
+    }
+
+    #[test]
     fn values_of_a_claim_become_roles() {
         let roles = |text: &str| text.parse::<RoleMap>().map(|map| map.0);
         let all = roles("ops=operator, cn=chiefs=admin ,").unwrap();
@@ -414,6 +464,7 @@ mod tests {
         let (_, serve) = parse::<ServeOptions>(table).unwrap();
         assert_eq!(serve.oidc_roles.as_ref().unwrap().0["CN=ops,OU=x"], Role::Author);
         let said = format!("{:#}", parse::<ServeOptions>("oidc_roles = \"a=b\"").unwrap_err());
+        assert!(said.starts_with("`oidc_roles`: "), "{said}");
         assert!(said.contains("not a role for people"), "{said}");
         let said = provider(&serve, None).unwrap_err().to_string();
         assert!(said.contains("--oidc-client-id"), "{said}");

@@ -17,6 +17,7 @@ use heddle_http::access::{TokenSpec, USES_WRITTEN_EVERY};
 use heddle_http::{App, AppParts};
 use heddle_sandbox::{Sandbox, SandboxConfig};
 use heddle_store::change::Noun;
+use heddle_store::forget::{LOST_MAX, LostSeal};
 use heddle_store::secret::SecretKeys;
 use heddle_store::{Store, StoreError};
 use tokio::net::TcpListener;
@@ -24,6 +25,7 @@ use tokio::sync::oneshot;
 use tokio_util::sync::CancellationToken;
 use uuid::Uuid;
 
+use crate::config::NodeOptions;
 use crate::demo;
 use crate::exit::usage;
 use crate::metrics;
@@ -32,7 +34,7 @@ use crate::traces::{self, Traces};
 
 pub use config::NodeConfig;
 pub(crate) use keys::device_keys;
-use keys::{identity, lock_identity, require_keys, secret_keys};
+use keys::{identity, known_keys, lock_identity, require_keys, secret_keys};
 use server::{Server, allow_open_files};
 pub(crate) use settings::{check, start_children};
 use settings::{dispatch_config, host_name, http_config, notify_config, sandbox_config, short_ways};
@@ -132,7 +134,7 @@ async fn open_store(config: &NodeConfig, keys: &SecretKeys, others: bool, now: T
     let store = connect(&config.database_url).await?;
     let (migrated, ()) = tokio::join!(store.migrate(), report_server(&store));
     migrated.context("cannot migrate the database schema")?;
-    require_keys(&store, keys).await?;
+    require_keys(config, &store, keys).await?;
     require_tokens(config, &store, others, now).await?;
     Ok(store)
 }
@@ -326,4 +328,36 @@ pub async fn create_token(database_url: &str, token: &heddle_client::NewToken) -
     let made = made.context("cannot create the token")?;
     store.close();
     made.with_context(|| format!("a token named `{}` already exists; revoke it first", token.name))
+}
+
+/// Lists the objects in a database that no key of a node with these options decrypts; `forget`: and deletes them. The flag
+/// says whether there may be more.
+pub(crate) async fn lost_secrets(
+    database_url: &str,
+    options: &NodeOptions,
+    forget: bool,
+) -> Result<(Vec<LostSeal>, bool)> {
+    let data_dir = options.data_directory();
+    // A key that was made up here would decrypt nothing at all.
+    let Some(keys) = known_keys(options, &data_dir)? else {
+        return Err(usage(format!(
+            "there is no key: HEDDLE_SECRETS_KEY is not set, and {} has no secrets.key; give the key that the nodes have \
+            from now on, or the data directory of a node with --data-dir",
+            data_dir.display()
+        )));
+    };
+    let store = connect_once(database_url).await?;
+    store.migrate().await.context("cannot migrate the database schema")?;
+    let lost = store.lost_seals(&keys).await.context("cannot read secrets")?;
+    let by = heddle_store::change::By {
+        actor: "command line",
+        at: NodeClock::default().own(),
+    };
+    for one in lost.iter().filter(|_| forget) {
+        let forgotten = store.forget_seal(by, &keys, &one.seal).await;
+        forgotten.with_context(|| format!("cannot delete the {} `{}`", one.seal.kind, one.seal.name))?;
+    }
+    store.close();
+    let is_full = lost.len() as i64 == LOST_MAX;
+    Ok((lost, is_full))
 }

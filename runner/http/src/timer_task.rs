@@ -3,10 +3,11 @@
 //! The root is in `taskInfoConf`, its timers next to it in `taskScheduleConf`; in the older format, all of it is on the
 //! top level.
 //!
-//! A tree may be nested deeper than any parser recurses, so it is read level by level: the text below a node is kept
-//! until its level is read.
+//! A tree may be nested deeper than any parser recurses, so it is read level by level: what is below a node is a part of the
+//! text until its level is read. `parts.rs` finds these parts, so that a level does not read again all levels below it.
 
 mod fields;
+mod parts;
 mod places;
 mod timers;
 
@@ -18,16 +19,16 @@ use heddle_domain::plan::TASKS_MAX;
 use heddle_domain::template::verbatim;
 use heddle_domain::{Name, Time};
 use heddle_store::timer_task::TimerTaskRow;
-use serde_json::value::RawValue;
 use serde_json::{Map, Value, json};
 
 use crate::problem::Problem;
 pub(crate) use fields::{DISABLED, whole};
-use fields::{invalid, is_enabled, number, status, text, timeout};
+use fields::{ENABLED, invalid, is_enabled, number, status, text, timeout};
+use parts::{Part, Parts};
 pub(crate) use places::Origin;
 use places::Place;
 
-/// How deep a tree may be. Each level is read once for every level above it, which is what bounds this.
+/// How deep a tree may be. Its group has a chain of as many tasks, and the place of an error as many steps.
 pub(crate) const DEPTH_MAX: usize = 2_000;
 
 /// How often an attempt that timed out is tried again, and after how long.
@@ -47,15 +48,14 @@ pub(crate) struct TimerTask {
     pub(crate) place: Place,
 }
 
-type Fields<'a> = BTreeMap<String, &'a RawValue>;
+type Fields = BTreeMap<String, Part>;
 
 /// Reads a tree: parents come before children, the root before all.
 pub(crate) fn read_tree(text: &str) -> Result<Vec<TimerTask>, Problem> {
-    let root: &RawValue =
-        serde_json::from_str(text).map_err(|error| Problem::malformed(format!("the body is not JSON: {error}")))?;
+    let parts = Parts::of(text).map_err(|error| Problem::malformed(format!("the body is not JSON: {error}")))?;
     let mut tree: Vec<TimerTask> = Vec::new();
-    let mut waiting: VecDeque<(&RawValue, Option<usize>, usize, usize)> = VecDeque::from([(root, None, 0, 1)]);
-    while let Some((raw, parent, index, depth)) = waiting.pop_front() {
+    let mut waiting: VecDeque<(Part, Option<usize>, usize, usize)> = VecDeque::from([(parts.root(), None, 0, 1)]);
+    while let Some((part, parent, index, depth)) = waiting.pop_front() {
         if depth > DEPTH_MAX {
             let detail = format!("tasks are nested more than {DEPTH_MAX} levels deep");
             return Err(too_much(&tree, detail));
@@ -71,7 +71,7 @@ pub(crate) fn read_tree(text: &str) -> Result<Vec<TimerTask>, Problem> {
             },
             ..TimerTask::default()
         };
-        let below = match read_node(raw, &mut task) {
+        let below = match read_node(&parts, part, &mut task) {
             Ok(below) => below,
             Err(problem) => return Err(in_body(problem, &places::node(&tree, &task))),
         };
@@ -80,7 +80,7 @@ pub(crate) fn read_tree(text: &str) -> Result<Vec<TimerTask>, Problem> {
             below
                 .into_iter()
                 .enumerate()
-                .map(|(index, raw)| (raw, parent, index, depth + 1)),
+                .map(|(index, part)| (part, parent, index, depth + 1)),
         );
         tree.push(task);
     }
@@ -129,8 +129,8 @@ fn unreadable(pointer: &str, error: &serde_json::Error) -> Problem {
 }
 
 /// Reads the fields of a node; returns the nodes below it.
-fn read_node<'a>(raw: &'a RawValue, task: &mut TimerTask) -> Result<Vec<&'a RawValue>, Problem> {
-    let fields = fields_of(raw, &mut task.place)?;
+fn read_node(parts: &Parts<'_>, node: Part, task: &mut TimerTask) -> Result<Vec<Part>, Problem> {
+    let fields = fields_of(parts, node, &mut task.place)?;
     let place = task.place;
     let wrong = |problem: Problem| {
         places::changed(problem, |mut fault| {
@@ -139,14 +139,15 @@ fn read_node<'a>(raw: &'a RawValue, task: &mut TimerTask) -> Result<Vec<&'a RawV
         })
     };
     let mut below = Vec::new();
-    for (name, raw) in fields {
+    for (name, part) in fields {
         if name == BELOW {
-            let list: Option<Vec<&RawValue>> = serde_json::from_str(raw.get())
-                .map_err(|_| wrong(invalid(BELOW, "expected a list of tasks".to_owned())))?;
-            below = list.unwrap_or_default();
+            if parts.text(part) != "null" {
+                let list = parts.items(part);
+                below = list.ok_or_else(|| wrong(invalid(BELOW, "expected a list of tasks".to_owned())))?;
+            }
             continue;
         }
-        let value: Value = serde_json::from_str(raw.get())
+        let value: Value = serde_json::from_str(parts.text(part))
             .map_err(|error| unreadable(&place.field(&format!("/{}", pointer_token(&name))), &error))?;
         if name == "taskId" {
             // Clients whose number is never absent send 0 for a new one.
@@ -161,20 +162,22 @@ fn read_node<'a>(raw: &'a RawValue, task: &mut TimerTask) -> Result<Vec<&'a RawV
 }
 
 /// The fields of a node; those of `taskInfoConf` together with the timers next to it. Also notes where they are.
-fn fields_of<'a>(raw: &'a RawValue, place: &mut Place) -> Result<Fields<'a>, Problem> {
-    let object = |raw: &RawValue, pointer: &str| {
+fn fields_of(parts: &Parts<'_>, node: Part, place: &mut Place) -> Result<Fields, Problem> {
+    let object = |part: Part, pointer: &str| {
         Problem::invalid_at(
             pointer.to_owned(),
-            format!("a task must be an object, not `{}`", shown_start(raw)),
+            format!("a task must be an object, not `{}`", shown_start(parts.text(part))),
         )
     };
-    let mut fields: Fields = serde_json::from_str(raw.get()).map_err(|_| object(raw, ""))?;
-    let Some(inner) = fields.remove(WRAPPER).filter(|inner| inner.get() != "null") else {
+    let mut fields = parts.fields(node).ok_or_else(|| object(node, ""))?;
+    let Some(inner) = fields.remove(WRAPPER).filter(|inner| parts.text(*inner) != "null") else {
         return Ok(fields);
     };
-    let mut task: Fields = serde_json::from_str(inner.get()).map_err(|_| object(inner, &format!("/{WRAPPER}")))?;
+    let mut task = parts
+        .fields(inner)
+        .ok_or_else(|| object(inner, &format!("/{WRAPPER}")))?;
     place.is_wrapped = true;
-    for (name, raw) in fields {
+    for (name, part) in fields {
         match name.as_str() {
             TIMERS if task.contains_key(&name) => {
                 return Err(invalid(
@@ -184,7 +187,7 @@ fn fields_of<'a>(raw: &'a RawValue, place: &mut Place) -> Result<Fields<'a>, Pro
             }
             TIMERS => {
                 place.timers_beside = true;
-                task.insert(name, raw);
+                task.insert(name, part);
             }
             BELOW => {
                 return Err(invalid(
@@ -193,7 +196,7 @@ fn fields_of<'a>(raw: &'a RawValue, place: &mut Place) -> Result<Fields<'a>, Pro
                 ));
             }
             _ => {
-                let value: Value = serde_json::from_str(raw.get())
+                let value: Value = serde_json::from_str(parts.text(part))
                     .map_err(|error| unreadable(&format!("/{}", pointer_token(&name)), &error))?;
                 refuse_children(&name, &value)?;
             }
@@ -202,8 +205,8 @@ fn fields_of<'a>(raw: &'a RawValue, place: &mut Place) -> Result<Fields<'a>, Pro
     Ok(task)
 }
 
-fn shown_start(raw: &RawValue) -> String {
-    raw.get().chars().take(40).collect()
+fn shown_start(text: &str) -> String {
+    text.chars().take(40).collect()
 }
 
 /// Refuses fields that seem to contain tasks: if they were ignored, whole branches would be dropped silently.
@@ -368,15 +371,19 @@ fn task_spec(row: &TimerTaskRow, fields: &Map<String, Value>, queue: &str, store
     Ok(task)
 }
 
-/// A tree as it is answered: each node with its number.
+/// A tree as it is answered: each node with its number, and with its status. Whoever leaves out the status of a new node
+/// means 1; [`keep_disabled`] has written out what an existing one keeps.
 pub(crate) fn shown(rows: &[TimerTaskRow]) -> Value {
+    let is_disabled = |row: &TimerTaskRow| {
+        let fields = row.definition.as_object();
+        fields.is_some_and(|fields| status(fields).is_ok_and(|said| said == Some(false)))
+    };
     let node = |row: &TimerTaskRow| {
-        let field = |name: &str| row.definition.get(name).cloned().unwrap_or_default();
         json!({
             "taskId": row.task_id,
             "parentTaskId": row.parent,
             "taskName": row.definition.get("taskName").or(row.definition.get("name")).cloned().unwrap_or_default(),
-            "status": field("status"),
+            "status": if is_disabled(row) { DISABLED } else { ENABLED },
         })
     };
     let Some(root) = rows.first() else { return Value::Null };

@@ -36,6 +36,16 @@ pub enum StoreError {
     /// The schema could not be updated to that of this version.
     #[error("migration failed")]
     Migration(#[source] Arc<MigrateError>),
+    /// The role of the URL may not do what a migration needs. `said`: the server's words.
+    #[error(
+        "the role `{role}` has too few rights in the database `{database}` ({said}): it must own the database, or have \
+         CREATE on it and on its schema `public`; what Heddle has created there must belong to it"
+    )]
+    Rights {
+        role: String,
+        database: String,
+        said: String,
+    },
     /// A newer version of Heddle has updated the schema: this one does not know its migration, and may not understand
     /// the data.
     #[error(
@@ -149,6 +159,17 @@ impl StoreError {
     pub fn is_passing(&self) -> bool {
         matches!(self, Self::Unavailable(_) | Self::ReadOnly(_) | Self::Conflict(_))
     }
+}
+
+/// What the server said if a migration failed because its role lacks rights.
+pub(crate) fn lacked_rights(error: &MigrateError) -> Option<String> {
+    let (MigrateError::Execute(cause) | MigrateError::ExecuteMigration(cause, _)) = error else {
+        return None;
+    };
+    let refused = cause
+        .as_database_error()
+        .filter(|error| error.code().as_deref() == Some("42501"));
+    refused.map(|error| error.message().to_owned())
 }
 
 /// A failed statement, with its location.

@@ -26,11 +26,12 @@ mod span;
 pub mod transaction;
 
 pub use config::{
-    blob, category, connection, pool, rotate, runtime, script, secret, session, setting, template, timer_task, token,
-    usage,
+    blob, category, connection, forget, pool, rotate, runtime, script, secret, session, setting, template, timer_task,
+    token, usage,
 };
 pub use dispatch::{assignment, audience, exhausted, offer};
 pub use error::StoreError;
+use error::lacked_rights;
 pub use group::link;
 pub use message::topic;
 pub use notify::{channel, notice, notification, outbox};
@@ -115,10 +116,26 @@ impl Store {
         match migrated.await {
             Err(sqlx::Error::Migrate(error)) => {
                 let known = MIGRATIONS.iter().map(|migration| migration.version).max();
-                Err(StoreError::migration(*error, known.unwrap_or_default()))
+                Err(match lacked_rights(&error) {
+                    Some(said) => self.rights_lacked(said).await?,
+                    None => StoreError::migration(*error, known.unwrap_or_default()),
+                })
             }
             other => Ok(other?),
         }
+    }
+
+    /// The error about rights that a migration lacks: names the role and the database as the server knows them.
+    async fn rights_lacked(&self, said: String) -> Result<StoreError, StoreError> {
+        let mut session = self.connector.connect(Plans::AsUsual).await?;
+        let named = sqlx::query!(r#"SELECT current_user::text AS "role!", current_database()::text AS "database!""#)
+            .fetch_one(&mut session)
+            .await?;
+        Ok(StoreError::Rights {
+            role: named.role,
+            database: named.database,
+            said,
+        })
     }
 
     /// How many connections this node opens at most.

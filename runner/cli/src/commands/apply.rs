@@ -1,15 +1,17 @@
 //! `apply`, `diff` and `export`: the cluster as files.
 
+mod brought;
+
 use std::path::PathBuf;
 use std::process::ExitCode;
 
 use anyhow::{Context, Result};
 use clap::Args;
+use heddle_domain::Time;
 use heddle_domain::dispatch::{Offer, OfferSpec};
 use heddle_domain::notify::channel::ChannelSpec;
 use heddle_domain::spec::{GroupSpec, ScheduleSpec, TaskSpec};
 use heddle_domain::topic::{GROUP_PREFIX, Topic, TopicSpec};
-use heddle_domain::{Name, Time};
 use heddle_ui::difference::patch;
 use serde_json::{Map, Value, json};
 
@@ -95,7 +97,7 @@ pub(crate) async fn apply(session: &Session, apply: &Apply) -> Result<ExitCode> 
     let mut refused = false;
     for document in &documents {
         let result = if apply.dry_run {
-            check(session, document, &documents).await
+            brought::check(session, document, &documents).await
         } else {
             put(session, document).await
         };
@@ -203,70 +205,6 @@ fn same(kind: Kind, before: &Value, after: &Value) -> bool {
         value
     };
     without_time(before) == without_time(after)
-}
-
-/// The server's check of a group by itself. A missing group is no error if the same files contain it.
-async fn check(session: &Session, document: &Document, documents: &[Document]) -> heddle_client::Result<&'static str> {
-    if document.kind != Kind::Group {
-        return Ok("not checked (dry run)");
-    }
-    let refused = match session.client.validate_group(&document.name, &document.spec).await {
-        Ok(_) => return Ok("valid (dry run)"),
-        Err(error) => error,
-    };
-    let faults = refused
-        .problem()
-        .map(|problem| problem.errors.as_slice())
-        .unwrap_or_default();
-    let mut all_brought = !faults.is_empty();
-    for fault in faults {
-        all_brought = all_brought
-            && match brought(document, documents, &fault.pointer) {
-                // If the group exists, something else is wrong with it here, for example a cycle.
-                Some(other) => existing(session, other).await?.is_none(),
-                None => false,
-            };
-    }
-    match all_brought {
-        true => Ok("valid together with the other documents (dry run)"),
-        false => Err(refused),
-    }
-}
-
-/// The other document whose group a spec names at this pointer: as an upstream group, or as the group of a task's
-/// sub-runs. `None` also if the place is at fault without that group being missing: an upstream group that is named for
-/// the second time.
-fn brought<'d>(document: &Document, documents: &'d [Document], pointer: &str) -> Option<&'d Document> {
-    let spec = &document.spec;
-    let steps: Vec<&str> = pointer.split('/').collect();
-    let named: Name = match steps.as_slice() {
-        ["", "depends_on", index] => {
-            let index: usize = index.parse().ok()?;
-            let upstreams = spec["depends_on"].as_array()?;
-            let named = upstream(upstreams.get(index)?)?;
-            if upstreams[..index]
-                .iter()
-                .any(|one| upstream(one).as_ref() == Some(&named))
-            {
-                return None;
-            }
-            named
-        }
-        ["", "tasks", _, "group"] => name(spec.pointer(pointer)?)?,
-        _ => return None,
-    };
-    let groups = documents.iter().filter(|other| other.kind == Kind::Group);
-    let mut others = groups.filter(|other| other.name != document.name);
-    others.find(|other| other.name.parse::<Name>().is_ok_and(|other| other == named))
-}
-
-/// The name of an upstream group, in either of its forms: `name`, or `{group: name}`.
-fn upstream(written: &Value) -> Option<Name> {
-    name(written).or_else(|| name(&written["group"]))
-}
-
-fn name(written: &Value) -> Option<Name> {
-    written.as_str()?.parse().ok()
 }
 
 async fn existing(session: &Session, document: &Document) -> heddle_client::Result<Option<Value>> {

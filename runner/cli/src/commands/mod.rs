@@ -26,6 +26,7 @@ mod run_show;
 pub(crate) mod runtime;
 pub(crate) mod script;
 mod script_test;
+pub(crate) mod secret_forget;
 pub(crate) mod serve;
 pub(crate) mod token;
 mod tools;
@@ -58,6 +59,9 @@ pub(crate) fn run(cli: Cli) -> Result<ExitCode> {
             return serve::wait_for(token::create_in_database(create, connection.output));
         }
         Command::Token(token::TokenCommand::Sign(sign)) => return token::sign(&sign, connection.output),
+        Command::Secret(named::SecretCommand::Forget(forget)) => {
+            return serve::wait_for(secret_forget::run(forget, connection.output));
+        }
         Command::Script(script::ScriptCommand::New(new)) => return script::write_new(&new, connection.output),
         Command::Script(script::ScriptCommand::Build(build)) => return build::run(&build, connection.output),
         _ => {}

@@ -10,6 +10,7 @@ use heddle_client::{NotificationFilter, NotificationState};
 use serde_json::{Value, json};
 
 use super::run_ref::{Notifications, Ref};
+use super::secret_forget::Forget;
 use crate::document::{self, Kind};
 use crate::exit::{INTERRUPTED, NO, done, usage};
 use crate::output::{Format, items};
@@ -101,6 +102,8 @@ pub enum SecretCommand {
     /// Encrypt all secrets, connections and channels with the current key. The last step of a change of the key
     #[command(alias = "reseal")]
     Rotate,
+    /// List what the key of the nodes cannot decrypt, directly in the database, and delete it with --yes. For a lost key
+    Forget(Forget),
     /// Delete a secret
     Rm {
         /// The name, as `list` shows it
@@ -273,6 +276,8 @@ pub(crate) async fn secret(session: &Session, command: SecretCommand) -> Result<
                 )
             })?;
         }
+        // It talks to no server, and was done before.
+        SecretCommand::Forget(_) => {}
         SecretCommand::Rm { name } => {
             session
                 .remove("secret", &name, &["v1", "secrets", &name], false)

@@ -1,6 +1,6 @@
 //! The identity of a node, and its keys: configured, or stored in its data directory.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail};
 use heddle_domain::{Chance, Time};
@@ -97,35 +97,52 @@ pub(super) fn check_secrets_key(options: &NodeOptions) -> Result<()> {
     Ok(())
 }
 
-/// The keys for secrets. The configured key encrypts, or else the one in the data directory. Configured former keys and
-/// the one in the data directory can only decrypt.
+/// The file with the key for secrets that a node has generated.
+fn key_file(data_dir: &Path) -> PathBuf {
+    data_dir.join("secrets.key")
+}
+
+/// The keys for secrets. If there is no key, one is generated in the data directory.
 pub(super) fn secret_keys(config: &NodeConfig, chance: &dyn Chance) -> Result<SecretKeys> {
+    if let Some(keys) = known_keys(&config.options, &config.data_dir)? {
+        return Ok(keys);
+    }
+    let path = key_file(&config.data_dir);
+    if !config.dev {
+        tracing::warn!(
+            path = %path.display(),
+            "HEDDLE_SECRETS_KEY is not set, so secrets are encrypted with a key that only this node has; with several \
+            nodes, set the same key on all of them"
+        );
+    }
+    write_private(&path, &format!("{:032x}{:032x}", chance.bits(), chance.bits()))?;
+    let keys = known_keys(&config.options, &config.data_dir)?;
+    keys.with_context(|| format!("{} was removed", path.display()))
+}
+
+/// The keys for secrets, if there is one. The configured key encrypts, or else the one in the data directory. Configured
+/// former keys and the one in the data directory can only decrypt.
+pub(super) fn known_keys(options: &NodeOptions, data_dir: &Path) -> Result<Option<SecretKeys>> {
     let key = |text: &str| SecretKey::new(Sha256::digest(text).into());
-    let path = config.data_dir.join("secrets.key");
+    let path = key_file(data_dir);
     let mut previous: Vec<SecretKey> = Vec::new();
-    if let Some(text) = &config.options.secrets_key_previous {
+    if let Some(text) = &options.secrets_key_previous {
         // The list may also be one former key that contains a comma.
         let parts = text.split(',').map(str::trim).chain([text.as_str()]);
         previous.extend(parts.filter(|part| !part.is_empty()).map(key));
     }
-    check_secrets_key(&config.options)?;
-    if let Some(text) = &config.options.secrets_key {
-        if path.exists() {
-            previous.push(key(read_key(&path)?.trim()));
+    check_secrets_key(options)?;
+    let generated = match path.exists() {
+        true => Some(key(read_key(&path)?.trim())),
+        false => None,
+    };
+    Ok(match (&options.secrets_key, generated) {
+        (Some(text), generated) => {
+            previous.extend(generated);
+            Some(SecretKeys::new(key(text), previous))
         }
-        return Ok(SecretKeys::new(key(text), previous));
-    }
-    if !path.exists() {
-        if !config.dev {
-            tracing::warn!(
-                path = %path.display(),
-                "HEDDLE_SECRETS_KEY is not set, so secrets are encrypted with a key that only this node has; with \
-                several nodes, set the same key on all of them"
-            );
-        }
-        write_private(&path, &format!("{:032x}{:032x}", chance.bits(), chance.bits()))?;
-    }
-    Ok(SecretKeys::new(key(read_key(&path)?.trim()), previous))
+        (None, generated) => generated.map(|generated| SecretKeys::new(generated, previous)),
+    })
 }
 
 fn read_key(path: &Path) -> Result<String> {
@@ -134,14 +151,18 @@ fn read_key(path: &Path) -> Result<String> {
 
 /// Refuses to start with keys that cannot decrypt the stored secrets: otherwise, scripts would fail one by one, long
 /// after the mistake.
-pub(super) async fn require_keys(store: &Store, keys: &SecretKeys) -> Result<()> {
+pub(super) async fn require_keys(config: &NodeConfig, store: &Store, keys: &SecretKeys) -> Result<()> {
     let foreign = store.foreign_seals(keys).await.context("cannot read secrets")?;
     let Some(first) = foreign.first() else { return Ok(()) };
     let counts = store.count_foreign_seals(keys).await.context("cannot read secrets")?;
+    let own = match &config.options.secrets_key {
+        Some(_) => "HEDDLE_SECRETS_KEY".to_owned(),
+        None => format!("the key in {}", key_file(&config.data_dir).display()),
+    };
     bail!(usage(format!(
-        "HEDDLE_SECRETS_KEY is not the key with which {} encrypted (that key has the fingerprint {}, this one {}); \
-        start with that key, or give it in HEDDLE_SECRETS_KEY_PREVIOUS, or delete the objects that cannot be \
-        decrypted any more",
+        "{own} is not the key with which {} encrypted (that key has the fingerprint {}, this one {}); start with that \
+        key, or give it in HEDDLE_SECRETS_KEY_PREVIOUS. If it is lost for good, `heddle secret forget` lists what \
+        cannot be decrypted any more, and deletes it with --yes",
         all_foreign(&foreign, counts),
         first.key_id,
         keys.current_id(),

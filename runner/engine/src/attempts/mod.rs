@@ -370,7 +370,6 @@ impl Attempts {
             held.log.say(run, at, self.node.now(), format!("skipped: {why}"));
         }
         let lasted = self.node.clock.elapsed().saturating_sub(held.since);
-        self.runs.counts.attempt_seconds.observe(lasted.as_secs_f64());
         let report = Report {
             run,
             at,
@@ -378,6 +377,7 @@ impl Attempts {
             held,
             end,
             finished_at: self.node.now(),
+            lasted,
             lines: Vec::new(),
         };
         self.runs.reports.record(&self.node, report);

@@ -4,11 +4,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use base64::Engine as _;
-use base64::engine::general_purpose::STANDARD;
+use base64::engine::general_purpose::{STANDARD, STANDARD_NO_PAD};
 use futures::FutureExt;
 use heddle_domain::Chain;
 use heddle_domain::clock::to_micros;
-use heddle_domain::notify::channel::{ChannelKind, ChannelSpec};
+use heddle_domain::notify::channel::{ChannelKind, ChannelSpec, SECRET_PREFIX};
 use heddle_domain::notify::message::Message;
 use heddle_domain::notify::{Event, retry_after};
 use heddle_store::outbox::{Mailed, NewNotification, Outgoing, Recorded, Sent};
@@ -309,19 +309,10 @@ fn secrets_of(channel: &ChannelSpec) -> Redactor {
     let redactor = Redactor::default();
     let secrets = channel.secrets();
     if let Some(url) = secrets.url {
-        redactor.learn(&url);
-        if let Ok(url) = Url::parse(&url) {
-            let segments = url.path_segments().into_iter().flatten();
-            let values = url.query_pairs();
-            segments
-                .map(str::to_owned)
-                .chain(values.map(|(_, value)| value.into_owned()))
-                .filter(|part| part.len() >= URL_SECRET_BYTES_MIN)
-                .for_each(|part| redactor.learn(&part));
-        }
+        learn_url(&redactor, &url);
     }
     if let Some(secret) = secrets.secret {
-        redactor.learn(&secret);
+        learn_key(&redactor, &secret);
     }
     if let Some(password) = secrets.password {
         redactor.learn(&password);
@@ -330,6 +321,41 @@ fn secrets_of(channel: &ChannelSpec) -> Redactor {
         redactor.learn(&STANDARD.encode(format!("\0{}\0{password}", username.unwrap_or_default())));
     }
     redactor
+}
+
+/// A robot's URL, and the parts of it that make it secret, such as `key` and `access_token`: as they are written, and what
+/// they mean.
+fn learn_url(redactor: &Redactor, url: &str) {
+    redactor.learn(url);
+    let Ok(url) = Url::parse(url) else { return };
+    // As it is sent, which can be another text than the one that was given.
+    redactor.learn(url.as_str());
+    let written = url.query().into_iter().flat_map(|query| query.split('&'));
+    let written = written.filter_map(|pair| pair.split_once('=')).map(|(_, value)| value);
+    let segments = url.path_segments().into_iter().flatten();
+    let meant = url.query_pairs().map(|(_, value)| value.into_owned());
+    segments
+        .chain(written)
+        .map(str::to_owned)
+        .chain(meant)
+        .filter(|part| part.len() >= URL_SECRET_BYTES_MIN)
+        .for_each(|part| redactor.learn(&part));
+}
+
+/// A secret for signatures. That of a webhook is a key in base64 behind a prefix: so also the key alone, with and without
+/// its padding, and its bytes, if they are text.
+fn learn_key(redactor: &Redactor, secret: &str) {
+    redactor.learn(secret);
+    let Some(key) = secret.strip_prefix(SECRET_PREFIX) else {
+        return;
+    };
+    redactor.learn(key);
+    let bare = key.trim_end_matches('=');
+    redactor.learn(bare);
+    let bytes = STANDARD_NO_PAD.decode(bare).ok();
+    if let Some(text) = bytes.and_then(|bytes| String::from_utf8(bytes).ok()) {
+        redactor.learn(&text);
+    }
 }
 
 /// What became of addresses, without secrets: servers may repeat what they were sent.
@@ -465,6 +491,35 @@ mod tests {
         let said = format!("535 bad: open sesame, {}", STANDARD.encode("\0me\0open sesame"));
         let hidden = Failure::passing(said).without(&secrets_of(&channel));
         assert_eq!(hidden, Failure::passing("535 bad: ***, ***"));
+    }
+
+    #[test]
+    fn the_parts_that_make_a_secret_are_masked_alone() {
+        let check = |channel: Value, said: &str, shown: &str| {
+            let channel: ChannelSpec = serde_json::from_value(channel).unwrap();
+            let hidden = Failure::passing(said).without(&secrets_of(&channel));
+            assert_eq!(hidden, Failure::passing(shown), "{said}");
+        };
+        let hook = json!({"kind": "webhook", "url": "https://a.example.com/", "secret": "whsec_b3BlbiBzZXNhbWU="});
+        check(
+            hook.clone(),
+            "not signed with whsec_b3BlbiBzZXNhbWU=",
+            "not signed with ***",
+        );
+        check(hook.clone(), "the key b3BlbiBzZXNhbWU= differs", "the key *** differs");
+        check(hook.clone(), "the key b3BlbiBzZXNhbWU differs", "the key *** differs");
+        check(hook, "the key is `open sesame`", "the key is `***`");
+        // Its bytes are no text.
+        let bytes = json!({"kind": "webhook", "url": "https://a.example.com/", "secret": "whsec_//79/P7//v//"});
+        check(bytes, "not //79/P7//v//", "not ***");
+        let robot = json!({"kind": "wecom", "url": "https://a.example.com/send?key=693axxx6-7aoc&lang=en"});
+        check(robot, "no robot 693axxx6-7aoc, lang en", "no robot ***, lang en");
+        let robot = json!({"kind": "dingtalk", "url": "https://a.example.com/send?access_token=a%2Bb%2Bc%2Bd%2Be", "secret": "SEC0123"});
+        check(
+            robot,
+            "a+b+c+d+e (access_token=a%2Bb%2Bc%2Bd%2Be) with SEC0123",
+            "*** (access_token=***) with ***",
+        );
     }
 
     #[test]

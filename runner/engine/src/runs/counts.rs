@@ -13,7 +13,7 @@ pub(crate) struct Counts {
     pub(crate) attempts_ended: AtomicU64,
     /// From a run's creation to its end.
     pub(crate) run_seconds: Histogram,
-    /// From the moment when the node took an attempt to its outcome.
+    /// From the moment when an attempt was taken to its outcome: one value for each of `attempts_ended`.
     pub(crate) attempt_seconds: Histogram,
     /// The processor time of a script's attempt.
     pub(crate) script_cpu_seconds: Histogram,
@@ -49,7 +49,7 @@ impl Default for Counts {
             ),
             attempt_seconds: histogram(
                 "heddle_attempt_seconds",
-                "Duration of attempts on this node, from the claim to the end, in seconds.",
+                "Duration of attempts whose outcome this node has recorded, from the claim to the end, in seconds.",
                 &seconds,
             ),
             script_cpu_seconds: histogram(

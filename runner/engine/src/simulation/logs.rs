@@ -82,6 +82,7 @@ impl Logging {
             held: self.held.clone(),
             end: End::plain(Ending::Succeeded("null".into())),
             finished_at: self.world.now(),
+            lasted: Duration::ZERO,
             lines: Vec::new(),
         };
         runs.reports.record(&runs.node, report);

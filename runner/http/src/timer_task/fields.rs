@@ -9,7 +9,7 @@ use crate::problem::Problem;
 /// What `status` says of something that is switched off.
 pub(crate) const DISABLED: i64 = -1;
 /// What `status` says of something that is switched on.
-const ENABLED: i64 = 1;
+pub(super) const ENABLED: i64 = 1;
 
 pub(super) fn invalid(field: &str, detail: String) -> Problem {
     Problem::invalid(Fault::at(format!("/{field}"), detail))

@@ -141,7 +141,23 @@ fn trees_may_be_deep_but_not_without_end() {
     let rows = rows(&deep(1_500));
     assert_eq!(rows.len(), 1_500);
     assert_eq!(meant(&rows).unwrap().spec["tasks"].as_object().unwrap().len(), 1_500);
-    assert_eq!(read_tree(&deep(DEPTH_MAX + 1)).unwrap_err().status.as_u16(), 422);
+    // Each level is read once, however many are below it: otherwise the last ones would take minutes.
+    for depth in [DEPTH_MAX + 1, 100_000] {
+        assert_eq!(read_tree(&deep(depth)).unwrap_err().status.as_u16(), 422);
+    }
+    let text = "x".repeat(8 << 20);
+    let tree = read_tree(&deep(DEPTH_MAX).replacen("\"x\"}", &format!("\"{text}\"}}"), 1)).unwrap();
+    assert_eq!(tree.last().unwrap().fields["taskName"], text);
+}
+
+#[test]
+fn a_status_that_is_left_out_is_answered_as_enabled() {
+    let rows = rows(r#"{"appServiceName": "q", "subTaskList": [{"status": null}, {"status": "-1"}, {"status": 1.0}]}"#);
+    let shown = shown(&rows);
+    let list = shown["taskList"].as_array().unwrap();
+    let statuses: Vec<&Value> = list.iter().map(|node| &node["status"]).collect();
+    assert_eq!(shown["status"], 1);
+    assert_eq!(statuses, [&json!(1), &json!(1), &json!(-1), &json!(1)]);
 }
 
 #[test]

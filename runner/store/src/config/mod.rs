@@ -3,6 +3,7 @@
 pub mod blob;
 pub mod category;
 pub mod connection;
+pub mod forget;
 pub(crate) mod named;
 mod one_value;
 pub mod pool;

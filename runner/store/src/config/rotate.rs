@@ -61,6 +61,15 @@ impl Rotated {
 impl Store {
     /// The first few rows that none of these keys opens.
     pub async fn foreign_seals(&self, keys: &SecretKeys) -> Result<Vec<ForeignSeal>, StoreError> {
+        self.foreign_seals_up_to(keys, NAMED_MAX).await
+    }
+
+    /// Rows that none of these keys opens, at most `most` of them.
+    pub(crate) async fn foreign_seals_up_to(
+        &self,
+        keys: &SecretKeys,
+        most: i64,
+    ) -> Result<Vec<ForeignSeal>, StoreError> {
         let ids = keys.ids();
         Ok(sqlx::query_as!(
             ForeignSeal,
@@ -72,7 +81,7 @@ impl Store {
                SELECT 'channel', name, key_id FROM heddle.channels WHERE key_id <> ALL ($1)
                LIMIT $2"#,
             &ids,
-            NAMED_MAX,
+            most,
         )
         .fetch_all(&self.control)
         .await?)

@@ -46,6 +46,13 @@ pub(crate) struct Kind {
     in_topics: Option<&'static str>,
 }
 
+impl Kind {
+    /// What its objects are called in the audit and in the log of changes.
+    pub(crate) fn noun(self) -> Noun {
+        self.noun
+    }
+}
+
 pub(crate) const SECRETS: Kind = Kind {
     noun: Noun::Secret,
     in_groups: "$.tasks.*.secrets[*] ? (@ == $name)",
@@ -83,23 +90,28 @@ pub(crate) async fn removed(
     let Some(before) = gone else {
         return Ok(Removal::Missing);
     };
-    let users = Users {
-        groups: groups(&mut tx, kind.in_groups, name).await?,
-        offers: match kind.noun {
-            Noun::Template => offers(&mut tx, name).await?,
-            _ => Vec::new(),
-        },
-        topics: match kind.in_topics {
-            Some(path) => topics(&mut tx, path, name).await?,
-            None => Vec::new(),
-        },
-    };
+    let users = users(&mut tx, kind, name).await?;
     if !users.is_empty() {
         return Ok(Removal::UsedBy(users));
     }
     audit::record(&mut tx, by, "delete", kind.noun, name, Some(&before), None).await?;
     tx.commit().await?;
     Ok(Removal::Done)
+}
+
+/// The objects whose current specs name one of this kind, the first few of each.
+pub(crate) async fn users(connection: &mut PgSession, kind: Kind, name: &str) -> Result<Users, StoreError> {
+    Ok(Users {
+        groups: groups(connection, kind.in_groups, name).await?,
+        offers: match kind.noun {
+            Noun::Template => offers(connection, name).await?,
+            _ => Vec::new(),
+        },
+        topics: match kind.in_topics {
+            Some(path) => topics(connection, path, name).await?,
+            None => Vec::new(),
+        },
+    })
 }
 
 /// The groups whose current specs name an object.

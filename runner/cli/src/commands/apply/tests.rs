@@ -1,3 +1,4 @@
+use super::brought::{When, brought};
 use super::*;
 
 #[test]
@@ -184,9 +185,65 @@ fn a_missing_group_is_found_in_the_files_by_its_place() {
     ] {
         let found = brought(&documents[0], &documents, pointer);
         assert_eq!(
-            found.map(|one| (one.kind, one.name.as_str())),
-            expect.map(|name| (Kind::Group, name)),
+            found.map(|(one, when)| (one.kind, one.name.as_str(), when)),
+            expect.map(|name| (Kind::Group, name, When::New)),
             "{pointer}"
         );
+    }
+}
+
+#[test]
+fn what_a_group_uses_is_found_in_the_files_by_its_place() {
+    let document = |kind, name: &str, spec: Value| Document {
+        kind,
+        name: name.into(),
+        spec,
+        source: "f.yaml".into(),
+    };
+    let spec = json!({
+        "category": "day", "template": "form", "notify": {"channels": ["ops", "nobody"]},
+        "tasks": {
+            "t": {"pools": {"db": 3, "none": 1}, "secrets": ["open", "of-day", "of-others", "kept"], "sql": ["shop", "old"],
+                  "notify": {"channels": ["ops"]}},
+            "u": {"pools": {"db": 4}, "query": {"connection": "shop"}, "audience": {"template": "form"}},
+        },
+    });
+    let documents = [
+        document(Kind::Group, "g", spec),
+        document(Kind::Template, "form", json!({"type": "object"})),
+        document(Kind::Channel, "ops", json!({"kind": "email"})),
+        document(Kind::Pool, "db", json!({"slots": 3})),
+        document(Kind::Secret, "open", json!({"value": "x", "groups": ["*"]})),
+        document(Kind::Secret, "of-day", json!({"value": "x", "categories": ["day"]})),
+        document(Kind::Secret, "of-others", json!({"value": "x", "groups": ["h"]})),
+        // What `show` prints has no value, and a secret is never put without one.
+        document(Kind::Secret, "kept", json!({"groups": ["g"]})),
+        document(
+            Kind::Connection,
+            "shop",
+            json!({"url": "postgres://x", "groups": ["g"]}),
+        ),
+        document(Kind::Connection, "old", json!({"groups": ["g"]})),
+    ];
+    for (pointer, expect) in [
+        ("/template", Some(("form", When::New))),
+        ("/tasks/u/audience/template", Some(("form", When::New))),
+        ("/notify/channels/0", Some(("ops", When::New))),
+        ("/notify/channels/1", None),
+        ("/tasks/t/notify/channels/0", Some(("ops", When::New))),
+        ("/tasks/t/pools/db", Some(("db", When::Always))),
+        ("/tasks/t/pools/none", None),
+        ("/tasks/u/pools/db", None),
+        ("/tasks/t/pools", None),
+        ("/tasks/t/secrets/0", Some(("open", When::Always))),
+        ("/tasks/t/secrets/1", Some(("of-day", When::Always))),
+        ("/tasks/t/secrets/2", None),
+        ("/tasks/t/secrets/3", None),
+        ("/tasks/t/sql/0", Some(("shop", When::Always))),
+        ("/tasks/t/sql/1", Some(("old", When::Known))),
+        ("/tasks/u/query/connection", Some(("shop", When::Always))),
+    ] {
+        let found = brought(&documents[0], &documents, pointer);
+        assert_eq!(found.map(|(one, when)| (one.name.as_str(), when)), expect, "{pointer}");
     }
 }

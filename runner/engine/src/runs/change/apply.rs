@@ -3,6 +3,7 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::time::Duration;
 
 use heddle_domain::Time;
 use heddle_domain::backfill::Urgency;
@@ -45,7 +46,8 @@ pub(crate) struct After {
     pub(crate) backfilled: Vec<uuid::Uuid>,
     /// The earliest timer that was written.
     pub(crate) due: Option<Time>,
-    pub(crate) recorded: u64,
+    /// How long each attempt took whose outcome was recorded, from the moment when it was taken.
+    pub(crate) lasted: Vec<Duration>,
     /// Outcomes that were accepted.
     pub(crate) accepted: Vec<(RunId, AttemptKey)>,
     /// What workers may claim now.
@@ -135,7 +137,8 @@ impl Runs {
             let write = self.write_of(&context, transition, grant, &mut after)?;
             writes.push(RunWrite { maps, ..write });
         }
-        after.recorded = rows.len() as u64;
+        let lasted = |row: &AttemptRow| (row.finished_at - row.started_at).to_std().unwrap_or_default();
+        after.lasted = rows.iter().map(lasted).collect();
         completion.insert_attempts(&rows).await?;
         self.write(completion, &writes, &mut after).await?;
         Ok(after)
@@ -260,7 +263,11 @@ impl Runs {
         for why in &after.skipped {
             self.counts.skipped[*why as usize - 1].fetch_add(1, Relaxed);
         }
-        self.counts.attempts_ended.fetch_add(after.recorded, Relaxed);
+        // Both count the same attempts: neither what only expanded a mapped task, nor what a queue or a sub-run holds now.
+        self.counts.attempts_ended.fetch_add(after.lasted.len() as u64, Relaxed);
+        for lasted in &after.lasted {
+            self.counts.attempt_seconds.observe(lasted.as_secs_f64());
+        }
         let lease = self.lease();
         let mut elsewhere = false;
         for stopped in &after.interrupted {

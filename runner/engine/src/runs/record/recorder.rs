@@ -272,8 +272,10 @@ async fn record_single_task(
         );
     }
     let spans = spans_of(runs, reports, rows, &owned);
+    let known: HashMap<RunId, Duration> = reports.iter().map(|report| (report.run, report.lasted)).collect();
+    let lasted = owned.iter().filter_map(|run| known.get(run).copied()).collect();
     let after = single_task::after(owned, followed, reports.iter().map(|report| &*report.context));
-    Ok(After { spans, ..after })
+    Ok(After { spans, lasted, ..after })
 }
 
 /// The spans of single-task runs that have ended.

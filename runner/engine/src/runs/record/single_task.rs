@@ -62,7 +62,6 @@ pub(crate) fn end_of(
 pub(crate) fn after<'a>(owned: Vec<RunId>, followed: bool, contexts: impl Iterator<Item = &'a RunContext>) -> After {
     let mut after = After {
         moved: owned.clone(),
-        recorded: owned.len() as u64,
         finished: owned,
         ..After::default()
     };

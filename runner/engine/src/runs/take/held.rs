@@ -65,6 +65,8 @@ pub(crate) struct Report {
     pub(crate) held: HeldAttempt,
     pub(crate) end: End,
     pub(crate) finished_at: Time,
+    /// How long it took, by the node's own monotonic clock.
+    pub(crate) lasted: Duration,
     /// Log lines that are not written yet.
     pub(crate) lines: Vec<LogRow>,
 }
