@@ -218,4 +218,12 @@ mod tests {
         assert_eq!(sent.texts(), [text("name", "greet"), text("keep", "true")]);
         assert_eq!(Sent::default().texts(), [text("name", "")]);
     }
+
+    #[test]
+    fn a_file_names_its_script() {
+        assert_eq!(stem("C:\\x\\my job.v2.wasm"), "my-job.v2");
+        assert_eq!(stem("a/b/report.py"), "report");
+        assert_eq!(media("report.py"), "text/x-python");
+        assert_eq!(media("report.wasm"), "application/wasm");
+    }
 }
