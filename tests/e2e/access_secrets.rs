@@ -75,7 +75,7 @@ fn keyed(world: &World, key: &str, previous: Option<&str>) -> NodeOptions {
 #[tokio::test]
 async fn keys_are_changed() {
     let world = World::new().await;
-    let first = keyed(&world, KEY, None).start().await;
+    let mut first = keyed(&world, KEY, None).start().await;
     first
         .put("/v1/secrets/door", json!({"value": "sesame", "groups": ["g"]}))
         .await
@@ -164,7 +164,7 @@ fn refused_with_another_key(world: &World) -> String {
 #[tokio::test]
 async fn what_a_lost_key_has_encrypted_can_be_forgotten() {
     let world = World::new().await;
-    let first = keyed(&world, KEY, None).start().await;
+    let mut first = keyed(&world, KEY, None).start().await;
     first
         .put("/v1/secrets/door", json!({"value": "sesame", "groups": ["g"]}))
         .await
@@ -176,7 +176,14 @@ async fn what_a_lost_key_has_encrypted_can_be_forgotten() {
     let receiver = Receiver::start(Answer::Status(200)).await;
     webhook(&first, "hook", &receiver.url, json!({})).await;
     first.put_group("g", signs_in(json!({"secret": "door"}))).await;
-    drop(first);
+    // A node that is alive decrypts all of it: then the keys of the command are wrong.
+    let running = ["secret", "forget", "--database-url", world.url(), "--yes"];
+    let (code, said) = heddle(&running, &[("HEDDLE_SECRETS_KEY", NEXT_KEY)]);
+    assert_eq!(code, Some(2), "{said}");
+    assert!(said.contains("is running, and decrypts everything"), "{said}");
+    first.get("/v1/secrets/door").await.expect_status(200);
+    first.terminate();
+    first.end().await;
     assert!(refused_with_another_key(&world).contains("heddle secret forget"));
     // A node with a key of its own names the file.
     let own = world.directory().join("own").to_string_lossy().into_owned();
@@ -207,9 +214,17 @@ async fn what_a_lost_key_has_encrypted_can_be_forgotten() {
     assert_eq!(heddle_succeeds(&yes, &known), "");
     let lost = [("HEDDLE_SECRETS_KEY", NEXT_KEY)];
     let listed = heddle_succeeds(&list, &lost);
-    let expect = "channel hook cannot be decrypted\nconnection shop cannot be decrypted\n\
-                  secret door cannot be decrypted; groups that use it: g\n";
+    let key = listed.split_once("(key ").and_then(|(_, rest)| rest.split_once(')'));
+    let key = format!("(key {})", key.expect("the fingerprint of the lost key").0);
+    let expect = format!(
+        "channel hook cannot be decrypted {key}\nconnection shop cannot be decrypted {key}\n\
+         secret door cannot be decrypted {key}; groups that use it: g\n"
+    );
     assert_eq!(listed, expect);
+    // An empty key is none that somebody meant.
+    let (code, said) = heddle(&yes, &[("HEDDLE_SECRETS_KEY", "")]);
+    assert_eq!(code, Some(2), "{said}");
+    assert!(said.contains("at least 16 characters"), "{said}");
     assert!(refused_with_another_key(&world).contains("secret `door`"));
     let deleted = heddle_succeeds(&yes, &lost);
     assert_eq!(deleted, expect.replace("cannot be decrypted", "deleted"));

@@ -42,10 +42,11 @@ fn strict(command: clap::Command) -> clap::Command {
             && arg.get_possible_values().is_empty()
             && arg.get_value_parser().type_id() == TypeId::of::<String>()
     };
-    // An empty variable is how some supervisors write one that is not set.
+    // An empty variable is how some supervisors write one that is not set. But who gives an empty key did not mean another
+    // one, which the node would make up: that is refused as too short.
     let is_empty = |arg: &Arg| {
         let value = arg.get_env().and_then(std::env::var_os);
-        value.is_some_and(|value| value.is_empty())
+        arg.get_id() != "secrets_key" && value.is_some_and(|value| value.is_empty())
     };
     command
         .mut_args(|arg| match is_empty(&arg) {

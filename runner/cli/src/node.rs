@@ -330,13 +330,21 @@ pub async fn create_token(database_url: &str, token: &heddle_client::NewToken) -
     made.with_context(|| format!("a token named `{}` already exists; revoke it first", token.name))
 }
 
-/// Lists the objects in a database that no key of a node with these options decrypts; `forget`: and deletes them. The flag
-/// says whether there may be more.
-pub(crate) async fn lost_secrets(
-    database_url: &str,
-    options: &NodeOptions,
-    forget: bool,
-) -> Result<(Vec<LostSeal>, bool)> {
+/// Objects that no key of a node with certain options decrypts.
+pub(crate) struct LostSecrets {
+    pub(crate) lost: Vec<LostSeal>,
+    /// Those of them that were deleted.
+    pub(crate) deleted: Vec<LostSeal>,
+    /// The fingerprints of the keys, that of the current key first.
+    pub(crate) keys: Vec<String>,
+    /// There may be more.
+    pub(crate) is_full: bool,
+    /// What stopped the deletion before its end.
+    pub(crate) failed: Option<anyhow::Error>,
+}
+
+/// Lists the objects in a database that no key of a node with these options decrypts; `forget`: and deletes them.
+pub(crate) async fn lost_secrets(database_url: &str, options: &NodeOptions, forget: bool) -> Result<LostSecrets> {
     let data_dir = options.data_directory();
     // A key that was made up here would decrypt nothing at all.
     let Some(keys) = known_keys(options, &data_dir)? else {
@@ -349,15 +357,50 @@ pub(crate) async fn lost_secrets(
     let store = connect_once(database_url).await?;
     store.migrate().await.context("cannot migrate the database schema")?;
     let lost = store.lost_seals(&keys).await.context("cannot read secrets")?;
+    if forget && !lost.is_empty() {
+        require_no_node(&store).await?;
+    }
     let by = heddle_store::change::By {
         actor: "command line",
         at: NodeClock::default().own(),
     };
+    let (mut deleted, mut failed) = (Vec::new(), None);
     for one in lost.iter().filter(|_| forget) {
-        let forgotten = store.forget_seal(by, &keys, &one.seal).await;
-        forgotten.with_context(|| format!("cannot delete the {} `{}`", one.seal.kind, one.seal.name))?;
+        match store.forget_seal(by, &keys, &one.seal).await {
+            Ok(true) => deleted.push(one.clone()),
+            // It is gone, or was put again with a key that is known.
+            Ok(false) => {}
+            Err(error) => {
+                let what = format!("cannot delete the {} `{}`", one.seal.kind, one.seal.name);
+                failed = Some(anyhow::Error::from(error).context(what));
+                break;
+            }
+        }
     }
     store.close();
     let is_full = lost.len() as i64 == LOST_MAX;
-    Ok((lost, is_full))
+    Ok(LostSecrets {
+        lost,
+        deleted,
+        keys: keys.ids(),
+        is_full,
+        failed,
+    })
+}
+
+/// Refuses to delete beside a node that is alive. A node only starts if its keys decrypt everything, so what the keys of
+/// this command do not decrypt would be in use there.
+async fn require_no_node(store: &Store) -> Result<()> {
+    let nodes = store
+        .nodes(chrono::TimeDelta::zero())
+        .await
+        .context("cannot read nodes")?;
+    match nodes.into_iter().find(|node| node.alive) {
+        Some(node) => Err(usage(format!(
+            "the node `{}` is running, and decrypts everything that is stored: give its keys to this command. If nothing \
+            shall be kept, stop all nodes first (a killed one counts as running for 8 s)",
+            node.name
+        ))),
+        None => Ok(()),
+    }
 }

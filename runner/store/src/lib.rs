@@ -117,7 +117,11 @@ impl Store {
             Err(sqlx::Error::Migrate(error)) => {
                 let known = MIGRATIONS.iter().map(|migration| migration.version).max();
                 Err(match lacked_rights(&error) {
-                    Some(said) => self.rights_lacked(said).await?,
+                    // What is known of the cause is said also if the rest cannot be asked.
+                    Some(said) => match self.rights_lacked(said).await {
+                        Ok(lacked) => lacked,
+                        Err(_) => StoreError::migration(*error, known.unwrap_or_default()),
+                    },
                     None => StoreError::migration(*error, known.unwrap_or_default()),
                 })
             }

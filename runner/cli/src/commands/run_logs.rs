@@ -31,7 +31,7 @@ pub(super) async fn logs(
     };
     let request = || session.client.get(&path).query_if("item", item);
     let several = task.is_none();
-    let mut begin = None;
+    let mut heard: Option<Heard> = None;
     if let Some(last) = last {
         let page: Value = request()
             .query("last", true)
@@ -44,11 +44,15 @@ pub(super) async fn logs(
         }
         for line in items(&page) {
             print_new_line(session, several, line)?;
-            begin = line["cursor"].as_str().map(str::to_owned);
+            // What becomes visible later and lies between these lines is still to come.
+            let first = || line["cursor"].as_str().map(str::to_owned);
+            heard
+                .get_or_insert_with(|| Heard::after(first(), HEARD_MAX))
+                .is_new(line);
         }
     }
     if follow {
-        let mut heard = Heard::after(begin, HEARD_MAX);
+        let mut heard = heard.unwrap_or_else(|| Heard::after(None, HEARD_MAX));
         let mut patience = Patience::default();
         loop {
             let request = request().query("follow", true).query_if("cursor", heard.cursor());

@@ -56,19 +56,25 @@ pub(crate) async fn run(forget: Forget, format: Format) -> Result<ExitCode> {
             "give the URL of the database with --database-url or HEDDLE_DATABASE_URL",
         ));
     };
-    let (lost, is_full) = node::lost_secrets(&url, &typed.or(node_file), forget.yes).await?;
-    let result = if forget.yes { "deleted" } else { "cannot be decrypted" };
-    let items: Vec<Value> = lost.iter().map(|one| shown(one, result)).collect();
-    let is_empty = items.is_empty();
+    let found = node::lost_secrets(&url, &typed.or(node_file), forget.yes).await?;
+    let (listed, result) = match forget.yes {
+        true => (&found.deleted, "deleted"),
+        false => (&found.lost, "cannot be decrypted"),
+    };
+    let items: Vec<Value> = listed.iter().map(|one| shown(one, result)).collect();
     format.print(&json!({ "items": items }), |list| {
         output::items(list).map(|item| line(item) + "\n").collect()
     })?;
-    if is_empty {
-        tell!("everything can be decrypted with this key");
-    } else if is_full {
-        tell!("there may be more; repeat the command after it has deleted these");
+    tell!("compared with the keys {}", found.keys.join(", "));
+    if let Some(failed) = found.failed {
+        return Err(failed);
+    }
+    if found.lost.is_empty() {
+        tell!("everything can be decrypted with these keys");
     } else if !forget.yes {
         tell!("nothing was deleted; --yes deletes what is listed");
+    } else if found.is_full {
+        tell!("there may be more; repeat the command");
     }
     done()
 }
@@ -83,10 +89,11 @@ fn shown(lost: &LostSeal, result: &str) -> Value {
 /// The line of an object: what it is, what became of it, and what uses it.
 fn line(item: &Value) -> String {
     let mut line = format!(
-        "{} {} {}",
+        "{} {} {} (key {})",
         plain(&item["kind"]),
         plain(&item["name"]),
-        plain(&item["result"])
+        plain(&item["result"]),
+        plain(&item["key_id"])
     );
     for users in ["groups", "topics"] {
         let names: Vec<String> = output::items(&item[users]).map(plain).collect();
@@ -103,11 +110,10 @@ mod tests {
 
     #[test]
     fn a_line_names_what_uses_the_object() {
-        let used =
-            json!({"kind": "secret", "name": "door", "result": "deleted", "groups": ["a", "b"], "topics": ["t"]});
-        let expect = "secret door deleted; groups that use it: a, b; topics that use it: t";
+        let used = json!({"kind": "secret", "name": "door", "key_id": "5eed", "result": "deleted", "groups": ["a", "b"], "topics": ["t"]});
+        let expect = "secret door deleted (key 5eed); groups that use it: a, b; topics that use it: t";
         assert_eq!(line(&used), expect);
-        let unused = json!({"kind": "channel", "name": "ops", "result": "deleted", "groups": [], "topics": []});
-        assert_eq!(line(&unused), "channel ops deleted");
+        let unused = json!({"kind": "channel", "name": "ops", "key_id": "5eed", "result": "deleted", "groups": [], "topics": []});
+        assert_eq!(line(&unused), "channel ops deleted (key 5eed)");
     }
 }

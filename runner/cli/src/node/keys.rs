@@ -132,7 +132,10 @@ pub(super) fn known_keys(options: &NodeOptions, data_dir: &Path) -> Result<Optio
         previous.extend(parts.filter(|part| !part.is_empty()).map(key));
     }
     check_secrets_key(options)?;
-    let generated = match path.exists() {
+    let exists = path
+        .try_exists()
+        .with_context(|| format!("cannot look for {}", path.display()))?;
+    let generated = match exists {
         true => Some(key(read_key(&path)?.trim())),
         false => None,
     };

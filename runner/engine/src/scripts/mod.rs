@@ -188,20 +188,28 @@ impl Scripts {
         }
     }
 
-    /// Loads the active versions of scripts; returns how many there are. After that, the node takes its part of the work.
+    /// Loads the active versions of scripts; returns how many there are. After that, the node takes its part of the work. A
+    /// script that this node fails to compile keeps no other one from being loaded; then the first of these errors is
+    /// returned, and the node goes on warming.
     pub(crate) async fn warm(&self) -> Result<usize, EngineError> {
         /// How many scripts are loaded in advance; the others are loaded when they are needed.
         const SCRIPTS_MAX: i64 = 1_000;
         let names = self.node.store.active_scripts(SCRIPTS_MAX).await?;
-        let mut loaded = 0;
+        let (mut loaded, mut failed) = (0, None);
         for name in names {
             let Some(facts) = self.node.catalog.script(&name, None).await? else {
                 continue;
             };
-            match self.load(&facts).await? {
-                Ok(_) => loaded += 1,
-                Err(error) => tracing::warn!(script = name, error, "cannot load a script; its runs fail"),
+            match self.load(&facts).await {
+                Ok(Ok(_)) => loaded += 1,
+                Ok(Err(error)) => tracing::warn!(script = name, error, "cannot load a script; its runs fail"),
+                // The others would have the same.
+                Err(error @ (EngineError::Store(_) | EngineError::Unavailable)) => return Err(error),
+                Err(error) => drop(failed.get_or_insert(error)),
             }
+        }
+        if let Some(error) = failed {
+            return Err(error);
         }
         self.node.end_warming();
         Ok(loaded)
@@ -253,9 +261,10 @@ impl Engine {
             let needed = node.state.wait_for(|state| !state.leaves_work());
             let _ = tokio::time::timeout(WARM_RELIEVED_MAX - WARM_MAX, needed).await;
         };
+        let mut long_enough = std::pin::pin!(long_enough);
         let loaded = tokio::select! {
             loaded = self.scripts.warm() => loaded,
-            () = long_enough => {
+            () = &mut long_enough => {
                 tracing::info!("some scripts are still compiling; their runs wait until they are ready, or run on other \
                     nodes");
                 node.signals.raise(Signal::Scripts);
@@ -268,8 +277,12 @@ impl Engine {
             Err(error) => {
                 tracing::warn!(error = %Chain(&error), "cannot load scripts in advance; trying again, and each one is \
                     loaded when a run needs it");
-                // The node leaves its part of the work to others until the scripts are loaded.
+                // The node leaves its part of the work to others until the scripts are loaded, so it is not ready before.
                 node.signals.raise(Signal::Scripts);
+                tokio::select! {
+                    () = node.state.wait_for(|state| !state.warming) => {}
+                    () = long_enough => {}
+                }
             }
         }
     }

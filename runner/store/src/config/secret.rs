@@ -89,8 +89,8 @@ impl SecretKeys {
         &self.current.id
     }
 
-    /// The fingerprints of all keys.
-    pub(crate) fn ids(&self) -> Vec<String> {
+    /// The fingerprints of all keys, that of the current key first.
+    pub fn ids(&self) -> Vec<String> {
         std::iter::once(&self.current)
             .chain(&self.previous)
             .map(|key| key.id.clone())

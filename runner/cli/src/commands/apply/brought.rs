@@ -43,7 +43,12 @@ pub(super) async fn check(
         all_brought = all_brought
             && match brought(document, documents, &fault.pointer) {
                 Some((_, When::Always)) => true,
-                Some((other, when)) => existing(session, other).await?.is_some() == (when == When::Known),
+                Some((other, when)) => match existing(session, other).await {
+                    Ok(found) => found.is_some() == (when == When::Known),
+                    // Who may not see the object gets the errors of the group, which say more.
+                    Err(error) if error.status() == Some(403) => false,
+                    Err(error) => return Err(error),
+                },
                 None => false,
             };
     }

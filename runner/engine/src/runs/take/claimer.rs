@@ -76,6 +76,10 @@ impl Claimer {
 
     /// The time until the next poll without a signal.
     fn poll(&self) -> Duration {
+        if !self.runs.node.state.now().takes_work() {
+            // It is told when it may take something again.
+            return POLL_BUSY;
+        }
         match (self.runs.queue.has_backlog(), self.idle > IDLE_AFTER) {
             (true, _) => ROOM_WAIT,
             (false, true) => POLL_IDLE,
