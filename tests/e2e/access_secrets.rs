@@ -75,7 +75,7 @@ fn keyed(world: &World, key: &str, previous: Option<&str>) -> NodeOptions {
 #[tokio::test]
 async fn keys_are_changed() {
     let world = World::new().await;
-    let mut first = keyed(&world, KEY, None).start().await;
+    let first = keyed(&world, KEY, None).start().await;
     first
         .put("/v1/secrets/door", json!({"value": "sesame", "groups": ["g"]}))
         .await
