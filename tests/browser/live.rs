@@ -28,6 +28,38 @@ async fn a_group_that_goes_away_while_its_spec_is_open_is_said() {
     hear(&mut stream, &["event: over", "data: gone"]).await;
 }
 
+/// Whoever reads the newest spec hears that there is a newer one. Who asked for a certain revision has what they asked for.
+#[tokio::test]
+async fn a_spec_that_is_saved_while_it_is_open_is_said() {
+    let (_world, node) = World::with_node().await;
+    let spec = |description: &str| json!({"description": description, "tasks": {"a": {"script": "hello"}}});
+    node.put_group("saved", spec("before")).await;
+    let visitor = Visitor::signed_in(node.base(), TOKEN).await;
+    let link = "<a href=\"/groups/saved/spec\">the spec below is older: show revision 2</a>";
+    let mut open = Vec::new();
+    for (path, is_told) in [("/groups/saved/spec", true), ("/groups/saved/spec?revision=1", false)] {
+        let page = visitor.get(path).await.fine();
+        assert!(!page.contains("the spec below is older"), "{page}");
+        let mut stream = visitor.opens(&page).await;
+        hear(&mut stream, &["event: here"]).await;
+        open.push((stream, is_told));
+    }
+    node.put_group("saved", spec("after")).await;
+    for (stream, is_told) in &mut open {
+        let heard = hear(stream, &["event: group-head", "after", "</p>"]).await;
+        assert_eq!(heard.contains(link), *is_told, "{heard}");
+    }
+    // Whoever loads it is not told any more.
+    let page = visitor.get("/groups/saved/spec?shown=1").await.fine();
+    assert!(
+        page.contains("after") && !page.contains("the spec below is older"),
+        "{page}"
+    );
+    let mut stream = visitor.opens(&page).await;
+    let heard = hear(&mut stream, &["event: here"]).await;
+    assert!(!heard.contains("the spec below is older"), "{heard}");
+}
+
 /// Its header counts on, and so does its timeline, though nothing happens: nobody claims its task.
 #[tokio::test]
 async fn the_timeline_of_a_run_that_goes_on_does_too() {
@@ -38,8 +70,11 @@ async fn the_timeline_of_a_run_that_goes_on_does_too() {
     let visitor = Visitor::signed_in(node.base(), TOKEN).await;
     let page = visitor.get(&format!("/runs/{run}")).await.fine();
     let mut stream = visitor.opens(&page).await;
+    hear(&mut stream, &["event: here"]).await;
     for _ in 0..3 {
-        hear(&mut stream, &["event: timeline\n"]).await;
+        let heard = hear(&mut stream, &["event: timeline\n"]).await;
+        // That it is up to date is said again only after a time in which nothing was sent.
+        assert!(!heard.contains("event: here"), "{heard}");
     }
 }
 

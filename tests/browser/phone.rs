@@ -48,6 +48,23 @@ async fn a_short_name_leaves_no_hole_in_the_path() {
     assert_eq!(chrome.value(holes).await, "0,0,0");
 }
 
+/// However long the last name is, the short ones before it are not cut.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_short_name_stays_before_a_long_one() {
+    let Some(mut chrome) = browser().await else { return };
+    let (_world, node) = World::with_node().await;
+    let long = "abcdefghi".repeat(7);
+    node.put_group(&long, json!({"category": "it", "tasks": {"a": {"script": "hello"}}}))
+        .await;
+    let whole = "[...document.querySelectorAll('.crumbs li.short > a')].map((one) => one.scrollWidth <= one.clientWidth).join()";
+    for width in [360, 390] {
+        chrome.shape(width, false).await;
+        open_signed_in(&mut chrome, node.base(), &format!("/groups/{long}")).await;
+        chrome.until("document.readyState === 'complete'").await;
+        assert_eq!(chrome.value(whole).await, "true,true", "at {width} px");
+    }
+}
+
 /// The name of a category is as long as that of a group, and is broken where it would make the page scroll sideways.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_long_category_fits_a_phone() {

@@ -65,7 +65,7 @@ async fn what_a_role_may_not_do_is_not_offered() {
         ),
         ("/runs?state=failed", "action=\"/runs/bulk\"".into(), OPERATE),
         ("/scripts", "action=\"/scripts/upload\"".into(), WRITE),
-        ("/scripts/echo", "action=\"/scripts/upload\"".into(), WRITE),
+        ("/scripts/echo", "action=\"/scripts/upload?of=echo\"".into(), WRITE),
         ("/scripts/echo", "href=\"/scripts/echo/console\"".into(), TRY),
         ("/queues", "action=\"/queues/people/pause\"".into(), OPERATE),
         ("/queues/people", "action=\"/queues/people/pause\"".into(), OPERATE),

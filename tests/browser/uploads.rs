@@ -9,6 +9,17 @@ use crate::{Page, Visitor, check_page};
 
 /// A form with files, as a browser sends it: names and contents; and its other fields.
 async fn upload(visitor: &Visitor, files: &[(&str, &str)], fields: &[(&str, &str)]) -> Page {
+    upload_from(visitor, "/scripts", "/scripts/upload", files, fields).await
+}
+
+/// The same from a page at an address, whose form has this action.
+async fn upload_from(
+    visitor: &Visitor,
+    page: &str,
+    action: &str,
+    files: &[(&str, &str)],
+    fields: &[(&str, &str)],
+) -> Page {
     const BETWEEN: &str = "between-two-parts";
     let mut body = String::new();
     for (name, value) in fields {
@@ -25,9 +36,9 @@ async fn upload(visitor: &Visitor, files: &[(&str, &str)], fields: &[(&str, &str
     body.push_str(&format!("--{BETWEEN}--\r\n"));
     let request = visitor
         .client
-        .post(format!("{}/scripts/upload", visitor.base))
+        .post(format!("{}{action}", visitor.base))
         .header("origin", &visitor.base)
-        .header("referer", format!("{}/scripts", visitor.base))
+        .header("referer", format!("{}{page}", visitor.base))
         .header("content-type", format!("multipart/form-data; boundary={BETWEEN}"))
         .body(body);
     visitor.send(request).await
@@ -75,40 +86,94 @@ async fn files_become_scripts() {
     assert_eq!(active(&node, "greet").await, 2);
 }
 
-/// What is no script, and no file at all: the page says which and why, at the field, and keeps what was typed.
+/// What is no script, and no file at all: the page says which and why, at the field, and keeps what was typed. It does so again
+/// from the address under which the first refusal was shown.
 #[tokio::test]
 async fn a_refused_upload_keeps_what_was_typed() {
     let (_world, node) = World::with_node().await;
     let visitor = Visitor::signed_in(node.base(), TOKEN).await;
     let fine = ("fine.js", "export default () => 1;");
     let broken = ("broken.js", "export default (");
+    let too_many = vec![fine; 21];
     for (files, name, field, says) in [
         (vec![broken], "kept-name", "file", "broken.js: "),
         (vec![("nothing.wasm", "text")], "kept-name", "file", "nothing.wasm: "),
         (vec![fine, broken], "kept-name", "file", "fine@1 uploaded"),
         (vec![], "kept-name", "file", "Choose a file first."),
+        (too_many, "kept-name", "file", "Choose at most 20 files."),
+        (vec![fine, ("hollow.js", "")], "kept-name", "file", "Empty: hollow.js"),
         (vec![fine], "-kept name", "name", "a name must begin with"),
     ] {
-        let page = upload(&visitor, &files, &[("name", name), ("keep", "true")]).await;
-        check_page("/scripts", &page);
-        assert!(page.status.is_client_error(), "{says}: {} {}", page.status, page.text);
-        let text = page.text;
-        assert!(text.contains("role=\"alert\""), "{says}: {text}");
-        let id = format!("<small class=\"wrong\" id=\"{field}-fault\">");
-        let at_field = text
-            .split(id.as_str())
-            .nth(1)
-            .and_then(|rest| rest.split("</small>").next());
-        assert!(at_field.is_some_and(|said| said.contains(says)), "{says}: {text}");
-        assert!(
-            text.contains(&format!("aria-describedby=\"{field}-fault\"")),
-            "{says}: {text}"
-        );
-        assert!(text.contains(&format!("value=\"{name}\"")), "{says}: {text}");
-        assert!(text.contains("name=\"keep\" value=\"true\" checked"), "{says}: {text}");
-        assert!(text.contains("Choose the files again"), "{says}: {text}");
+        for from in ["/scripts", "/scripts/upload"] {
+            let fields = [("name", name), ("keep", "true")];
+            let page = upload_from(&visitor, from, "/scripts/upload", &files, &fields).await;
+            check_page("/scripts", &page);
+            assert!(page.status.is_client_error(), "{says}: {} {}", page.status, page.text);
+            keeps(&page.text, name, field, says);
+        }
     }
     assert!(!visitor.get("/scripts").await.fine().contains("Choose the files again"));
+}
+
+/// A page has the form with what was typed into it, and says at a field why it was refused.
+#[track_caller]
+fn keeps(text: &str, name: &str, field: &str, says: &str) {
+    assert!(text.contains("role=\"alert\""), "{says}: {text}");
+    let id = format!("<small class=\"wrong\" id=\"{field}-fault\">");
+    let at_field = text
+        .split(id.as_str())
+        .nth(1)
+        .and_then(|rest| rest.split("</small>").next());
+    assert!(at_field.is_some_and(|said| said.contains(says)), "{says}: {text}");
+    assert!(
+        text.contains(&format!("aria-describedby=\"{field}-fault\"")),
+        "{says}: {text}"
+    );
+    assert!(text.contains(&format!("value=\"{name}\"")), "{says}: {text}");
+    assert!(text.contains("name=\"keep\" value=\"true\" checked"), "{says}: {text}");
+    assert!(text.contains("Choose the files again"), "{says}: {text}");
+}
+
+/// The form of one script that was refused is on the page of that script, under the address that got it; so are its other forms.
+#[tokio::test]
+async fn a_refused_version_leaves_one_at_its_script() {
+    let (_world, node) = World::with_node().await;
+    let visitor = Visitor::signed_in(node.base(), TOKEN).await;
+    let action = "/scripts/upload?of=greet";
+    for text in ["export default () => 1;", "export default () => 2;"] {
+        let fields = [("name", "greet"), ("keep", "true")];
+        let done = upload(&visitor, &[("greet.js", text)], &fields).await;
+        assert_eq!(done.leads_to(), "/scripts/greet", "{}", done.text);
+    }
+    for from in ["/scripts/greet", action] {
+        let fields = [("name", "greet"), ("keep", "true")];
+        let page = upload_from(&visitor, from, action, &[("broken.js", "export default (")], &fields).await;
+        assert!(page.status.is_client_error(), "{} {}", page.status, page.text);
+        keeps(&page.text, "greet", "file", "broken.js: ");
+        assert!(page.text.contains(&format!("action=\"{action}\"")), "{}", page.text);
+        assert!(
+            page.text.contains("action=\"/scripts/greet/activate\""),
+            "{}",
+            page.text
+        );
+    }
+    for (form, fields, from, home) in [
+        ("/scripts/greet/activate", [("version", "2")], action, "/scripts/greet"),
+        ("/preferences", [("lang", "en")], action, "/scripts/greet"),
+        ("/preferences", [("lang", "en")], "/scripts/upload", "/scripts"),
+    ] {
+        let request = visitor.form(form, &fields, &visitor.base);
+        let done = visitor
+            .send(request.header("referer", format!("{}{from}", visitor.base)))
+            .await;
+        assert_eq!(
+            (done.status, done.leads_to()),
+            (StatusCode::SEE_OTHER, home),
+            "{}",
+            done.text
+        );
+    }
+    assert_eq!(active(&node, "greet").await, 2);
 }
 
 #[tokio::test(flavor = "multi_thread")]

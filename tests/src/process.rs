@@ -102,30 +102,31 @@ impl Spoken {
         }
     }
 
+    /// What it has said, as far as somebody has waited for it.
+    pub fn said(&self) -> &str {
+        &self.said
+    }
+
+    /// The next line that it says until then.
+    fn next(&mut self, until: tokio::time::Instant) -> Result<String, mpsc::RecvTimeoutError> {
+        let left = until.saturating_duration_since(tokio::time::Instant::now());
+        let line = self.lines.recv_timeout(left)?;
+        self.said.push_str(&line);
+        self.said.push('\n');
+        Ok(line)
+    }
+
     /// Waits for a line, from here on, that has these words.
     #[track_caller]
     pub fn wait_for(&mut self, words: &str) {
         let until = tokio::time::Instant::now() + PATIENCE;
         loop {
-            let left = until.saturating_duration_since(tokio::time::Instant::now());
-            match self.lines.recv_timeout(left) {
-                Ok(line) => {
-                    self.said.push_str(&line);
-                    self.said.push('\n');
-                    if line.contains(words) {
-                        return;
-                    }
-                }
+            match self.next(until) {
+                Ok(line) if line.contains(words) => return,
+                Ok(_) => {}
                 Err(error) => panic!("it does not say `{words}` ({error}):\n{}", self.said),
             }
         }
-    }
-}
-
-impl Spoken {
-    /// What it has said, as far as somebody has waited for it.
-    pub fn said(&self) -> &str {
-        &self.said
     }
 
     /// Waits for its end; its exit code, and all that it has said.
@@ -133,12 +134,8 @@ impl Spoken {
     pub fn end(mut self) -> (Option<i32>, String) {
         let until = tokio::time::Instant::now() + PATIENCE;
         loop {
-            let left = until.saturating_duration_since(tokio::time::Instant::now());
-            match self.lines.recv_timeout(left) {
-                Ok(line) => {
-                    self.said.push_str(&line);
-                    self.said.push('\n');
-                }
+            match self.next(until) {
+                Ok(_) => {}
                 Err(mpsc::RecvTimeoutError::Disconnected) => break,
                 Err(mpsc::RecvTimeoutError::Timeout) => panic!("it does not end:\n{}", self.said),
             }

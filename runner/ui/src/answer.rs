@@ -26,6 +26,10 @@ const UPLOAD_BYTES_MAX: usize = 80 * 1024 * 1024;
 /// The methods of pages, as the header `Allow` lists them (RFC 9110, 10.2.1).
 const ALLOWED: &str = "GET, HEAD, POST";
 
+/// The maximum bytes of the sentence that the next page shows, as it is encoded in its cookie. Browsers drop a cookie above
+/// 4,096 bytes, of which its name and its attributes need some.
+const SAID_BYTES_MAX: usize = 3_800;
+
 /// Shorter answers are not worth compressing.
 const GZIP_FROM_BYTES: usize = 1_024;
 
@@ -185,17 +189,18 @@ async fn refused(ctx: &Ctx, trouble: &Trouble, headers: &HeaderMap) -> Response 
     let elsewhere = says_where && !ctx.is_from_our_page();
     let own = !elsewhere && has_form(home.split('?').next().unwrap_or_default(), &ctx.path);
     let keeps = trouble.status == 404 && !elsewhere && typed::is_any(ctx);
-    if matches!(trouble.status, 400..500) {
-        if !own && !keeps {
-            return see(&home, Some(&said));
-        }
-        if own
-            && let Some(again) = ctx.again(&home, trouble, said)
-            && let Ok(Answer::Page(mut page)) = pages::page(&again).await
-        {
-            page.status = trouble.status;
-            return html_page(&again, *page, headers);
-        }
+    let is_of_form = matches!(trouble.status, 400..500);
+    if is_of_form && !own && !keeps {
+        return see(&home, Some(&said));
+    }
+    // What is said at a field belongs to the form whatever the status: of several files, some may have been uploaded.
+    if own
+        && (is_of_form || !trouble.errors.is_empty())
+        && let Some(again) = ctx.again(&home, trouble, said)
+        && let Ok(Answer::Page(mut page)) = pages::page(&again).await
+    {
+        page.status = trouble.status;
+        return html_page(&again, *page, headers);
     }
     let mut page = instead(ctx, trouble).await;
     if own || keeps {
@@ -233,15 +238,28 @@ fn see(to: &str, said: Option<&str>) -> Response {
         response.headers_mut().insert(header::LOCATION, value);
     }
     if let Some(said) = said {
-        // A cookie cannot be longer.
-        let said: String = said.chars().take(600).collect();
-        let said = percent_encoding::utf8_percent_encode(&said, percent_encoding::NON_ALPHANUMERIC);
+        let said = for_cookie(said);
         set_cookie(
             &mut response,
             &format!("heddle_said={said}; Path=/; Max-Age=60; HttpOnly; SameSite=Lax"),
         );
     }
     response
+}
+
+/// A sentence as the value of a cookie: as much of it as a browser keeps, and no part of a character.
+fn for_cookie(said: &str) -> String {
+    let mut value = String::new();
+    let mut bytes = [0; 4];
+    for letter in said.chars() {
+        let letter: &str = letter.encode_utf8(&mut bytes);
+        let encoded = percent_encoding::utf8_percent_encode(letter, percent_encoding::NON_ALPHANUMERIC).to_string();
+        if value.len() + encoded.len() > SAID_BYTES_MAX {
+            break;
+        }
+        value.push_str(&encoded);
+    }
+    value
 }
 
 fn html_page(ctx: &Ctx, page: Page, headers: &HeaderMap) -> Response {
@@ -315,6 +333,17 @@ fn problem(status: StatusCode, detail: &str) -> Response {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_browser_keeps_the_sentence_for_the_next_page() {
+        // Each of these characters is nine bytes when it is encoded.
+        let kept = for_cookie(&"停".repeat(600));
+        assert!(kept.len() <= SAID_BYTES_MAX, "{}", kept.len());
+        let read = percent_encoding::percent_decode_str(&kept).decode_utf8().unwrap();
+        assert_eq!(read, "停".repeat(SAID_BYTES_MAX / 9), "no character is cut");
+        assert_eq!(for_cookie("a 停"), "a%20%E5%81%9C");
+        assert_eq!(for_cookie(&"a".repeat(5_000)).len(), SAID_BYTES_MAX);
+    }
 
     #[test]
     fn a_refused_form_is_shown_where_it_was_filled_in() {

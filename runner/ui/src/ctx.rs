@@ -106,6 +106,8 @@ pub(crate) struct Ctx {
     /// How often the parts are made again although nothing has changed.
     pace: Mutex<Option<Duration>>,
     group_zone: Mutex<Option<Tz>>,
+    /// What the page shows, for when it is made again.
+    shows: Mutex<Option<(&'static str, String)>>,
 }
 
 /// A form that was refused: what was typed, and why.
@@ -201,6 +203,7 @@ impl Ctx {
             beat: Mutex::default(),
             pace: Mutex::default(),
             group_zone: Mutex::default(),
+            shows: Mutex::default(),
         }
     }
 
@@ -399,6 +402,22 @@ impl Ctx {
 
     pub(crate) fn pace(&self) -> Option<Duration> {
         *self.pace.lock()
+    }
+
+    /// Remembers what the page shows: its address has this parameter when the page is open and made again, and cannot know
+    /// otherwise what a reader sees.
+    pub(crate) fn shows(&self, name: &'static str, value: String) {
+        *self.shows.lock() = Some((name, value));
+    }
+
+    /// The query of the address at which the page is kept up to date.
+    pub(crate) fn live_query(&self) -> Vec<(String, String)> {
+        let mut query = self.query.clone();
+        if let Some((name, value)) = self.shows.lock().clone() {
+            query.retain(|(key, _)| key != name);
+            query.push((name.to_owned(), value));
+        }
+        query
     }
 
     pub(crate) fn take_parts(&self) -> Vec<Part> {

@@ -226,7 +226,7 @@ pub(crate) fn fields(ctx: &Ctx, asked: &Asked<'_>, given: &[(String, String)], t
     }
 }
 
-/// The numbers that a field takes, and the default of its schema if the field does not show it as its `preset`.
+/// The numbers that a field takes, and the default of its schema: this holds only if there is no `preset`, which the field shows.
 fn bounds(lang: Lang, schema: &Value, preset: &str) -> Option<String> {
     if !matches!(kind(schema), Kind::Integer | Kind::Number) || choices(schema).is_some() {
         return None;
@@ -235,7 +235,7 @@ fn bounds(lang: Lang, schema: &Value, preset: &str) -> Option<String> {
         let bound = &schema[keyword];
         bound.is_number().then(|| lang.t(key, &[("n", shown(bound).into())]))
     };
-    let default = Some(shown(&schema["default"])).filter(|default| !default.is_empty() && default != preset);
+    let default = Some(shown(&schema["default"])).filter(|default| !default.is_empty() && preset.is_empty());
     let all: Vec<String> = [
         limit("minimum", "number-least"),
         limit("exclusiveMinimum", "number-above"),
@@ -389,9 +389,14 @@ mod tests {
             Some("at least 1, at most 12000, default 7")
         );
         assert_eq!(
-            said(days, "7").as_deref(),
+            said(days.clone(), "7").as_deref(),
             Some("at least 1, at most 12000"),
             "the field shows it"
+        );
+        assert_eq!(
+            said(days, "5").as_deref(),
+            Some("at least 1, at most 12000"),
+            "the group's own value holds"
         );
         let share = json!({"type": "number", "exclusiveMinimum": 0, "exclusiveMaximum": 0.5});
         assert_eq!(said(share, "").as_deref(), Some("more than 0, less than 0.5"));

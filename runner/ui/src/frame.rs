@@ -135,12 +135,14 @@ pub(crate) fn write(ctx: &Ctx, page: Page) -> Markup {
     }
 }
 
+/// The query of the address at which the page is kept up to date.
 fn query(ctx: &Ctx) -> String {
-    if ctx.query.is_empty() {
+    let pairs = ctx.live_query();
+    if pairs.is_empty() {
         return String::new();
     }
     let query = url::form_urlencoded::Serializer::new(String::new())
-        .extend_pairs(&ctx.query)
+        .extend_pairs(&pairs)
         .finish();
     format!("?{query}")
 }

@@ -291,6 +291,7 @@ links-hint = An arrow leads to the group that depends on the other group. A dash
 links-only = Groups without links are only in the list.
 links-label = Graph of { $groups } groups and { $links } links
 revision-n = revision { $n }
+revision-newer = the spec below is older: show revision { $n }
 interval = data of
 made-by = by { $name }
 against-n = against { $n }
@@ -623,7 +624,8 @@ bulk-would =
         [one] { $action }: { $matched } run matches.
        *[other] { $action }: { $matched } runs match.
     }
-bulk-would-not = { $n } of them would not change.
+# It follows another sentence.
+bulk-would-not = { " " }{ $n } of them would not change.
 said-bulk =
     { $matched ->
         [one] { $changed } of { $matched } run changed.
@@ -673,6 +675,8 @@ upload-keep = Upload without activating
 upload-hint = WebAssembly (.wasm), or JavaScript, TypeScript and Python as text.
 upload-drop = You can also drop files anywhere on this page.
 upload-none = Choose a file first.
+upload-many = Choose at most { $n } files. Nothing was uploaded.
+upload-empty = Nothing was uploaded. Empty: { $names }
 upload-again = Choose the files again: a browser does not keep them.
 said-uploaded = { $name } uploaded ({ $world }).
 said-compiled = Compiled in { $span }.

@@ -246,7 +246,8 @@ fn would(lang: Lang, action: &str, matched: i64, refused: usize) -> String {
     let matching = lang.t("bulk-would", &[("action", action.into()), ("matched", matched.into())]);
     match refused {
         0 => matching,
-        refused => format!("{matching} {}", lang.t("bulk-would-not", &[("n", refused.into())])),
+        // The second sentence brings its own space, if the language has one.
+        refused => format!("{matching}{}", lang.t("bulk-would-not", &[("n", refused.into())])),
     }
 }
 
@@ -326,6 +327,8 @@ mod tests {
         assert_eq!(said(1, 0), "Restart: 1 run matches.");
         assert_eq!(said(12, 0), "Restart: 12 runs match.");
         assert_eq!(said(1_200, 2), "Restart: 1,200 runs match. 2 of them would not change.");
+        let said = would(Lang::Zh, "取消", 12, 2);
+        assert_eq!(said, "取消：符合 12 次运行。其中 2 次不会更改。");
     }
 
     #[test]

@@ -65,6 +65,20 @@ fn newest(ctx: &Ctx, here: &Here, tab: &str) -> Markup {
     }
 }
 
+/// The parameter of the address of an open spec that says which revision it shows.
+pub(super) const SHOWN: &str = "shown";
+
+/// Somebody has saved a revision since the spec was opened, which shows the one that was the newest then: a link to the newest.
+/// Who asked for a certain revision has it.
+fn newer(ctx: &Ctx, here: &Here) -> Markup {
+    let number = here.group.revision.number;
+    let shown = ctx.q(SHOWN).and_then(|n| n.parse::<i32>().ok());
+    let is_newer = ctx.is_open && ctx.q("revision").is_none() && shown.is_some_and(|shown| shown != number);
+    html! {
+        @if is_newer { " · " a href=(here.address("spec")) { (t!(ctx, "revision-newer", n = i64::from(number))) } }
+    }
+}
+
 /// A tab's page: header, tabs, and what is under them.
 pub(super) fn framed(ctx: &Ctx, here: &Here, tab: &str, inside: Markup) -> Page {
     let beat = if WRITTEN.contains(&tab) {
@@ -93,6 +107,7 @@ pub(super) fn framed_with(ctx: &Ctx, here: &Here, tab: &str, beat: Beat, inside:
                 p {
                     @if let Some(text) = &spec.description { bdi dir="auto" { (text) } br; }
                     (t!(ctx, "revision-n", n = i64::from(group.revision.number)))
+                    @if tab == "spec" { (newer(ctx, here)) }
                     (by_itself(ctx, here))
                     @if !depends.is_empty() { " · " (t!(ctx, "waits-for")) " " @for (index, name) in depends.iter().enumerate() { @if index > 0 { ", " } (group_link(name)) } }
                     // This one is last, because its length changes as time passes.

@@ -6,7 +6,7 @@ use maud::{Markup, html};
 use serde::de::IgnoredAny;
 use serde_json::Value;
 
-use super::here::{Here, framed_with};
+use super::here::{Here, SHOWN, framed_with};
 use crate::ctx::{Beat, segment};
 use crate::elements::{glyph, time};
 use crate::form::field;
@@ -23,7 +23,7 @@ pub(super) async fn page(ctx: &Ctx, here: &Here) -> Result<Answer, Trouble> {
         return as_one_types(ctx, &here.api("/validate"), &form).await;
     }
     // Only the head is kept up to date, and says that the group is gone: a spec may be long, and reading its revisions for
-    // each change would cost too much.
+    // each change would cost too much. If there is a newer revision than what is shown, the head says so.
     if ctx.is_open {
         return Answer::page(framed_with(ctx, here, "spec", Beat::Audited, html! {}));
     }
@@ -78,6 +78,7 @@ pub(super) async fn page(ctx: &Ctx, here: &Here) -> Result<Answer, Trouble> {
         }
     };
     let beat = if edits { Beat::Still } else { Beat::Audited };
+    ctx.shows(SHOWN, shown.to_string());
     let mut page = framed_with(ctx, here, "spec", beat, body);
     if let Err(trouble) = sent {
         page.status = trouble.status;
