@@ -113,6 +113,23 @@ async fn a_refused_upload_keeps_what_was_typed() {
         }
     }
     assert!(!visitor.get("/scripts").await.fine().contains("Choose the files again"));
+    // Whoever loads the address of a refused form of one script gets that script's page.
+    let done = upload(&visitor, &[fine], &[("name", "fine"), ("keep", "true")]).await;
+    assert_eq!(done.leads_to(), "/scripts/fine", "{}", done.text);
+    assert!(visitor.get("/scripts/upload?of=fine").await.fine().contains("fine"));
+}
+
+/// Scripts of Python or with data are larger than what web frameworks read of a form unless they are told.
+#[tokio::test]
+async fn a_large_script_is_uploaded() {
+    let (_world, node) = World::with_node().await;
+    let visitor = Visitor::signed_in(node.base(), TOKEN).await;
+    let data = "a".repeat(3 << 20);
+    let text =
+        format!("(module (memory (export \"memory\") 64) (data (i32.const 0) \"{data}\") (func (export \"_start\")))");
+    let done = upload(&visitor, &[("large.wat", &text)], &[]).await;
+    assert_eq!(done.leads_to(), "/scripts/large", "{}", done.text);
+    node.get("/v1/scripts/large").await.expect_status(200);
 }
 
 /// A page has the form with what was typed into it, and says at a field why it was refused.

@@ -13,7 +13,8 @@ use sha2::{Digest, Sha256};
 
 use crate::ctx::{Ctx, UPLOAD, printable};
 use crate::frame::{self, Page};
-use crate::pages::answer::{Answer, form_home, set_cookie};
+use crate::home::form_home;
+use crate::pages::answer::{Answer, set_cookie};
 use crate::words::t;
 use crate::{Role, Trouble, Turned, Ui, Viewer, assets, live, pages, typed};
 
@@ -27,8 +28,8 @@ const UPLOAD_BYTES_MAX: usize = 80 * 1024 * 1024;
 const ALLOWED: &str = "GET, HEAD, POST";
 
 /// The maximum bytes of the sentence that the next page shows, as it is encoded in its cookie. Browsers drop a cookie above
-/// 4,096 bytes, of which its name and its attributes need some.
-const SAID_BYTES_MAX: usize = 3_800;
+/// 4,096 bytes, and some proxies do not pass on an answer whose headers have more than that together.
+const SAID_BYTES_MAX: usize = 3_400;
 
 /// Shorter answers are not worth compressing.
 const GZIP_FROM_BYTES: usize = 1_024;

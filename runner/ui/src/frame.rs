@@ -5,6 +5,7 @@ use maud::{DOCTYPE, Markup, PreEscaped, html};
 
 use crate::ctx::{Beat, Theme};
 use crate::elements::{glyph, time};
+use crate::home::form_home;
 use crate::live::part;
 use crate::words::{Lang, t};
 use crate::{Ctx, Trouble, assets};
@@ -288,6 +289,11 @@ pub(crate) fn means(ctx: &Ctx, status: u16) -> (String, String) {
 pub(crate) fn trouble(ctx: &Ctx, trouble: &Trouble, known: bool) -> Page {
     let (title, text) = means(ctx, trouble.status);
     let again = matches!(trouble.status, 429 | 503);
+    // The address that gets a form may have no page: whoever tries again does so where the form is.
+    let from = match ctx.posts() {
+        true => form_home(ctx),
+        false => ctx.path.clone(),
+    };
     // A replacement page is not kept up to date part by part.
     ctx.take_parts();
     let inside = html! {
@@ -296,7 +302,7 @@ pub(crate) fn trouble(ctx: &Ctx, trouble: &Trouble, known: bool) -> Page {
             h1 { (title) }
             p { (text) }
             @if !trouble.said(ctx.lang).is_empty() { pre.error { (trouble.said(ctx.lang)) } }
-            p { a.button href=(ctx.path) { (t!(ctx, "try-again")) } " " a.button href="/" { (t!(ctx, "nav-overview")) } }
+            p { a.button href=(from) { (t!(ctx, "try-again")) } " " a.button href="/" { (t!(ctx, "nav-overview")) } }
         }
     };
     // The frame, which has this element, is only around pages for people who are known.
@@ -306,7 +312,7 @@ pub(crate) fn trouble(ctx: &Ctx, trouble: &Trouble, known: bool) -> Page {
     };
     Page {
         status: trouble.status,
-        refresh: again.then_some(5),
+        refresh: (again && !ctx.posts()).then_some(5),
         bare: !known,
         ..Page::new("", title, body)
     }

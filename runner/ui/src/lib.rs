@@ -29,6 +29,7 @@ mod digits;
 mod elements;
 mod form;
 mod frame;
+mod home;
 mod layout;
 mod live;
 mod pages;

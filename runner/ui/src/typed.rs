@@ -42,7 +42,7 @@ const BUTTONS: [&str; 2] = ["/activate", "/cancel"];
 /// The fields with a text of a person.
 fn fields(ctx: &Ctx) -> Vec<(String, String)> {
     let is_button = BUTTONS.iter().any(|end| ctx.path.ends_with(end));
-    if is_button || !ctx.posts_texts() {
+    if is_button || !ctx.posts() {
         return Vec::new();
     }
     let is_typed = |name: &str, text: &str| !NOT_TYPED.contains(&name) && !text.trim().is_empty();

@@ -197,6 +197,9 @@ impl Scripts {
         let names = self.node.store.active_scripts(SCRIPTS_MAX).await?;
         let (mut loaded, mut failed) = (0, None);
         for name in names {
+            if self.node.stop.is_cancelled() {
+                return Err(EngineError::Stopping);
+            }
             let Some(facts) = self.node.catalog.script(&name, None).await? else {
                 continue;
             };

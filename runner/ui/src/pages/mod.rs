@@ -94,6 +94,10 @@ pub(crate) async fn page(ctx: &Ctx) -> Result<Answer, Trouble> {
         ["scripts", "write"] if ctx.posts() => script_text::write(ctx).await,
         ["scripts"] => scripts::list(ctx).await,
         ["scripts", "upload"] if ctx.posts() => scripts::upload(ctx).await,
+        // A refused form is shown under this address; whoever loads it again gets the page of that form.
+        ["scripts", "upload"] if ctx.q("of").is_some() => {
+            scripts::page(ctx, ctx.q("of").unwrap_or_default(), &[]).await
+        }
         ["scripts", name, rest @ ..] => scripts::page(ctx, name, rest).await,
         ["queues"] => queues::list(ctx).await,
         ["queues", name, rest @ ..] => queues::page(ctx, name, rest).await,

@@ -5,10 +5,11 @@ use axum::http::{HeaderValue, StatusCode, header};
 use axum::response::Response;
 use maud::html;
 
-use super::answer::{Answer, form_home, set_cookie};
+use super::answer::{Answer, set_cookie};
 use crate::ctx::Theme;
 use crate::elements::{fault, fault_id};
 use crate::frame::Page;
+use crate::home::form_home;
 use crate::words::{Lang, t};
 use crate::{Ctx, Trouble};
 

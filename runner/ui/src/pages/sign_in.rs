@@ -8,8 +8,10 @@ use maud::{Markup, html};
 use serde_json::json;
 
 use super::answer::Answer;
+use crate::ctx::UPLOAD;
 use crate::elements::glyph;
 use crate::frame::{Page, languages};
+use crate::home::form_home;
 use crate::words::t;
 use crate::{Astray, Ctx, Trouble, Turned, typed};
 
@@ -18,6 +20,8 @@ fn wanted(ctx: &Ctx, form: &[(String, String)]) -> String {
     let given = form.iter().find(|(key, _)| key == "to").map(|(_, to)| to.clone());
     let to = given.unwrap_or_else(|| match ctx.path.as_str() {
         path if path == "/sign-out" || path.starts_with("/sign-in") => "/".to_owned(),
+        // The form for files has no page under its own address.
+        path if path == UPLOAD && ctx.posts() => form_home(ctx),
         _ => ctx
             .head()
             .uri

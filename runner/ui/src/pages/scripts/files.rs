@@ -1,7 +1,7 @@
 //! Files that become versions of scripts: the form, and what is sent with it.
 
 use axum::body::Body;
-use axum::extract::{FromRequest, Multipart, Request};
+use axum::extract::{DefaultBodyLimit, FromRequest, Multipart, Request};
 use axum::http::{Method, header};
 use bytes::Bytes;
 use heddle_api::{Problem, ScriptVersion};
@@ -91,6 +91,8 @@ impl Sent {
         if let Some(value) = ctx.head().headers.get(header::CONTENT_TYPE) {
             request.headers_mut().insert(header::CONTENT_TYPE, value.clone());
         }
+        // The body has been read, up to the bound of an upload. axum's own bound is 2 MiB.
+        DefaultBodyLimit::disable().apply(&mut request);
         let unreadable = |error: String| Trouble::new(400, error);
         let mut parts = Multipart::from_request(request, &())
             .await
