@@ -106,6 +106,49 @@ async fn attempts_of_audience_tasks_share_their_stock() {
     assert!(occurrences.len() <= 1, "{occurrences:#?}");
 }
 
+/// Clearing an audience task, by itself or with the task above it, asks everybody again, and only the new answers count. A
+/// restart of the same run does not.
+#[tokio::test]
+async fn a_cleared_task_asks_again() {
+    let (_world, node) = World::with_node().await;
+    members(&node, "gid_g", &users(2)).await;
+    node.put_group(
+        "ask",
+        json!({"tasks": {
+            "first": {"script": "hello"},
+            "ask": {"audience": {"audience": "gid_g", "dispatch_times": 2}, "depends_on": ["first"]},
+        }}),
+    )
+    .await;
+    let run = node.start("ask", json!({})).await;
+    let answers = async |answer: &str| {
+        let mut ids = Vec::new();
+        for uid in ["u0", "u1"] {
+            let given = next(&node, uid).await;
+            finish(&node, &given, "completed", json!(answer))
+                .await
+                .expect_status(200);
+            ids.push(given["assignment_id"].clone());
+        }
+        let ended = node.ended(&run).await;
+        assert_eq!(task(&ended, "ask")["output"], json!([answer, answer]), "{ended:#}");
+        ids
+    };
+    let mut all = answers("no").await;
+    for (task, downstream, answer) in [("ask", false, "yes"), ("first", true, "perhaps")] {
+        node.post(
+            &format!("/v1/runs/{run}/tasks/{task}/clear"),
+            json!({"downstream": downstream}),
+        )
+        .await
+        .expect_status(200);
+        all.extend(answers(answer).await);
+    }
+    all.sort_by_key(Value::to_string);
+    all.dedup();
+    assert_eq!(all.len(), 6, "each answer is an assignment of its own");
+}
+
 /// What a user is given, once there is something.
 async fn next(api: &Api, uid: &str) -> Value {
     api.post(&format!("/v1/dispatch/{uid}/next"), json!({"wait": "20s"}))

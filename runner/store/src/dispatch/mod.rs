@@ -4,5 +4,6 @@
 pub mod assignment;
 pub mod audience;
 pub mod exhausted;
+pub(crate) mod forgotten;
 pub mod offer;
 pub(crate) mod task_offer;

@@ -52,7 +52,8 @@ const WITHDRAWN_MAX: i64 = 200;
 /// Opens a task run's offer again for a new attempt; `None`: it has none yet.
 ///
 /// The instant is still that of the first attempt, because stock and the users' history are counted for that
-/// occurrence. Completed assignments stay too, even if the run ended, and the offer with it, before it was restarted.
+/// occurrence. Completed assignments stay too, even if the run ended, and the offer with it, before it was restarted. The
+/// offer of a task run that was cleared ([`super::forgotten::forget_offers`]) is not opened again: clearing means to ask again.
 async fn open_again(tx: &mut PgSession, task: &TaskOffer, now: Time) -> Result<Option<(i64, i32)>, StoreError> {
     let (run, at, key) = (task.ended.run.0, task.ended.at, task.ended.at.key);
     let offer = &task.offer;
@@ -62,6 +63,7 @@ async fn open_again(tx: &mut PgSession, task: &TaskOffer, now: Time) -> Result<O
                     audience = $8, repeats = $9, max_hold = $10,
                     deleted_at = NULL, spec = $11::jsonb || jsonb_build_object('starts_at', spec -> 'starts_at')
               WHERE id = (SELECT id FROM heddle.offers WHERE run = $1 AND task = $2 AND item = $3 ORDER BY id DESC LIMIT 1)
+                AND attempt > 0
              RETURNING id, version",
             run,
             key.task as i16,
@@ -78,6 +80,40 @@ async fn open_again(tx: &mut PgSession, task: &TaskOffer, now: Time) -> Result<O
         .fetch_optional(tx)
     .await?;
     Ok(opened.map(|row| (row.id, row.version)))
+}
+
+/// Withdraws the offer that a task run has from before it was cleared.
+async fn replace(tx: &mut PgSession, task: &TaskOffer, now: Time) -> Result<(), StoreError> {
+    let key = task.ended.at.key;
+    let former = sqlx::query_scalar!(
+        "SELECT id FROM heddle.offers WHERE run = $1 AND task = $2 AND item = $3 AND deleted_at IS NULL",
+        task.ended.run.0,
+        key.task as i16,
+        key.item_number()
+    )
+    .fetch_optional(&mut *tx)
+    .await?;
+    if let Some(former) = former {
+        withdraw_in(tx, former, now).await?;
+    }
+    Ok(())
+}
+
+/// Withdraws an offer within a transaction. Returns the audience, unless another transaction has withdrawn it first.
+async fn withdraw_in(tx: &mut PgSession, id: i64, now: Time) -> Result<Option<String>, StoreError> {
+    revoke_holds(tx, id, now).await?;
+    let audience = sqlx::query_scalar!(
+        "UPDATE heddle.offers SET enabled = false, deleted_at = $2, overdue_at = NULL
+          WHERE id = $1 AND deleted_at IS NULL RETURNING audience",
+        id,
+        now
+    )
+    .fetch_optional(&mut *tx)
+    .await?;
+    if let Some(audience) = &audience {
+        change::announce(tx, now, Noun::Audience, audience);
+    }
+    Ok(audience)
 }
 
 /// Creates the offer of a task run.
@@ -133,7 +169,10 @@ impl Store {
             }
             let (id, version) = match open_again(&mut tx, task, now).await? {
                 Some(opened) => opened,
-                None => (make(&mut tx, task, now).await?, 1),
+                None => {
+                    replace(&mut tx, task, now).await?;
+                    (make(&mut tx, task, now).await?, 1)
+                }
             };
             sqlx::query!(
                 "INSERT INTO heddle.offer_versions (offer_id, version, params) VALUES ($1, $2, $3)",
@@ -225,18 +264,7 @@ impl Store {
     /// Returns the audience, unless another transaction has withdrawn the offer first.
     async fn withdraw_offer(&self, id: i64, now: Time) -> Result<Option<String>, StoreError> {
         transaction!(self, pool, "withdraw_offer", |tx| {
-            revoke_holds(&mut tx, id, now).await?;
-            let audience = sqlx::query_scalar!(
-                "UPDATE heddle.offers SET enabled = false, deleted_at = $2, overdue_at = NULL
-                  WHERE id = $1 AND deleted_at IS NULL RETURNING audience",
-                id,
-                now
-            )
-            .fetch_optional(&mut *tx)
-            .await?;
-            if let Some(audience) = &audience {
-                change::announce(&mut tx, now, Noun::Audience, audience);
-            }
+            let audience = withdraw_in(&mut tx, id, now).await?;
             tx.commit().await?;
             Ok(audience)
         })

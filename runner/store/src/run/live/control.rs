@@ -13,6 +13,7 @@ use super::claim::facts_of;
 use super::complete::{Completion, LockedRun};
 use super::refuse::{closed_groups, lock_number};
 use crate::database::column;
+use crate::dispatch::forgotten::forget_offers;
 use crate::{Store, StoreError};
 
 /// An attempt that was stopped.
@@ -388,6 +389,15 @@ impl Completion {
         )
         .execute(self.connection())
         .await?;
+        let is_cleared = |(_, set): &&(RunId, NewOverride)| set.state == TaskState::Pending;
+        let cleared: Vec<(RunId, TaskKey)> = sets
+            .iter()
+            .filter(is_cleared)
+            .map(|(run, set)| (*run, set.key))
+            .collect();
+        if !cleared.is_empty() {
+            forget_offers(self.connection(), &cleared).await?;
+        }
         Ok(())
     }
 }
