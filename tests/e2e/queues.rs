@@ -590,3 +590,18 @@ async fn clients_vanish_and_nodes_stop() {
     }
     leaving.end().await;
 }
+
+/// An output as large as `max_output` allows is taken by the call for one claim, as it is by the call for many.
+#[tokio::test]
+async fn a_large_output_is_completed_alone() {
+    let (_world, node) = World::with_node().await;
+    let spec = json!({"tasks": {"t": {"queue": "q", "max_output": "8MiB"}}});
+    node.put_group("g", spec).await;
+    let run = node.start("g", json!({})).await;
+    let held = claim(&node, "q").await;
+    let output = "x".repeat(5 << 20);
+    say(&node, &held, "complete", json!({ "output": output }))
+        .await
+        .expect_status(200);
+    assert_eq!(node.ended(&run).await["state"], "succeeded");
+}

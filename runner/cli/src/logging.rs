@@ -26,6 +26,8 @@ const LEVEL: &str = "info,tokio_postgres=warn,sqlx::postgres::notice=warn,deadpo
 pub(crate) fn start(format: Option<LogFormat>, level: Option<&str>) -> anyhow::Result<()> {
     let directives = std::env::var("RUST_LOG")
         .ok()
+        // As with all variables, an empty one counts as not set; as a filter, it would log nothing at all.
+        .filter(|directives| !directives.is_empty())
         .or_else(|| level.map(str::to_owned))
         .unwrap_or_else(|| LEVEL.into());
     let filter = EnvFilter::try_new(&directives)

@@ -7,6 +7,7 @@ use heddle_api::{
 use serde::Serialize;
 use serde_json::{Value, json};
 
+use crate::request::LONG_TIMEOUT;
 use crate::{Client, Result};
 
 impl Client {
@@ -61,6 +62,7 @@ impl Client {
         self.put(&["v1", "retention"])
             .query_if("dry_run", flag)
             .json(retention)
+            .timeout(LONG_TIMEOUT)
             .send()
             .await
     }
@@ -69,6 +71,7 @@ impl Client {
     pub async fn prune(&self, dry_run: bool) -> Result<Pruned> {
         self.post(&["v1", "retention", "prune"])
             .json(&Prune { dry_run })
+            .timeout(LONG_TIMEOUT)
             .send()
             .await
     }

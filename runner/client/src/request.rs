@@ -22,6 +22,8 @@ const URL_EXAMPLE: &str = "write for example http://127.0.0.1:8080";
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 /// For an answer, unless the call says how long it waits for one.
 const DEFAULT_TIMEOUT: Duration = Duration::from_secs(60);
+/// The same for calls that do something with very many objects.
+pub(crate) const LONG_TIMEOUT: Duration = Duration::from_secs(1_800);
 /// The largest answer that is read into memory.
 const MAX_BODY_BYTES: usize = 256 << 20;
 /// How often a GET is made at most if no connection comes about.

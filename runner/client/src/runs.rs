@@ -9,6 +9,7 @@ use heddle_api::{
 use serde_json::json;
 use uuid::Uuid;
 
+use crate::request::LONG_TIMEOUT;
 use crate::{Client, Request, Result, ServerEvents};
 
 /// How long one long poll asks the server to hold.
@@ -86,7 +87,11 @@ impl Client {
 
     /// Does something to all runs that a filter finds.
     pub async fn control_runs(&self, bulk: &Bulk) -> Result<BulkReport> {
-        self.post(&["v1", "runs", "bulk"]).json(bulk).send().await
+        self.post(&["v1", "runs", "bulk"])
+            .json(bulk)
+            .timeout(LONG_TIMEOUT)
+            .send()
+            .await
     }
 
     /// A task run with its attempts.

@@ -8,12 +8,11 @@ use heddle_api::{
     Script, ScriptVersion,
 };
 
+use crate::request::LONG_TIMEOUT;
 use crate::{Client, Request, Result};
 
-/// Every script of a runtime is checked with another one.
-const RETIRE_TIMEOUT: Duration = Duration::from_secs(1_800);
-/// Compiling a large component takes the server its time.
-const UPLOAD_TIMEOUT: Duration = Duration::from_secs(300);
+/// A compilation may take an hour (`--compile-timeout`), after the upload has waited for its turn.
+const UPLOAD_TIMEOUT: Duration = Duration::from_secs(4_200);
 /// How much longer than the script the answer to an invocation may take: the script may have to wait before it starts, and
 /// the answer is about its timeout too.
 const INVOKE_SPARE: Duration = Duration::from_secs(30);
@@ -71,7 +70,7 @@ impl Client {
     pub async fn retire_runtime(&self, tag: &str, force: bool) -> Result<RetiredRuntime> {
         self.post(&["v1", "runtimes", tag, "retire"])
             .query_if("force", force.then_some("true"))
-            .timeout(RETIRE_TIMEOUT)
+            .timeout(LONG_TIMEOUT)
             .send()
             .await
     }

@@ -10,7 +10,7 @@ use serde::{Deserialize, Deserializer, Serialize};
 
 use crate::retry::Policy;
 use crate::schedule::local::{parse_time_of_day, parse_zone, resolve, wall_clock};
-use crate::spec::validate::task::script_reference;
+use crate::spec::validate::task::{MEMORY, script_reference};
 use crate::spec::{ByteSize, RetrySpec};
 use crate::{Fault, Faults, Name, Span, Time};
 
@@ -224,6 +224,17 @@ fn check_bounds(spec: &TopicSpec, faults: &mut Faults) {
             faults.add(pointer, "only a topic with a `script` can have this field");
         }
     }
+}
+
+/// What a topic that is put must not have. Stored ones may: they are older than these rules.
+pub fn check_new(spec: &TopicSpec) -> Result<(), Faults> {
+    let mut faults = Faults::default();
+    if spec.memory.is_some_and(|memory| !MEMORY.contains(&memory.0)) {
+        faults.add("/memory", "`memory` must be from 64KiB to 1GiB");
+    } else if spec.memory.is_some() && spec.queue.is_some() {
+        faults.add("/memory", "only a topic with a `script` can have this field");
+    }
+    faults.or(())
 }
 
 impl Topic {

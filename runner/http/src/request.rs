@@ -384,8 +384,13 @@ impl Request {
 
     /// The body as a spec, in JSON or YAML.
     pub async fn spec(&mut self) -> Result<Value, Problem> {
-        let media_type = self.media_type()?;
         let bytes_max = self.app.config.body_bytes_max;
+        self.spec_up_to(bytes_max).await
+    }
+
+    /// The body as a spec, in JSON or YAML, of up to so many bytes.
+    pub async fn spec_up_to(&mut self, bytes_max: usize) -> Result<Value, Problem> {
+        let media_type = self.media_type()?;
         let bytes = self.bytes(bytes_max).await?;
         if let Some(value) = self.left_out(&bytes) {
             return Ok(value);

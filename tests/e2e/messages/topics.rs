@@ -145,6 +145,10 @@ async fn topics_that_are_refused() {
     )
     .await;
     check(json!({"script": "postbox", "colour": "red"}), &["/colour"]).await;
+    for memory in ["1B", "2GiB"] {
+        check(json!({"script": "postbox", "memory": memory}), &["/memory"]).await;
+    }
+    check(json!({"queue": "q", "memory": "1MiB"}), &["/memory"]).await;
     node.put("/v1/topics/not%20a%20name", json!({"script": "postbox"}))
         .await
         .expect_problem(422, &[""]);

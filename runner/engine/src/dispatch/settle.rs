@@ -11,9 +11,6 @@ use crate::EngineError;
 use crate::node::signals::Signal;
 use crate::runs::ending::{Applied, End, Ending};
 
-/// The maximum number of results in a task's output.
-const RESULTS_MAX: i64 = 100_000;
-
 impl Dispatch {
     /// Ends the attempts whose offers have ended; returns how many.
     pub(super) async fn settle_offers(self: &Arc<Self>) -> Result<usize, EngineError> {
@@ -51,7 +48,13 @@ impl Dispatch {
         if let Some((kind, message)) = settlement.error {
             return Ok(Ending::failed(kind, message));
         }
-        let results = self.node.store.offer_results(settlement.offer_id, RESULTS_MAX).await?;
+        // Asked first: millions of users may have answered, and each with many bytes.
+        let bytes = self.node.store.offer_results_bytes(settlement.offer_id).await?;
+        if bytes > JOINED_OUTPUT_BYTES_MAX as i64 {
+            let said = format!("the results have {bytes} bytes together; the maximum is {JOINED_OUTPUT_BYTES_MAX}");
+            return Ok(Ending::fatal(ErrorKind::Output, said));
+        }
+        let results = self.node.store.offer_results(settlement.offer_id).await?;
         let mut output = String::from("[");
         for (index, result) in results.iter().enumerate() {
             if index > 0 {
@@ -60,13 +63,6 @@ impl Dispatch {
             output.push_str(result.as_deref().unwrap_or("null"));
         }
         output.push(']');
-        if output.len() as u64 > JOINED_OUTPUT_BYTES_MAX {
-            let said = format!(
-                "the results have {} bytes together; the maximum is {JOINED_OUTPUT_BYTES_MAX}",
-                output.len()
-            );
-            return Ok(Ending::fatal(ErrorKind::Output, said));
-        }
         Ok(Ending::Succeeded(output))
     }
 }

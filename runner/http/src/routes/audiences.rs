@@ -143,7 +143,8 @@ async fn get(request: Request) -> Outcome {
 
 async fn replace(mut request: Request) -> Outcome {
     let audience = group(&request)?;
-    let body: MembersSpec = typed(request.spec().await?, "")?;
+    let bytes_max = request.app.config.batch_bytes_max;
+    let body: MembersSpec = typed(request.spec_up_to(bytes_max).await?, "")?;
     let members = uids(body.members, "/members")?;
     let done = request
         .app
@@ -155,7 +156,8 @@ async fn replace(mut request: Request) -> Outcome {
 
 async fn change(mut request: Request) -> Outcome {
     let audience = group(&request)?;
-    let body: MembersPatch = typed(request.spec().await?, "")?;
+    let bytes_max = request.app.config.batch_bytes_max;
+    let body: MembersPatch = typed(request.spec_up_to(bytes_max).await?, "")?;
     let (add, remove) = (uids(body.add, "/add")?, uids(body.remove, "/remove")?);
     let change = Members::Change {
         add: &add,

@@ -509,7 +509,9 @@ fn take_id(body: &mut Value) -> Result<Option<Uuid>, Faults> {
 
 async fn on_one(mut request: Request, verb: Verb) -> Outcome {
     let id: Uuid = request.id("id", "claim")?;
-    let mut body = request.json().await?;
+    // As much as the call for many: `max_output` may be more than other bodies have.
+    let bytes_max = request.app.config.batch_bytes_max;
+    let mut body = request.json_up_to(bytes_max).await?;
     let given = take_id(&mut body).map_err(Problem::invalid)?;
     if given.is_some_and(|given| given != id) {
         return Err(Problem::invalid_at(

@@ -5,7 +5,7 @@ use heddle_domain::id::RunId;
 use heddle_domain::message::BUCKETS;
 use heddle_domain::spec::validate::task::{no_active_version, script_reference};
 use heddle_domain::state::NOT_GRANTED;
-use heddle_domain::topic::{Topic, parse_day};
+use heddle_domain::topic::{Topic, check_new, parse_day};
 use heddle_domain::{Fault, Faults, Name};
 use heddle_engine::put_group::{Checked, check_group};
 use heddle_engine::scripts::{HostPattern, Language};
@@ -147,7 +147,10 @@ async fn save(mut request: Request) -> Outcome {
     }
     let spec: TopicSpec = typed(body, "")?;
     super::grants::same_name(&name, spec.name.as_ref().map(Name::as_str))?;
-    let found = look_up(&request, &name, &spec).await?;
+    let mut found = look_up(&request, &name, &spec).await?;
+    if let Err(faults) = check_new(&spec) {
+        found.0.extend(faults.0);
+    }
     let topic = match Topic::compile(spec) {
         Ok(topic) if found.is_empty() => topic,
         Ok(_) => return Err(Problem::invalid(found)),

@@ -226,12 +226,23 @@ impl Store {
         Ok(settled)
     }
 
-    /// The results of an offer's completed assignments, in the order in which they were completed: JSON texts.
-    pub async fn offer_results(&self, offer_id: i64, limit: i64) -> Result<Vec<Option<String>>, StoreError> {
+    /// How many bytes the results of an offer's completed assignments have as a JSON array.
+    pub async fn offer_results_bytes(&self, offer_id: i64) -> Result<i64, StoreError> {
         Ok(sqlx::query_scalar!(
-            "SELECT result FROM heddle.assignments WHERE offer_id = $1 AND state = 1 ORDER BY finished_at, id LIMIT $2",
-            offer_id,
-            limit
+            r#"SELECT (1 + count(*) + coalesce(sum(coalesce(octet_length(result), 4)), 0))::bigint AS "bytes!"
+                 FROM heddle.assignments WHERE offer_id = $1 AND state = 1"#,
+            offer_id
+        )
+        .fetch_one(&self.pool)
+        .await?)
+    }
+
+    /// The results of an offer's completed assignments, in the order in which they were completed: JSON texts. The caller
+    /// has asked how large they are.
+    pub async fn offer_results(&self, offer_id: i64) -> Result<Vec<Option<String>>, StoreError> {
+        Ok(sqlx::query_scalar!(
+            "SELECT result FROM heddle.assignments WHERE offer_id = $1 AND state = 1 ORDER BY finished_at, id",
+            offer_id
         )
         .fetch_all(&self.pool)
         .await?)
