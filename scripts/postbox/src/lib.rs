@@ -22,6 +22,9 @@ struct Wish {
     /// The key of what it enqueues.
     #[serde(default)]
     key: Option<String>,
+    /// The name of a secret that is in the words of its failure.
+    #[serde(default)]
+    secret: Option<String>,
 }
 
 const KEEP: &str = "insert into postbox (id, sender, receiver, due, attempt, batch) \
@@ -47,12 +50,16 @@ fn handle(topic: &str, batch: Vec<Message>) -> Result<Vec<Result<(), Failure>>, 
             outcomes.push(Ok(()));
             continue;
         }
+        let why = match &wish.secret {
+            Some(name) => format!("as it wished, with {}", heddle::secret(name)?),
+            None => "as it wished".to_owned(),
+        };
         outcomes.push(match wish.what.as_deref() {
-            Some("fail") => Err(Failure::retryable("as it wished")),
-            Some("fatal") => Err(Failure::fatal("as it wished")),
-            Some("skip") => Err(Failure::skip("as it wished")),
-            Some("trap") => panic!("as it wished"),
-            Some("refuse") => return Err(Failure::retryable("all of it")),
+            Some("fail") => Err(Failure::retryable(why)),
+            Some("fatal") => Err(Failure::fatal(why)),
+            Some("skip") => Err(Failure::skip(why)),
+            Some("trap") => panic!("{why}"),
+            Some("refuse") => return Err(Failure::retryable(why)),
             Some("short") => {
                 short = true;
                 Ok(())

@@ -102,6 +102,47 @@ async fn dependants_follow_instant_by_instant() {
     }
 }
 
+/// If all schedules of a dependant are disabled, a backfill calls it for their instants, which a backfill of the dependant
+/// would have. Other successes make no runs of it.
+#[tokio::test]
+async fn dependants_with_disabled_schedules() {
+    let (world, node) = World::with_node().await;
+    // All schedules are over: no run is made by one of them during the test.
+    let put = async |group: &str, cron: &str, enabled: bool, above: Value| {
+        let cron = json!({"cron": cron, "enabled": enabled, "ends_at": "2012-02-01"});
+        let spec = json!({"history": true, "schedules": {"s": cron}, "depends_on": above});
+        node.put_group(group, with(hello(), spec)).await;
+    };
+    put("up", "0 0 * * *", true, json!([])).await;
+    put("latest", "0 6,18 * * *", false, json!(["up"])).await;
+    let interval = json!([{"group": "up", "need": "interval"}]);
+    put("interval", "0 12 * * *", false, interval).await;
+
+    node.run("up", json!({"logical_time": "2012-01-05T00:00:00Z"})).await;
+    settled(&world).await;
+    for follower in ["latest", "interval"] {
+        assert_eq!(runs(&node, follower).await, [] as [Value; 0], "{follower}");
+    }
+
+    let asked = json!({"from": "2012-01-01", "to": "2012-01-03", "include_downstream": true});
+    node.post("/v1/groups/up/backfills", asked).await.expect_status(202);
+    for (follower, expect, hours) in [("latest", 6, 12), ("interval", 3, 24)] {
+        eventually("runs of a dependant", async || {
+            let down = runs(&node, follower).await;
+            (down.len() >= expect && down.iter().all(|run| run["state"] == "succeeded")).then_some(())
+        })
+        .await;
+        settled(&world).await;
+        let down = runs(&node, follower).await;
+        assert_eq!(down.len(), expect, "{follower}: {down:#?}");
+        for run in &down {
+            let (start, end) = (&run["data_interval"]["start"], &run["data_interval"]["end"]);
+            assert_eq!(time(end) - time(start), chrono::TimeDelta::hours(hours), "{run:#}");
+            assert_eq!(end, &run["logical_time"], "{run:#}");
+        }
+    }
+}
+
 /// Deleting a run undoes no success, and what was left out stays left out. What did not succeed cannot be mended once it is
 /// deleted, and so is not waited for.
 #[tokio::test]

@@ -265,6 +265,38 @@ async fn batches_that_break() {
     );
 }
 
+/// A secret that a consumer has read is shown neither by the errors of its messages nor by the node's log, whether one
+/// message fails or its whole batch.
+#[tokio::test]
+async fn secrets_of_consumers_are_masked() {
+    let (_world, node) = World::with_node().await;
+    let secret = json!({"value": "open \"sesame\"", "groups": ["careless"]});
+    node.put("/v1/secrets/door", secret).await.expect_status(201);
+    let spec = json!({"script": "postbox", "granularity": "instant", "batch": 1, "secrets": ["door"]});
+    put_topic(&node, "careless", spec).await;
+    let messages: Vec<Value> = ["fail", "fatal", "refuse", "trap"]
+        .iter()
+        .zip(0..)
+        .map(|(wish, n)| due_now(n, json!({"do": wish, "secret": "door"})))
+        .collect();
+    send(&node, "careless", &messages).await;
+    ended(&node, "careless", 4).await;
+    let failed = node.all("/v1/topics/careless/messages").await;
+    assert_eq!(failed.len(), 4, "{failed:#?}");
+    for message in &failed {
+        let said = message["error"].as_str().unwrap();
+        assert!(!said.contains("sesame"), "{message:#}");
+        // The words of a panic are in the log.
+        let tells = message["payload"]["do"] != "trap";
+        assert!(!tells || said.contains("as it wished, with ***"), "{message:#}");
+    }
+    let log = eventually("the words of a panic", async || {
+        Some(node.log()).filter(|log| log.contains("as it wished, with ***"))
+    })
+    .await;
+    assert!(!log.contains("sesame"), "{log}");
+}
+
 /// What a consumer enqueues is committed with its batch: a run for each message, or nothing and a failure.
 #[tokio::test]
 async fn what_a_consumer_enqueues() {

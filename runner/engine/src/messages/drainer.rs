@@ -25,6 +25,7 @@ use super::{Asking, Messages, Sending, compile, queue};
 use crate::EngineError;
 use crate::node::short_ways::ShortWay;
 use crate::scripts::grants::grants;
+use crate::scripts::redact::Redactor;
 
 /// The maximum of payload bytes in a batch, approximately.
 const BATCH_BYTES_MAX: usize = 4 << 20;
@@ -84,6 +85,8 @@ struct Pending<'a> {
     began: Time,
     /// The batch, if its effects may be refused: then all of its messages are recorded as failed.
     batch: Option<MessageBatch>,
+    /// What the consumer has read: the reason why its effects are refused may show it.
+    secrets: Arc<Redactor>,
     /// Kept until the outcomes are recorded: meanwhile no other drainer of the topic sends on this node.
     sending: Option<OwnedSemaphorePermit>,
     _holding: Holding<'a>,
@@ -207,7 +210,7 @@ impl Drainer {
     /// Counts the recorded outcomes. If the effects were refused, the batch has failed; returns that, to be recorded.
     fn recorded<'a>(&self, mut last: Pending<'a>, finished: &Finished) -> Option<Pending<'a>> {
         if let (Finished::Refused(why), Some(batch)) = (finished, last.batch.take()) {
-            let ends = every(&batch, &MessageEnd::failed(why.as_str()));
+            let ends = every(&batch, &MessageEnd::failed(why.as_str()).without(&last.secrets));
             last.finish = self.finish(&batch, last.finish.lease, ends);
             return Some(last);
         }
@@ -228,6 +231,7 @@ impl Drainer {
         let began = own.node.now();
         self.retries_first = batch.tried.is_empty();
         let mut sending = None;
+        let secrets = Arc::<Redactor>::default();
         let sent = match consumer {
             Some(Consumer::Script(script)) => {
                 if self.topic.concurrency().is_none() {
@@ -237,13 +241,14 @@ impl Drainer {
                     self.give_back(&batch, lease).await;
                     return ControlFlow::Break(());
                 }
-                self.send(&script, &batch, lease).await
+                self.send(&script, &batch, lease, &secrets).await
             }
             _ => queue::enqueue(&own, &self.row, &self.topic, &batch, lease).await?,
         };
         ControlFlow::Continue(sent.map(|finish| Pending {
             batch: (!finish.effects.is_empty()).then_some(batch),
             finish,
+            secrets,
             began,
             sending,
             _holding: holding,
@@ -347,8 +352,9 @@ impl Drainer {
         Ok(None)
     }
 
-    /// Lets the script handle a batch. `None`: its outcome is unknown, and another node tries again.
-    async fn send(&self, script: &Script, batch: &MessageBatch, lease: i64) -> Option<Finish> {
+    /// Lets the script handle a batch. `None`: its outcome is unknown, and another node tries again. `secrets` learns what
+    /// the script reads, and no error in the result shows it.
+    async fn send(&self, script: &Script, batch: &MessageBatch, lease: i64, secrets: &Arc<Redactor>) -> Option<Finish> {
         if batch.hopeless {
             let ends = vec![
                 MessageEnd::Failed {
@@ -360,9 +366,9 @@ impl Drainer {
             ];
             return Some(self.finish(batch, lease, ends));
         }
-        let result = self.call(script, batch).await?;
+        let result = self.call(script, batch, secrets.clone()).await?;
         let mut effects = Vec::new();
-        let ends = match result.outcome {
+        let ends: Vec<MessageEnd> = match result.outcome {
             Outcome::Succeeded(_) => match read_effects(result.effects) {
                 Ok(read) if result.messages.len() == batch.messages.len() => {
                     effects = read;
@@ -398,6 +404,7 @@ impl Drainer {
                 },
             ),
         };
+        let ends = ends.into_iter().map(|end| end.without(secrets)).collect();
         let mut finish = self.finish(batch, lease, ends);
         finish.effects = effects;
         Some(finish)
@@ -410,7 +417,7 @@ impl Drainer {
         }
     }
 
-    async fn call(&self, script: &Script, batch: &MessageBatch) -> Option<AttemptResult> {
+    async fn call(&self, script: &Script, batch: &MessageBatch, secrets: Arc<Redactor>) -> Option<AttemptResult> {
         let own = &self.messages;
         let spec = &self.topic.spec;
         let now = own.node.now();
@@ -446,6 +453,7 @@ impl Drainer {
                 own.runs.clone(),
                 self.row.name.clone(),
                 self.topic.clone(),
+                secrets,
             )),
         };
         let (done, ended) = oneshot::channel();

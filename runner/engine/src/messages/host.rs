@@ -11,17 +11,25 @@ use tokio::time::Instant;
 use crate::Runs;
 use crate::runs::take::patience::{patient, until};
 use crate::scripts::grants::{Granted, unavailable};
+use crate::scripts::redact::Redactor;
 
 /// The services of one batch.
 pub(super) struct ConsumerHost {
     runs: Arc<Runs>,
     name: String,
     topic: Arc<Topic>,
+    /// What the batch's log and errors must not show.
+    secrets: Arc<Redactor>,
 }
 
 impl ConsumerHost {
-    pub(super) fn new(runs: Arc<Runs>, name: String, topic: Arc<Topic>) -> Self {
-        Self { runs, name, topic }
+    pub(super) fn new(runs: Arc<Runs>, name: String, topic: Arc<Topic>, secrets: Arc<Redactor>) -> Self {
+        Self {
+            runs,
+            name,
+            topic,
+            secrets,
+        }
     }
 
     fn category(&self) -> Option<&str> {
@@ -54,7 +62,9 @@ impl HostServices for ConsumerHost {
                     .scripts
                     .granted_secret("topic", &self.name, self.category(), &name)
             };
-            self.provided("read a secret", ask).await
+            let value = self.provided("read a secret", ask).await?;
+            self.secrets.learn(&value);
+            Ok(value)
         })
     }
 
@@ -72,10 +82,11 @@ impl HostServices for ConsumerHost {
 
     fn log(&self, line: LogLine) {
         let topic = self.name.as_str();
-        let said = line.message.as_str();
+        let said = self.secrets.hide(line.message);
+        let fields = line.fields.map(|fields| self.secrets.hide(fields));
         match line.level {
-            LogLevel::Warn | LogLevel::Error => tracing::warn!(topic, said, fields = line.fields, "from a consumer"),
-            _ => tracing::debug!(topic, said, fields = line.fields, "from a consumer"),
+            LogLevel::Warn | LogLevel::Error => tracing::warn!(topic, said, fields, "from a consumer"),
+            _ => tracing::debug!(topic, said, fields, "from a consumer"),
         }
     }
 }

@@ -14,6 +14,7 @@ use uuid::Uuid;
 
 use crate::node::Node;
 use crate::runs::params::enqueued;
+use crate::scripts::redact::Redactor;
 
 /// The longest error that is kept for a message, in characters.
 const ERROR_CHARS_MAX: usize = 1_000;
@@ -35,6 +36,22 @@ impl MessageEnd {
             message: message.into(),
             fatal: false,
             retry_after: None,
+        }
+    }
+
+    /// The same outcome, with an error that shows none of these secrets.
+    pub(super) fn without(self, secrets: &Redactor) -> Self {
+        match self {
+            Self::Sent => Self::Sent,
+            Self::Failed {
+                message,
+                fatal,
+                retry_after,
+            } => Self::Failed {
+                message: secrets.hide(message),
+                fatal,
+                retry_after,
+            },
         }
     }
 }
@@ -177,6 +194,15 @@ impl From<MessageOutcome> for MessageEnd {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn errors_show_no_secrets() {
+        let secrets = Redactor::default();
+        secrets.learn("hunter2");
+        let end = MessageEnd::failed("no entry with hunter2").without(&secrets);
+        assert_eq!(end, MessageEnd::failed("no entry with ***"));
+        assert_eq!(MessageEnd::Sent.without(&secrets), MessageEnd::Sent);
+    }
 
     #[test]
     fn retries_go_on_from_what_is_kept_of_them() {

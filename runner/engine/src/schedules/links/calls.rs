@@ -5,7 +5,8 @@
 //! skipped that instant, do not count, as long as one has succeeded; so a skipped instant may call for runs that waited
 //! only for it. A backfilled success calls for runs only if its backfill includes dependants and has not been
 //! cancelled; then followers with schedules get runs as well, for those of their instants that need it (so the twelfth
-//! month of a year creates the yearly summary, which has waited since the first month).
+//! month of a year creates the yearly summary, which has waited since the first month). Their instants are those
+//! that a backfill of the follower would have: also of its disabled schedules, if no enabled one has past instants.
 
 use std::collections::{BTreeSet, HashSet};
 use std::sync::Arc;
@@ -200,7 +201,8 @@ impl Schedules {
         };
         let revision = &group.revision;
         let interval = if follower.scheduled {
-            revision.calendar.data_interval(at)
+            // It is called only because of a backfill, which gives its own runs these intervals.
+            revision.past.data_interval(at)
         } else {
             let mut start = at;
             for link in family.above(follower.group_id) {
@@ -242,7 +244,7 @@ impl Schedules {
             return Ok(Vec::new());
         }
         let now = self.node.now();
-        let calendar = &group.revision.calendar;
+        let calendar = &group.revision.past;
         if follower.interval {
             // The interval that contains it belongs to the first instant after it.
             return Ok(calendar.instants(at + MICRO, now).next().into_iter().collect());
