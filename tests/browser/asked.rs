@@ -250,6 +250,33 @@ async fn the_events_of_a_run_tell_of_each_attempt() {
     }
 }
 
+/// A list has further pages, or says that it shows only its first rows.
+#[tokio::test]
+async fn lists_say_that_there_is_more() {
+    const FIRST: &str = "Only the first 100 are shown.";
+    let (_world, node) = World::with_node().await;
+    let visitor = Visitor::signed_in(node.base(), TOKEN).await;
+    let hook = json!({"kind": "webhook", "url": "http://127.0.0.1:9/", "allow_private": true});
+    for n in 0..100 {
+        let (topic, channel) = (format!("/v1/topics/t-{n:03}"), format!("/v1/channels/c-{n:03}"));
+        node.put(&topic, json!({"queue": "post"})).await.expect_status(201);
+        node.put(&channel, hook.clone()).await.expect_status(201);
+    }
+    assert!(!visitor.get("/notifications").await.fine().contains(FIRST));
+    node.put("/v1/channels/c-100", hook).await.expect_status(201);
+    assert!(visitor.get("/notifications").await.fine().contains(FIRST));
+    assert!(visitor.get("/system/channels").await.fine().contains(FIRST));
+    node.put("/v1/topics/t-100", json!({"queue": "post"}))
+        .await
+        .expect_status(201);
+    let first = visitor.get("/topics").await.fine();
+    let next = first.split("href=\"/topics?cursor=").nth(1).expect("a next page");
+    let next = next.split('"').next().unwrap();
+    let second = visitor.get(&format!("/topics?cursor={next}")).await.fine();
+    assert!(!second.contains("/topics/t-000\""), "{second}");
+    assert!(second.contains("/topics/t-100\""), "{second}");
+}
+
 /// A form that is refused comes back with what was typed into it, and says at which field it was wrong.
 #[tokio::test]
 async fn what_was_typed_is_not_lost() {

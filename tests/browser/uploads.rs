@@ -151,6 +151,24 @@ fn keeps(text: &str, name: &str, field: &str, says: &str) {
     assert!(text.contains("Choose the files again"), "{says}: {text}");
 }
 
+/// Only who may upload can send a large body: it is read whole before anything else is known of it.
+#[tokio::test]
+async fn the_body_of_who_may_not_upload_is_bounded_like_a_form() {
+    let (_world, node) = World::with_node().await;
+    let made = node
+        .post("/v1/tokens", json!({"name": "looks", "role": "viewer"}))
+        .await;
+    let made = made.expect_status(201);
+    let looks = Visitor::signed_in(node.base(), made["token"].as_str().unwrap()).await;
+    let acts = Visitor::signed_in(node.base(), TOKEN).await;
+    let large = "x".repeat(17 << 20);
+    let page = upload(&looks, &[("large.js", large.as_str())], &[]).await;
+    assert_eq!(page.status, StatusCode::PAYLOAD_TOO_LARGE);
+    // The same file of somebody else is read, and refused as a script.
+    let page = upload(&acts, &[("large.js", large.as_str())], &[]).await;
+    assert!(page.text.contains("large.js: "), "{} {}", page.status, page.text);
+}
+
 /// The form of one script that was refused is on the page of that script, under the address that got it; so are its other forms.
 #[tokio::test]
 async fn a_refused_version_leaves_one_at_its_script() {

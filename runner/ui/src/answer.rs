@@ -1,5 +1,8 @@
 //! From a request to an answer: who comes in, which page, what the browser has already, and the headers that hold for all.
 
+use std::sync::Arc;
+use std::time::Duration;
+
 use axum::body::Body;
 use axum::extract::Request;
 use axum::http::request::Parts;
@@ -10,6 +13,7 @@ use flate2::Compression;
 use heddle_domain::hex;
 use maud::html;
 use sha2::{Digest, Sha256};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 use crate::ctx::{Ctx, UPLOAD, printable};
 use crate::frame::{self, Page};
@@ -18,11 +22,19 @@ use crate::pages::answer::{Answer, set_cookie};
 use crate::words::t;
 use crate::{Role, Trouble, Turned, Ui, Viewer, assets, live, pages, typed};
 
-/// The maximum bytes of a form; uploads of scripts have the API's own bound.
-const FORM_BYTES_MAX: usize = 2 * 1024 * 1024;
+/// The maximum bytes of a form, as browsers encode it. The longest text that people edit is a spec of 4 MiB; a browser sends
+/// three bytes for each byte of it that is no letter or digit of ASCII.
+const FORM_BYTES_MAX: usize = 16 * 1024 * 1024;
 
 /// The maximum bytes of an upload.
 const UPLOAD_BYTES_MAX: usize = 80 * 1024 * 1024;
+
+/// How many uploads a node has in memory at the same time. The API's own bound counts only the files that it compiles, after
+/// the whole form has been read.
+pub(crate) const UPLOADS_MAX: usize = 8;
+
+/// How long an upload waits for one of these places before it is refused.
+const UPLOAD_WAIT_MAX: Duration = Duration::from_secs(30);
 
 /// The methods of pages, as the header `Allow` lists them (RFC 9110, 10.2.1).
 const ALLOWED: &str = "GET, HEAD, POST";
@@ -55,8 +67,19 @@ pub(crate) async fn answer(ui: Ui, request: Request) -> Response {
         }
     };
     let upload = path == UPLOAD;
-    let limit = if upload { UPLOAD_BYTES_MAX } else { FORM_BYTES_MAX };
-    let read = ui.host.read(&head, viewer.is_some(), body, limit).await;
+    // Who may not upload is told so, and needs no large body for that.
+    let may_upload = viewer.as_ref().is_some_and(Viewer::authors);
+    let uploads = upload && head.method == Method::POST && may_upload;
+    let limit = if uploads { UPLOAD_BYTES_MAX } else { FORM_BYTES_MAX };
+    let place = match uploads {
+        true => upload_place(&ui.uploads, UPLOAD_WAIT_MAX).await.map(Some),
+        false => Ok(None),
+    };
+    // The place is held until the answer is made: until then, the body is in memory.
+    let (read, _place) = match place {
+        Ok(place) => (ui.host.read(&head, viewer.is_some(), body, limit).await, place),
+        Err(turned) => (Err(turned), None),
+    };
     let worker = viewer.as_ref().is_some_and(|viewer| viewer.role == Role::Worker);
     let viewer = viewer.filter(|_| !worker);
     let body = match read.and_then(|body| as_form(&head, upload, body)) {
@@ -71,6 +94,20 @@ pub(crate) async fn answer(ui: Ui, request: Request) -> Response {
     match viewer {
         Some(viewer) => to_viewer(Ctx::new(ui, viewer, head, body), &path, &headers).await,
         None => to_stranger(&Ctx::new(ui, nobody(), head, body), &path, &headers, worker).await,
+    }
+}
+
+/// A place among the uploads that this node has in memory, for which an upload waits at `most` so long. Another upload gets it
+/// when it is dropped.
+async fn upload_place(places: &Arc<Semaphore>, most: Duration) -> Result<OwnedSemaphorePermit, Turned> {
+    let place = Arc::clone(places).acquire_owned();
+    match tokio::time::timeout(most, place).await {
+        Ok(Ok(place)) => Ok(place),
+        // Nobody closes the semaphore, so this is the end of the wait.
+        Ok(Err(_)) | Err(_) => Err(Turned {
+            status: 429,
+            detail: "too many uploads at the same time on this node; try again later".to_owned(),
+        }),
     }
 }
 
@@ -344,6 +381,15 @@ mod tests {
         assert_eq!(read, "停".repeat(SAID_BYTES_MAX / 9), "no character is cut");
         assert_eq!(for_cookie("a 停"), "a%20%E5%81%9C");
         assert_eq!(for_cookie(&"a".repeat(5_000)).len(), SAID_BYTES_MAX);
+    }
+
+    #[tokio::test]
+    async fn an_upload_without_a_place_is_refused_in_the_end() {
+        let places = Arc::new(Semaphore::new(1));
+        let first = upload_place(&places, Duration::ZERO).await.unwrap();
+        assert_eq!(upload_place(&places, Duration::ZERO).await.unwrap_err().status, 429);
+        drop(first);
+        assert!(upload_place(&places, Duration::ZERO).await.is_ok());
     }
 
     #[test]

@@ -20,8 +20,9 @@ use crate::trouble::at_label;
 use crate::words::Lang;
 use crate::{Trouble, Ui, Viewer, span};
 
-/// The maximum bytes of an answer of the API: enough for a run of 10,000 items with their outputs.
-const ANSWER_BYTES_MAX: usize = 64 * 1024 * 1024;
+/// The maximum bytes of an answer of the API. One about a run has at most 32 MiB of outputs, as many of joined outputs, which
+/// repeat them, 16 MiB of errors, and the states of up to 10,000 items.
+const ANSWER_BYTES_MAX: usize = 128 * 1024 * 1024;
 
 /// Names of topics that are kept.
 pub(crate) const TOPICS_KEPT: usize = 10_000;

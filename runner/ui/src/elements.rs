@@ -433,6 +433,11 @@ pub(crate) fn listed(ctx: &Ctx, name: &'static str, list: Markup, cursor: Option
     ctx.live(name, html! { div.stack { (list) (more(ctx, cursor)) } })
 }
 
+/// Says that a list without further pages shows only so many rows, if the API has more of them: a `cursor`.
+pub(crate) fn first_only(ctx: &Ctx, rows: usize, cursor: Option<&str>) -> Markup {
+    html! { @if cursor.is_some() { p.muted { (t!(ctx, "first-only", n = rows)) } } }
+}
+
 /// This page's address with some parameters changed (`None`: left out).
 pub(crate) fn with_query(ctx: &Ctx, changes: &[(&str, Option<&str>)]) -> String {
     let mut query = url::form_urlencoded::Serializer::new(String::new());

@@ -51,6 +51,7 @@ use futures::future::BoxFuture;
 use heddle_domain::Clock;
 use heddle_engine::Engine;
 use quick_cache::sync::Cache;
+use tokio::sync::Semaphore;
 
 pub(crate) use ctx::Ctx;
 pub(crate) use trouble::Trouble;
@@ -172,6 +173,8 @@ pub struct Shared {
     pub(crate) topics: Cache<i32, Option<String>>,
     /// What the retention would remove, as it was counted last.
     pub(crate) due: pages::LastCount,
+    /// A permit for each upload whose body is in memory.
+    pub(crate) uploads: Arc<Semaphore>,
 }
 
 impl std::ops::Deref for Ui {
@@ -193,6 +196,7 @@ impl Ui {
             ended: pages::ended_runs(),
             topics: Cache::new(ctx::TOPICS_KEPT),
             due: pages::LastCount::default(),
+            uploads: Arc::new(Semaphore::new(answer::UPLOADS_MAX)),
         }))
     }
 

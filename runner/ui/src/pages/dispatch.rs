@@ -17,7 +17,7 @@ use serde_json::{Value, json};
 use super::answer::Answer;
 use crate::chart::{Axis, hours};
 use crate::ctx::{Beat, segment};
-use crate::elements::{Button, ago, button, empty, line, listed, number, state, state_word, time, when};
+use crate::elements::{Button, ago, button, empty, first_only, line, listed, number, state, state_word, time, when};
 use crate::frame::Page;
 use crate::words::{Arg, Lang, t};
 use crate::{Ctx, Trouble};
@@ -61,11 +61,11 @@ pub(super) async fn page(ctx: &Ctx) -> Result<Answer, Trouble> {
     let body = html! {
         div.heading { h1 { (title) } }
         (poll_as(ctx, None))
-        (ctx.live("offers", offers_table(ctx, &offers.items)))
+        (ctx.live("offers", offers_table(ctx, &offers)))
         (ctx.live("ahead", upcoming(ctx, &ahead)))
         div.two {
             (ctx.live("occurrences", occurrences_table(ctx, &occurrences)))
-            (ctx.live("audiences", audiences_table(ctx, &audiences.items)))
+            (ctx.live("audiences", audiences_table(ctx, &audiences)))
         }
         section.panel {
             form.filters.many method="get" role="search" aria-label=(t!(ctx, "filter")) {
@@ -221,7 +221,8 @@ fn stock_word(ctx: &Ctx, times: &Value) -> String {
     }
 }
 
-fn offers_table(ctx: &Ctx, offers: &[Offer]) -> Markup {
+fn offers_table(ctx: &Ctx, found: &List<Offer>) -> Markup {
+    let offers = &found.items;
     html! {
         section.panel {
             h2 { (t!(ctx, "offers")) }
@@ -242,6 +243,7 @@ fn offers_table(ctx: &Ctx, offers: &[Offer]) -> Markup {
                     } }
                 }
             }
+            (first_only(ctx, offers.len(), found.next_cursor.as_deref()))
         }
     }
 }
@@ -353,7 +355,8 @@ fn stock(ctx: &Ctx, one: &Occurrence) -> Markup {
     }
 }
 
-fn audiences_table(ctx: &Ctx, audiences: &[Audience]) -> Markup {
+fn audiences_table(ctx: &Ctx, found: &List<Audience>) -> Markup {
+    let audiences = &found.items;
     html! {
         section.panel {
             h2 { (t!(ctx, "audiences")) }
@@ -362,6 +365,7 @@ fn audiences_table(ctx: &Ctx, audiences: &[Audience]) -> Markup {
                 table { thead { tr { th { (t!(ctx, "audience")) } th.num { (t!(ctx, "members")) } } }
                     tbody { @for one in audiences { tr { td { a href={ "/dispatch/audiences/" (segment(&one.audience)) } { bdi { (one.audience) } } } td.num { (number(one.count)) } } } } }
             }
+            (first_only(ctx, audiences.len(), found.next_cursor.as_deref()))
         }
     }
 }

@@ -12,6 +12,7 @@ mod message_errors;
 mod notifications;
 mod overview;
 mod picture;
+mod pools;
 mod preferences;
 mod queues;
 mod retention;
@@ -111,7 +112,7 @@ pub(crate) async fn page(ctx: &Ctx) -> Result<Answer, Trouble> {
         ["notifications", "channels", name, "test"] if ctx.posts() => notifications::test(ctx, name).await,
         ["notifications", id, "resend"] if ctx.posts() => notifications::resend(ctx, id).await,
         ["system"] => system::page(ctx, "").await,
-        ["system", "pools"] if ctx.posts() => system::put_pool(ctx).await,
+        ["system", "pools"] if ctx.posts() => pools::put(ctx).await,
         ["system", "tokens"] if ctx.posts() => system::make_token(ctx).await,
         ["system", "tokens", name, "revoke"] if ctx.posts() => system::revoke_token(ctx, name).await,
         ["system", "sessions", actor, "end"] if ctx.posts() => system::end_sessions(ctx, actor).await,

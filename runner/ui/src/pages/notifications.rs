@@ -7,7 +7,9 @@ use serde_json::json;
 
 use super::answer::Answer;
 use crate::ctx::{Beat, segment};
-use crate::elements::{Button, ago, button, choice, empty, group_link, line, listed, named, state_of, with_query};
+use crate::elements::{
+    Button, ago, button, choice, empty, first_only, group_link, line, listed, named, state_of, with_query,
+};
 use crate::frame::Page;
 use crate::words::t;
 use crate::{Ctx, Trouble};
@@ -46,7 +48,7 @@ pub(super) async fn list(ctx: &Ctx) -> Result<Answer, Trouble> {
         }
         @if let Some(channel) = ctx.q("channel") { p { span.tag { (t!(ctx, "channel")) (ctx.lang.colon()) bdi { (channel) } " " a.remove href=(with_query(ctx, &[("channel", None), ("cursor", None)])) aria-label=(t!(ctx, "remove-filter")) { "×" } } } }
         (listed(ctx, "notifications", shown, found.next_cursor.as_deref()))
-        (ctx.live("channel-list", of_channels(ctx, &channels.items)))
+        (ctx.live("channel-list", of_channels(ctx, &channels)))
     };
     Answer::page(Page::new("notifications", title, body))
 }
@@ -79,10 +81,11 @@ fn row(ctx: &Ctx, one: &Notification) -> Markup {
 /// The channels, as a page of the system.
 pub(super) async fn channels(ctx: &Ctx) -> Result<Markup, Trouble> {
     let channels: List<Channel> = ctx.get("/v1/channels?limit=100").await?;
-    Ok(ctx.live("channel-list", of_channels(ctx, &channels.items)))
+    Ok(ctx.live("channel-list", of_channels(ctx, &channels)))
 }
 
-fn of_channels(ctx: &Ctx, channels: &[Channel]) -> Markup {
+fn of_channels(ctx: &Ctx, found: &List<Channel>) -> Markup {
+    let channels = &found.items;
     html! {
         section.panel #channels {
             h2 { (t!(ctx, "channels")) }
@@ -101,6 +104,7 @@ fn of_channels(ctx: &Ctx, channels: &[Channel]) -> Markup {
                     } }
                 }
             }
+            (first_only(ctx, channels.len(), found.next_cursor.as_deref()))
         }
     }
 }

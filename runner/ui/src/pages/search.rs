@@ -15,6 +15,8 @@ use crate::{Ctx, Trouble, Viewer};
 
 /// How many of each kind are shown.
 const SHOWN: i64 = 8;
+/// How many queues are looked at for a part of their name.
+const QUEUES_MAX: i64 = 500;
 
 /// The kinds of things: word, glyph, and the path of their pages.
 const KINDS: [(&str, &str, &str); 9] = [
@@ -72,9 +74,9 @@ struct Found {
 
 pub(super) async fn page(ctx: &Ctx) -> Result<Answer, Trouble> {
     let text: String = ctx.q("q").unwrap_or_default().trim().chars().take(200).collect();
-    let found = find(ctx, &text).await?;
+    let (found, more) = find(ctx, &text).await?;
     if ctx.is_piece() {
-        return Ok(Answer::Piece(list(ctx, &text, &found)));
+        return Ok(Answer::Piece(list(ctx, &text, &found, more)));
     }
     if found.len() == 1 && found[0].glyph == "runs" {
         return Ok(Answer::Go {
@@ -90,7 +92,7 @@ pub(super) async fn page(ctx: &Ctx) -> Result<Answer, Trouble> {
             input #q.grow type="search" name="q" value=(text) placeholder=(t!(ctx, "search-hint")) maxlength="200";
             button.primary type="submit" { (t!(ctx, "search")) }
         }
-        section.panel #found { (list(ctx, &text, &found)) }
+        section.panel #found { (list(ctx, &text, &found, more)) }
     };
     Answer::page(Page::new("", title, body))
 }
@@ -136,13 +138,15 @@ fn verb<'a>(ctx: &Ctx, text: &'a str) -> (Option<&'static str>, &'a str) {
     }
 }
 
-/// Queues with task runs. (The search by name only finds queues with settings, because only these have a row.)
-async fn queues(ctx: &Ctx, lower: &str, found: &mut Vec<Found>) -> Result<(), Trouble> {
+/// Queues with task runs. (The search by name only finds queues with settings, because only these have a row.) Answers whether
+/// there are more queues than were looked at.
+async fn queues(ctx: &Ctx, lower: &str, found: &mut Vec<Found>) -> Result<bool, Trouble> {
     if lower.is_empty() {
-        return Ok(());
+        return Ok(false);
     }
     let lower = composed(lower);
-    let listed: List<Queue> = ctx.get("/v1/queues?limit=500").await?;
+    let listed: List<Queue> = ctx.get(&format!("/v1/queues?limit={QUEUES_MAX}")).await?;
+    let more = listed.next_cursor.is_some();
     let names = listed.items.into_iter().map(|queue| queue.name);
     let mut shown = 0;
     for name in names.filter(|name| name.to_lowercase().contains(&lower)) {
@@ -157,20 +161,21 @@ async fn queues(ctx: &Ctx, lower: &str, found: &mut Vec<Found>) -> Result<(), Tr
             });
         }
     }
-    Ok(())
+    Ok(more)
 }
 
-async fn find(ctx: &Ctx, text: &str) -> Result<Vec<Found>, Trouble> {
+/// What was found, and whether there are more queues than were looked at.
+async fn find(ctx: &Ctx, text: &str) -> Result<(Vec<Found>, bool), Trouble> {
     let mut found = Vec::new();
     let lower = text.to_lowercase();
     if !text.is_empty() {
         runs(ctx, text, &mut found).await?;
         things(ctx, text, &mut found).await?;
     }
-    queues(ctx, &lower, &mut found).await?;
+    let more = queues(ctx, &lower, &mut found).await?;
     deeds(ctx, &lower, &mut found);
     pages(ctx, &lower, &mut found);
-    Ok(found)
+    Ok((found, more))
 }
 
 /// The shortest beginning of an id by which the API finds runs.
@@ -299,12 +304,13 @@ fn run(ctx: &Ctx, id: Uuid, name: String) -> Found {
     }
 }
 
-fn list(ctx: &Ctx, text: &str, found: &[Found]) -> Markup {
+fn list(ctx: &Ctx, text: &str, found: &[Found], more_queues: bool) -> Markup {
     html! {
         @if found.is_empty() { p.empty { (t!(ctx, "nothing-found", text = text)) } }
         @for one in found {
             a href=(one.address) { (glyph(one.glyph)) bdi { (one.name) } small { (one.kind) } }
         }
+        @if more_queues { p.muted { (t!(ctx, "find-queues-max", n = QUEUES_MAX)) } }
     }
 }
 

@@ -1,19 +1,18 @@
-//! The parts of Heddle itself: nodes, pools, connections, secrets, tokens, retention, the audit.
-
-use std::collections::BTreeMap;
+//! The parts of Heddle itself: nodes, connections, secrets, tokens, retention, the audit.
 
 use axum::http::Method;
 use chrono::SecondsFormat;
-use heddle_api::{AuditEntry, Connection, List, MadeToken, Node, Pool, Role, Secret, SignedIn, Token};
-use heddle_store::pages::pool::PoolLine;
+use heddle_api::{AuditEntry, Connection, List, MadeToken, Node, Role, Secret, SignedIn, Token};
 use maud::{Markup, html};
 use serde_json::{Value, json};
 
 use super::answer::Answer;
-use super::{notifications, retention};
+use super::{notifications, pools, retention};
 use crate::ctx::{Beat, segment};
-use crate::elements::{self, Button, ago, button, empty, fault, fault_id, number, prose, state, tabs, time_exact};
-use crate::form::{field, whole_given};
+use crate::elements::{
+    self, Button, ago, button, empty, fault, fault_id, first_only, number, prose, state, tabs, time_exact,
+};
+use crate::form::field;
 use crate::frame::Page;
 use crate::words::t;
 use crate::{Ctx, Trouble, span, yaml};
@@ -33,7 +32,7 @@ pub(super) async fn page(ctx: &Ctx, tab: &str) -> Result<Answer, Trouble> {
     }
     let inside = match tab {
         "" => nodes(ctx).await?,
-        "pools" => pools(ctx).await?,
+        "pools" => pools::shown(ctx).await?,
         "audit" => audit(ctx).await?,
         "connections" => connections(ctx).await?,
         "secrets" => secrets(ctx).await?,
@@ -105,119 +104,10 @@ async fn nodes(ctx: &Ctx) -> Result<Markup, Trouble> {
                     }
                 } }
             }
+            (first_only(ctx, found.items.len(), found.next_cursor.as_deref()))
         }
     };
     Ok(ctx.live("nodes", shown))
-}
-
-/// Who holds slots of a pool, and who waits for some.
-#[derive(Default)]
-struct Around {
-    holds: Vec<PoolLine>,
-    waits: Vec<PoolLine>,
-}
-
-/// How many holders are read, of all pools together, and how many waiting task runs of each pool.
-pub(in crate::pages) const HOLDS_MAX: i64 = 500;
-const WAITS_MAX: i64 = 20;
-
-async fn around(ctx: &Ctx, pools: &[Pool]) -> Result<BTreeMap<String, Around>, Trouble> {
-    let names: Vec<String> = pools.iter().map(|pool| pool.name.clone()).collect();
-    let mut found: BTreeMap<String, Around> = BTreeMap::new();
-    for hold in ctx.store().page_pool_holds(HOLDS_MAX).await? {
-        found.entry(hold.pool.clone()).or_default().holds.push(hold);
-    }
-    for wait in ctx.store().page_pool_waits(&names, WAITS_MAX + 1).await? {
-        found.entry(wait.pool.clone()).or_default().waits.push(wait);
-    }
-    Ok(found)
-}
-
-/// A task run of a pool: group, task, slots.
-pub(in crate::pages) async fn pool_line(ctx: &Ctx, one: &PoolLine) -> Result<Markup, Trouble> {
-    let revision = ctx.ui.engine.catalog().revision(one.revision_id).await?;
-    let task = revision.plan.tasks.get(one.task as usize);
-    let name = task.map(|task| task.name.to_string()).unwrap_or_default();
-    Ok(html! {
-        a href={ "/runs/" (one.run) } { bdi { (one.group_name) } " · " bdi { (name) } @if one.item >= 0 { "[" (one.item) "]" } }
-        @if one.slots != 1 { " " span.muted { (t!(ctx, "slots-count", n = one.slots)) } }
-    })
-}
-
-async fn pool_lines(ctx: &Ctx, lines: &[PoolLine], most: usize) -> Result<Markup, Trouble> {
-    let mut shown = Vec::new();
-    for one in lines.iter().take(most) {
-        shown.push(pool_line(ctx, one).await?);
-    }
-    Ok(html! {
-        ul { @for one in &shown { li { (one) } } @if lines.len() > most { li.muted { "…" } } }
-    })
-}
-
-async fn pools(ctx: &Ctx) -> Result<Markup, Trouble> {
-    let found: List<Pool> = ctx.get("/v1/pools?limit=500").await?;
-    let mut around = around(ctx, &found.items).await?;
-    let mut rows = Vec::new();
-    for one in &found.items {
-        let slots = i64::from(one.slots);
-        let Around { holds, waits } = around.remove(&one.name).unwrap_or_default();
-        let held: i64 = holds.iter().map(|hold| hold.slots).sum();
-        let share = (held as f64 / slots.max(1) as f64).min(1.0) * 400.0;
-        rows.push(html! {
-            tr id={ "pool-" (one.name) } {
-                td { strong { bdi { (one.name) } } }
-                td.num data-label=(t!(ctx, "held")) { (t!(ctx, "of", n = crate::span::number(held), all = crate::span::number(slots))) }
-                td.wide {
-                    svg.stack-bar viewBox="0 0 400 8" preserveAspectRatio="none" role="img" aria-label=(t!(ctx, "of", n = held, all = slots)) {
-                        rect.f-ready x="0" y="0" width="400" height="8" {}
-                        rect.bar-held x="0" y="0" width=(format!("{share:.1}")) height="8" {}
-                    }
-                    span.card-label { (t!(ctx, "holders")) }
-                    @if holds.is_empty() { span.muted { (t!(ctx, "nobody-waits")) } } @else { (pool_lines(ctx, &holds, WAITS_MAX as usize).await?) }
-                }
-                td.wide data-label=(t!(ctx, "waiters")) { @if waits.is_empty() { span.muted { (t!(ctx, "nobody-waits")) } } @else { (pool_lines(ctx, &waits, WAITS_MAX as usize).await?) } }
-                td.tight.muted data-label=(t!(ctx, "changed")) { (ago(ctx, one.updated_at)) }
-            }
-        });
-    }
-    let shown = html! {
-        section.panel {
-            p.muted { (t!(ctx, "pools-hint")) }
-            @if rows.is_empty() { (empty(&t!(ctx, "no-pools"))) }
-            @else {
-                table.cards {
-                    thead { tr { th { (t!(ctx, "pool")) } th.num { (t!(ctx, "held")) } th { (t!(ctx, "holders")) } th { (t!(ctx, "waiters")) } th { (t!(ctx, "changed")) } } }
-                    tbody { @for row in &rows { (row) } }
-                }
-            }
-        }
-    };
-    Ok(html! {
-        (ctx.live("pools", shown))
-        @if ctx.viewer.administers() {
-            form.panel.filters method="post" action="/system/pools" {
-                label.hidden for="name" { (t!(ctx, "name")) }
-                input #name type="text" name="name" required placeholder=(t!(ctx, "pool")) value=[ctx.typed("name")];
-                label.hidden for="slots" { (t!(ctx, "slots")) }
-                input #slots type="number" name="slots" min="0" required placeholder=(t!(ctx, "slots")) value=[ctx.typed("slots")] aria-invalid=[ctx.fault("slots").map(|_| "true")] aria-describedby=[fault_id(ctx, "slots")];
-                (fault(ctx, "slots"))
-                button type="submit" { (t!(ctx, "save")) }
-            }
-        }
-    })
-}
-
-pub(super) async fn put_pool(ctx: &Ctx) -> Result<Answer, Trouble> {
-    let form = ctx.form();
-    let slots = whole_given(ctx.lang, &form, "slots")?;
-    let name = field(&form, "name").unwrap_or_default().trim().to_owned();
-    ctx.send(
-        Method::PUT,
-        &format!("/v1/pools/{}", segment(&name)),
-        &json!({ "slots": slots }),
-    )
-    .await?;
-    Answer::back(ctx, Some(t!(ctx, "said-saved")))
 }
 
 /// Grants: to which groups and categories.
@@ -247,6 +137,7 @@ async fn connections(ctx: &Ctx) -> Result<Markup, Trouble> {
                     } }
                 }
             }
+            (first_only(ctx, found.items.len(), found.next_cursor.as_deref()))
         }
     };
     Ok(ctx.live("connections", shown))
@@ -266,6 +157,7 @@ async fn secrets(ctx: &Ctx) -> Result<Markup, Trouble> {
                     } }
                 }
             }
+            (first_only(ctx, found.items.len(), found.next_cursor.as_deref()))
         }
     };
     Ok(ctx.live("secrets", shown))
@@ -437,13 +329,14 @@ async fn tokens(ctx: &Ctx, new: Option<&MadeToken>) -> Result<Markup, Trouble> {
             (fault(ctx, "expires_at"))
             button.primary type="submit" { (t!(ctx, "token-make")) }
         }
-        (ctx.live("tokens", made(ctx, &found.items)))
-        (ctx.live("people", people(ctx, &signed_in.items)))
+        (ctx.live("tokens", made(ctx, &found)))
+        (ctx.live("people", people(ctx, &signed_in)))
     })
 }
 
 /// The tokens that were made.
-fn made(ctx: &Ctx, tokens: &[Token]) -> Markup {
+fn made(ctx: &Ctx, found: &List<Token>) -> Markup {
+    let tokens = &found.items;
     html! {
         section.panel {
             @if tokens.is_empty() { (empty(&t!(ctx, "no-tokens"))) }
@@ -467,12 +360,14 @@ fn made(ctx: &Ctx, tokens: &[Token]) -> Markup {
                     } }
                 }
             }
+            (first_only(ctx, tokens.len(), found.next_cursor.as_deref()))
         }
     }
 }
 
 /// Who is signed in, with tokens and with accounts at a provider.
-fn people(ctx: &Ctx, signed_in: &[SignedIn]) -> Markup {
+fn people(ctx: &Ctx, found: &List<SignedIn>) -> Markup {
+    let signed_in = &found.items;
     html! {
         section.panel {
             h2 { (t!(ctx, "signed-in")) }
@@ -497,6 +392,7 @@ fn people(ctx: &Ctx, signed_in: &[SignedIn]) -> Markup {
                     } }
                 }
             }
+            (first_only(ctx, signed_in.len(), found.next_cursor.as_deref()))
         }
     }
 }

@@ -28,7 +28,7 @@ const SIDE: usize = 100;
 
 pub(super) async fn list(ctx: &Ctx) -> Result<Answer, Trouble> {
     ctx.beats_with(Beat::Cluster);
-    let found: List<Topic> = ctx.get("/v1/topics?limit=100").await?;
+    let found: List<Topic> = ctx.get(&format!("/v1/topics?{}", ctx.asks(100, &["cursor"]))).await?;
     let todays = futures::future::join_all(found.items.iter().take(TODAYS_MAX).map(|one| today(ctx, one))).await;
     let todays: Vec<Option<Day>> = todays.into_iter().collect::<Result<_, _>>()?;
     let title = t!(ctx, "nav-topics");

@@ -40,6 +40,8 @@ const STALLED_MAX: i64 = 1_000;
 /// How many attempts that timed out are read, and how many of their scripts are named.
 const TIMED_OUT_MAX: i64 = 200;
 const SLOW_MAX: usize = 5;
+/// How many nodes are shown; the page of the system shows the others.
+const NODES_SHOWN: usize = 8;
 /// How many groups whose newest run failed are listed; the page says how many more there are.
 const FAILING_LISTED: usize = 50;
 /// For how long a failure needs a person.
@@ -83,6 +85,8 @@ struct View {
     minutes: Vec<MinuteRow>,
     now: NowRow,
     nodes: Vec<Node>,
+    /// The API has more nodes than were read.
+    more_nodes: bool,
 }
 
 impl View {
@@ -113,7 +117,7 @@ impl View {
             let stalled = store.page_stalled(now - STALLED_AFTER, STALLED_MAX).await?;
             let unsent = store.page_unsent(now - TimeDelta::hours(24), UNSENT_MAX).await?;
             let timed_out = store.page_timed_out(now - TimeDelta::hours(24), TIMED_OUT_MAX).await?;
-            let nodes: List<Node> = ctx.get("/v1/nodes?limit=100").await?;
+            let nodes: List<Node> = ctx.get("/v1/nodes?limit=500").await?;
             Ok::<_, Trouble>((
                 minutes,
                 counts,
@@ -126,6 +130,7 @@ impl View {
         };
         let (failing, (rows, more_rows), (minutes, counts, late, stalled, unsent, slow, nodes)) =
             futures::try_join!(failed, drawn, counted)?;
+        let more_nodes = nodes.next_cursor.is_some();
         let nodes = nodes.items;
         // A node that has been gone for days is left out.
         let is_lost = |node: &&Node| node.state == "lost" && node.heartbeat_at.0 > from;
@@ -149,6 +154,7 @@ impl View {
                 .into_iter()
                 .filter(|node| matches!(node.state.as_str(), "active" | "draining"))
                 .collect(),
+            more_nodes,
         })
     }
 }
@@ -375,7 +381,7 @@ fn nodes(ctx: &Ctx, view: &View) -> Markup {
             table {
                 thead { tr { th { (t!(ctx, "node")) } th { (t!(ctx, "state")) } th.num { (t!(ctx, "in-hand")) } } }
                 tbody {
-                    @for node in view.nodes.iter().take(8) {
+                    @for node in view.nodes.iter().take(NODES_SHOWN) {
                         tr {
                             td { bdi { (node.name) } }
                             td.tight { (state(ctx, node.state.as_str())) }
@@ -384,6 +390,7 @@ fn nodes(ctx: &Ctx, view: &View) -> Markup {
                     }
                 }
             }
+            @if view.more_nodes || view.nodes.len() > NODES_SHOWN { p.muted { (t!(ctx, "first-only", n = NODES_SHOWN.min(view.nodes.len()))) } }
         }
     }
 }
@@ -431,6 +438,7 @@ mod tests {
                 groups: 1,
             },
             nodes: Vec::new(),
+            more_nodes: false,
         };
         assert_eq!(view.troubles(), (2, 2));
         view.failing.clear();

@@ -12,7 +12,7 @@ use maud::{Markup, html};
 use super::view::Whole;
 use crate::ctx::segment;
 use crate::elements::{self, NAMED, ago, failure, group_link, named, number, time};
-use crate::pages::system;
+use crate::pages::pools;
 use crate::words::t;
 use crate::{Ctx, Trouble};
 
@@ -361,7 +361,7 @@ async fn held(ctx: &Ctx, stalls: &[Stall<'_>]) -> Result<BTreeMap<String, Held>,
         let pool: Option<Pool> = ctx.get(&format!("/v1/pools/{}", segment(name))).await.ok();
         held.slots = pool.map_or(0, |pool| i64::from(pool.slots));
     }
-    for line in ctx.store().page_pool_holds(system::HOLDS_MAX).await? {
+    for line in ctx.store().page_pool_holds(pools::HOLDS_MAX).await? {
         let Some(held) = all.get_mut(&line.pool) else { continue };
         held.held += line.slots;
         if held.by.len() < FEW {
