@@ -106,8 +106,7 @@ async fn attempts_of_audience_tasks_share_their_stock() {
     assert!(occurrences.len() <= 1, "{occurrences:#?}");
 }
 
-/// Clearing an audience task, by itself or with the task above it, asks everybody again, and only the new answers count. A
-/// restart of the same run does not.
+/// Clearing an audience task, by itself or with the task above it, asks everybody again, and only the new answers count.
 #[tokio::test]
 async fn a_cleared_task_asks_again() {
     let (_world, node) = World::with_node().await;

@@ -388,9 +388,13 @@ impl Request {
         self.spec_up_to(bytes_max).await
     }
 
-    /// The body as a spec, in JSON or YAML, of up to so many bytes.
+    /// The body as a spec, in JSON of up to so many bytes, or in YAML, which costs more to read, of up to the usual ones.
     pub async fn spec_up_to(&mut self, bytes_max: usize) -> Result<Value, Problem> {
         let media_type = self.media_type()?;
+        let bytes_max = match media_type {
+            MediaType::Json => bytes_max,
+            MediaType::Yaml => bytes_max.min(self.app.config.body_bytes_max),
+        };
         let bytes = self.bytes(bytes_max).await?;
         if let Some(value) = self.left_out(&bytes) {
             return Ok(value);

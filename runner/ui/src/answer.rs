@@ -26,6 +26,9 @@ use crate::{Role, Trouble, Turned, Ui, Viewer, assets, live, pages, typed};
 /// three bytes for each byte of it that is no letter or digit of ASCII.
 const FORM_BYTES_MAX: usize = 16 * 1024 * 1024;
 
+/// The same for who may only look: such forms have settings and filters.
+const SMALL_FORM_BYTES_MAX: usize = 2 * 1024 * 1024;
+
 /// The maximum bytes of an upload.
 const UPLOAD_BYTES_MAX: usize = 80 * 1024 * 1024;
 
@@ -70,7 +73,11 @@ pub(crate) async fn answer(ui: Ui, request: Request) -> Response {
     // Who may not upload is told so, and needs no large body for that.
     let may_upload = viewer.as_ref().is_some_and(Viewer::authors);
     let uploads = upload && head.method == Method::POST && may_upload;
-    let limit = if uploads { UPLOAD_BYTES_MAX } else { FORM_BYTES_MAX };
+    let limit = match &viewer {
+        _ if uploads => UPLOAD_BYTES_MAX,
+        Some(viewer) if viewer.tries() => FORM_BYTES_MAX,
+        _ => SMALL_FORM_BYTES_MAX,
+    };
     let place = match uploads {
         true => upload_place(&ui.uploads, UPLOAD_WAIT_MAX).await.map(Some),
         false => Ok(None),
