@@ -86,7 +86,8 @@ pub struct Run {
     pub skipped: Option<Skip>,
     /// The labels of the run.
     pub labels: BTreeMap<String, String>,
-    /// In state `waiting`: what the run waits for. Empty: no node has looked at the upstream groups yet.
+    /// In state `waiting`: what the run waits for. Empty: no node has looked at the upstream groups yet. A run whose turn it
+    /// is says for a moment that it waits for its turn, until a node has looked.
     pub waiting_for: Vec<RunWait>,
     /// The id of the backfill, the run or the schedule that created the run.
     #[serde(skip_serializing_if = "Option::is_none")]

@@ -18,7 +18,9 @@ use crate::spec::Need;
 /// passes it on ([`Self::Unknown`]).
 #[derive(Clone, Debug, PartialEq)]
 pub enum RunWait {
-    /// The gate of its group: `overlap` or `max_active_runs` holds it back until it is its turn.
+    /// The gate of its group: `overlap` or `max_active_runs` holds it back until it is its turn. A run that would pass says the
+    /// same until its gate has been checked, which is another transaction: one of its own for each waiting run, only to say
+    /// that nobody has looked, would cost more than the moment is worth.
     Gate,
     /// An instant of an upstream group that has not succeeded.
     Upstream {
@@ -110,7 +112,8 @@ impl JsonSchema for RunWait {
             "anyOf": [
                 {
                     "type": "object",
-                    "description": "The run waits for its turn in its group (`overlap`, `max_active_runs`).",
+                    "description": "The run waits for its turn in its group (`overlap`, `max_active_runs`), or for a moment, until \
+                        a node has found that it is its turn.",
                     "properties": {"turn": {"const": true, "description": "Always `true`."}},
                     "required": ["turn"],
                 },
