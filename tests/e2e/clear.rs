@@ -313,6 +313,15 @@ async fn in_bulk() {
             json!({"filter": filter, "action": "cancel", "downstream": true}),
             "/downstream",
         ),
+        (json!({"filter": filter, "action": "pause", "reason": "x"}), "/reason"),
+        (
+            json!({"filter": filter, "action": "delete", "state": "failed"}),
+            "/state",
+        ),
+        (
+            json!({"filter": filter, "action": "clear", "task": "a", "scripts": "active"}),
+            "/scripts",
+        ),
     ] {
         node.post("/v1/runs/bulk", body).await.expect_problem(422, &[pointer]);
     }

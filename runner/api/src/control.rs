@@ -236,7 +236,24 @@ pub enum BulkAction {
     Delete,
 }
 
-/// A control of all runs that match a filter.
+impl BulkAction {
+    /// The word in a request.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Cancel => "cancel",
+            Self::Pause => "pause",
+            Self::Resume => "resume",
+            Self::Restart => "restart",
+            Self::Rerun => "rerun",
+            Self::State => "state",
+            Self::Override => "override",
+            Self::Clear => "clear",
+            Self::Delete => "delete",
+        }
+    }
+}
+
+/// A control of all runs that match a filter. A field that means nothing for the action is refused.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Bulk {
@@ -250,10 +267,10 @@ pub struct Bulk {
     /// For `restart` and `rerun`: the script versions. Default: `pinned`.
     #[serde(default)]
     pub scripts: Scripts,
-    /// For `state`: the new state, `succeeded` or `failed`.
+    /// For `state` and `override`: the new state, `succeeded` or `failed`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub state: Option<RunState>,
-    /// For `state` and `clear`: the reason, at most 2,000 characters.
+    /// For `state`, `override` and `clear`: the reason, at most 2,000 characters.
     #[serde(default)]
     pub reason: String,
     /// For `clear`: the name of the task.

@@ -1,7 +1,8 @@
 //! What people do to runs: one at a time, or many by a filter, to stop the bleeding.
 
 use axum::http::StatusCode;
-use heddle_api::{Bulk, BulkAction, BulkReport, RerunOptions, Run, ScriptsChoice, StateOverride};
+use heddle_api::{Bulk, BulkAction, BulkReport, RerunOptions, Run, Scripts, ScriptsChoice, StateOverride};
+use heddle_domain::Faults;
 use heddle_domain::fault::one_of;
 use heddle_domain::id::RunId;
 use heddle_domain::state::RunState;
@@ -110,12 +111,16 @@ pub(crate) fn routes() -> Vec<Route> {
         .detail(
             "`action`: `cancel`, `pause`, `resume`, `restart`, `rerun`, `state` (or `override`; with `state` \
                 and `reason`), `clear` (with `task`; optionally `item`, `downstream` and `reason`, as for one run) or \
-                `delete`. `dry_run: true` changes nothing and answers what would happen: `refused` has the runs that \
+                `delete`. `restart` and `rerun` accept `scripts`. A field that means nothing for the action is refused. \
+                `dry_run: true` changes nothing and answers what would happen: `refused` has the runs that \
                 the action would not change.",
         )
         .takes(of::<Bulk>())
         .answers(200, of::<BulkReport>())
-        .problem(422, "The filter is empty, or the action is unknown."),
+        .problem(
+            422,
+            "The filter is empty, the action is unknown, or a field means nothing for it.",
+        ),
     ]
 }
 
@@ -184,23 +189,44 @@ async fn delete(request: Request) -> Outcome {
     no_content()
 }
 
+/// The fields that mean something for an action, in addition to `filter` and `dry_run`, which all of them have.
+fn fields_of(action: BulkAction) -> &'static [&'static str] {
+    match action {
+        BulkAction::Cancel | BulkAction::Pause | BulkAction::Resume | BulkAction::Delete => &[],
+        BulkAction::Restart | BulkAction::Rerun => &["scripts"],
+        BulkAction::State | BulkAction::Override => &["state", "reason"],
+        BulkAction::Clear => &["task", "item", "downstream", "reason"],
+    }
+}
+
+/// Refuses fields that mean nothing for the action: whoever sends one expects something that would not happen. An empty
+/// reason and the default of `scripts` say nothing, and older clients write them for each action.
+fn check_fields(body: &Bulk) -> Result<(), Problem> {
+    let known = fields_of(body.action);
+    let mut faults = Faults::default();
+    for (field, given) in [
+        ("scripts", body.scripts != Scripts::default()),
+        ("state", body.state.is_some()),
+        ("reason", !body.reason.trim().is_empty()),
+        ("task", body.task.is_some()),
+        ("item", body.item.is_some()),
+        ("downstream", body.downstream.is_some()),
+    ] {
+        if given && !known.contains(&field) {
+            let action = body.action.as_str();
+            faults.add(
+                format!("/{field}"),
+                format!("the action `{action}` does not accept `{field}`"),
+            );
+        }
+    }
+    faults.or(()).map_err(Problem::invalid)
+}
+
 async fn bulk(mut request: Request) -> Outcome {
     let body: Bulk = request.body().await?;
+    check_fields(&body)?;
     let filter = run_filter::of_body(body.filter)?;
-    let of_clear = [
-        ("/task", body.task.is_some()),
-        ("/item", body.item.is_some()),
-        ("/downstream", body.downstream.is_some()),
-    ];
-    if let (false, Some((pointer, _))) = (
-        body.action == BulkAction::Clear,
-        of_clear.iter().find(|(_, given)| *given),
-    ) {
-        return Err(Problem::invalid_at(
-            *pointer,
-            "only the action `clear` accepts this field",
-        ));
-    }
     let control = match body.action {
         BulkAction::Cancel => Control::Cancel,
         BulkAction::Pause => Control::Pause,
@@ -238,7 +264,51 @@ async fn bulk(mut request: Request) -> Outcome {
 
 #[cfg(test)]
 mod tests {
+    use serde_json::json;
+
     use super::*;
+
+    /// The pointers of the fields that a bulk control with these fields refuses.
+    fn refused(body: &serde_json::Value) -> Vec<String> {
+        let mut body = body.clone();
+        body["filter"] = json!({"group": "g"});
+        let body: Bulk = serde_json::from_value(body).unwrap();
+        let Err(problem) = check_fields(&body) else {
+            return Vec::new();
+        };
+        let action = format!("`{}`", body.action.as_str());
+        assert!(problem.errors.iter().all(|error| error.detail.contains(&action)));
+        problem.errors.into_iter().map(|error| error.pointer).collect()
+    }
+
+    #[test]
+    fn a_field_without_a_meaning_for_the_action_is_refused() {
+        let all = json!({
+            "scripts": "active", "state": "failed", "reason": "why", "task": "a", "item": 1, "downstream": false,
+        });
+        for (action, accepted) in [
+            ("cancel", vec![]),
+            ("pause", vec![]),
+            ("resume", vec![]),
+            ("delete", vec![]),
+            ("restart", vec!["/scripts"]),
+            ("rerun", vec!["/scripts"]),
+            ("state", vec!["/state", "/reason"]),
+            ("override", vec!["/state", "/reason"]),
+            ("clear", vec!["/reason", "/task", "/item", "/downstream"]),
+        ] {
+            let mut body = all.clone();
+            body["action"] = json!(action);
+            let expected: Vec<&str> = ["/scripts", "/state", "/reason", "/task", "/item", "/downstream"]
+                .into_iter()
+                .filter(|field| !accepted.contains(field))
+                .collect();
+            assert_eq!(refused(&body), expected, "{action}");
+            // What older clients write for each action.
+            let older = json!({"action": action, "scripts": "pinned", "reason": ""});
+            assert_eq!(refused(&older), [""; 0], "{action}");
+        }
+    }
 
     #[test]
     fn an_override_has_a_reason_and_ends_the_run() {
