@@ -126,7 +126,9 @@ fn schedule() -> Made {
 
 fn task() -> Made {
     let executor = of(json!([
-        {"script": "hello"}, {"script": "hello@1"}, {"queue": "q"}, {"queue": "q", "tags": ["b", "a"]},
+        {"script": "hello"}, {"script": "hello@1"}, {"script": "hello", "memory": "128MiB"},
+        {"script": "hello", "memory": "131072KiB"}, {"script": "hello", "memory": 67_108_864},
+        {"script": "hello@1", "memory": "64MiB"}, {"queue": "q"}, {"queue": "q", "tags": ["b", "a"]},
         {"http": {"url": "https://example.com"}},
         {"http": {"url": "https://example.com/{{ run.id }}", "method": "get", "headers": {"X-A": "1"}, "body": {"a": [1]}}},
         {"audience": "gid_team"}, {"audience": {"audience": "uid_ann", "dispatch_times": "each", "max_hold": "600s"}},
@@ -153,7 +155,6 @@ fn task() -> Made {
         ("timeout", of(json!(["never", "3600s", "1h", "90s"]))),
         ("allow_failure", of(json!([true, false]))),
         ("pools", of(json!([{}, {"db": 1}, {"db": 2}]))),
-        ("memory", of(json!(["128MiB", "131072KiB", 67_108_864, "64MiB"]))),
         ("max_output", of(json!(["256KiB", 262_144, "1KiB"]))),
         ("max_log", of(json!(["1024KiB", "1MiB", 1_000]))),
         ("notify", notify()),

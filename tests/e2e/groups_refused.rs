@@ -45,6 +45,11 @@ async fn refused_with_pointers() {
             task(json!({"allow_hosts": ["ok.example.com", "http://x/"]})),
             "/tasks/t/allow_hosts/1",
         ),
+        (one(json!({"queue": "q", "memory": "64MiB"})), "/tasks/t/memory"),
+        (
+            one(json!({"http": {"url": "http://x"}, "allow_hosts": ["x"]})),
+            "/tasks/t/allow_hosts",
+        ),
         (task(json!({"concurrency": 0, "shards": 2})), "/tasks/t/concurrency"),
         (task(json!({"colour": "red"})), "/tasks/t/colour"),
         (task(json!({"params": []})), "/tasks/t/params"),

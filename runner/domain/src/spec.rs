@@ -306,7 +306,7 @@ pub struct TaskSpec {
     /// The slots of pools that an attempt needs: `{pool: number}`.
     #[serde(deserialize_with = "read::by_name", skip_serializing_if = "BTreeMap::is_empty")]
     pub pools: BTreeMap<Name, u32>,
-    /// The maximum memory of a script, 64KiB to 1GiB. Default: 128MiB.
+    /// For `script`: the maximum memory, 64KiB to 1GiB. Default: 128MiB.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub memory: Option<ByteSize>,
     /// The maximum size of the output, up to 8MiB. Default: 256KiB.
@@ -315,14 +315,14 @@ pub struct TaskSpec {
     /// The maximum size of the log of an attempt, up to 64MiB. Default: 1MiB.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub max_log: Option<ByteSize>,
-    /// Hosts to which the script may send HTTP requests, at most 100: `api.example.com` or `*.example.com`, with or without
-    /// `:port`. Default: none.
+    /// For `script`: hosts to which it may send HTTP requests, at most 100: `api.example.com` or `*.example.com`, with or
+    /// without `:port`. Default: none.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub allow_hosts: Vec<String>,
-    /// The names of SQL connections that the script may use. Default: none.
+    /// For `script`: the names of SQL connections that it may use. Default: none.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub sql: Vec<Name>,
-    /// The names of secrets that the script may read. Default: none.
+    /// For `script`: the names of secrets that it may read. Default: none.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub secrets: Vec<Name>,
     /// The notification rules for this task.

@@ -53,6 +53,7 @@ pub(super) fn check(
         faults.push(fault.below(&format!("{pointer}/retry")));
     }
     check_bounds(pointer, task, faults);
+    check_of_script(pointer, task, executor.as_ref(), faults);
     check_map(pointer, task, executor.as_ref(), templates, faults);
     check_grants(pointer, (group, spec), task, catalog, faults);
     if let Some(notify) = &task.notify {
@@ -147,6 +148,28 @@ fn check_bounds(pointer: &str, task: &TaskSpec, faults: &mut Faults) {
             format!("{pointer}/tags"),
             format!("must have at most {TAGS_MAX} entries"),
         );
+    }
+}
+
+/// Refuses what only a script has. Its author expects a limit or a grant, and there is none: an `http` task, for example,
+/// does not get to its host by `allow_hosts`. Stored specs are not checked, so groups that had such fields before still run.
+fn check_of_script(pointer: &str, task: &TaskSpec, executor: Option<&Executor>, faults: &mut Faults) {
+    // Without one executor, the task is wrong for that reason.
+    if executor.is_none_or(|executor| matches!(executor, Executor::Script(_))) {
+        return;
+    }
+    for (field, is_given) in [
+        ("memory", task.memory.is_some()),
+        ("allow_hosts", !task.allow_hosts.is_empty()),
+        ("sql", !task.sql.is_empty()),
+        ("secrets", !task.secrets.is_empty()),
+    ] {
+        if is_given {
+            faults.add(
+                format!("{pointer}/{field}"),
+                format!("only a task with a `script` can have `{field}`"),
+            );
+        }
     }
 }
 

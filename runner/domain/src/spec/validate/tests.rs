@@ -467,6 +467,49 @@ fn fields() {
     }
 }
 
+/// What only scripts have is refused elsewhere, with its place; an empty list says nothing.
+#[test]
+fn limits_and_grants_of_scripts() {
+    let of_script = json!({
+        "memory": "64MiB", "allow_hosts": ["api.example.com"], "sql": ["granted"], "secrets": ["granted"],
+    });
+    for executor in [
+        json!({"queue": "q"}),
+        json!({"http": {"url": "https://example.com"}}),
+        json!({"audience": "gid_team"}),
+        json!({"group": "raw"}),
+        json!({"query": {"connection": "granted", "sql": "select 1"}}),
+    ] {
+        for (field, value) in of_script.as_object().unwrap() {
+            let mut task = executor.clone();
+            task[field] = value.clone();
+            let spec = one(task);
+            assert!(parse_group(&spec).is_ok(), "stored specs stay readable: {spec}");
+            let pointer = format!("/tasks/t/{field}");
+            let faults = judge(&spec).unwrap_err();
+            let said = format!("only a task with a `script` can have `{field}`");
+            let found = faults
+                .0
+                .iter()
+                .filter(|fault| fault.pointer == pointer && fault.detail == said);
+            assert_eq!(found.count(), 1, "{faults}, of {spec}");
+        }
+        let mut task = executor.clone();
+        task["secrets"] = json!([]);
+        let faults = judge(&one(task)).err().unwrap_or_default();
+        assert!(
+            !faults.0.iter().any(|fault| fault.pointer == "/tasks/t/secrets"),
+            "{faults}"
+        );
+    }
+    check(
+        one(json!({"script": "free", "memory": "64MiB", "allow_hosts": ["api.example.com"]})),
+        &[],
+    );
+    // A task without an executor is wrong only for that.
+    check(one(json!({"memory": "64MiB"})), &[("/tasks/t", "exactly one executor")]);
+}
+
 #[test]
 fn templates_and_params() {
     check(
