@@ -180,6 +180,19 @@ async fn templates_in_use() {
         .expect_problem(422, &["/template"]);
 }
 
+/// The priority of an offer has the bounds of a run's.
+#[tokio::test]
+async fn priorities() {
+    let (_world, node) = World::with_node().await;
+    let spec = |priority: i64| json!({"audience": "uid_a", "priority": priority});
+    for beyond in [-1_001, 1_001, 40_000] {
+        node.put("/v1/offers/urgent", spec(beyond))
+            .await
+            .expect_problem(422, &["/priority"]);
+    }
+    node.put("/v1/offers/urgent", spec(1_000)).await.expect_status(201);
+}
+
 /// Occurrences and assignments by audience, offer, user, state and time; a week unless it is said.
 #[tokio::test]
 async fn views() {

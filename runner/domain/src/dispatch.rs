@@ -12,6 +12,7 @@ use serde_json::{Map, Value};
 
 use crate::schedule::Schedule;
 use crate::schedule::local::{parse_far_moment, parse_moment, parse_zone};
+use crate::spec::validate::PRIORITY;
 use crate::spec::{DailySpec, STOCK_MAX, ScheduleSpec, whole_number};
 use crate::{Fault, Faults, Name, Span, Time};
 
@@ -202,8 +203,9 @@ pub struct OfferSpec {
     /// Whether a user can take an occurrence more than once. Default: `single`.
     #[serde(default)]
     pub mode: Mode,
-    /// The priority: of offers that are due at the same instant, the higher one goes first. Default: 0.
+    /// The priority, -1000 to 1000: of offers that are due at the same instant, the higher one goes first. Default: 0.
     #[serde(default)]
+    #[schemars(range(min = -1000, max = 1000))]
     pub priority: i16,
     /// How long a user may hold an assignment. Default: no limit.
     #[serde(default)]
@@ -288,6 +290,19 @@ pub fn check_user(audience: &str) -> Result<(), String> {
             None => bare_uid(id).map(drop),
         },
         None => Ok(()),
+    }
+}
+
+/// Refuses a priority out of the bounds that those of runs have. Only what is new is checked for this: stored offers may have
+/// such priorities.
+pub fn check_priority(priority: i16) -> Result<(), String> {
+    match PRIORITY.contains(&priority) {
+        true => Ok(()),
+        false => Err(format!(
+            "`priority` must be from {} to {}",
+            PRIORITY.start(),
+            PRIORITY.end()
+        )),
     }
 }
 

@@ -327,6 +327,7 @@ mod tests {
         assert_eq!(field("ClaimRequest", "max")["minimum"], 1);
         assert_eq!(field("ClaimRequest", "max")["maximum"], 1_000);
         assert_eq!(field("Submission", "priority")["minimum"], -1_000);
+        assert_eq!(field("OfferSpec", "priority")["maximum"], 1_000);
         assert_eq!(field("StateOverride", "reason")["minLength"], 1);
         assert_eq!(field("StateOverride", "reason")["default"], Value::Null);
         assert_eq!(field("StateOverride", "state")["enum"], json!(["succeeded", "failed"]));

@@ -45,6 +45,16 @@ fn a_group_is_no_user() {
     }
 }
 
+/// The bounds of runs' priorities; a stored offer beyond them is still given out.
+#[test]
+fn a_priority_has_bounds() {
+    for (priority, is_new) in [(-1_001, false), (-1_000, true), (1_000, true), (1_001, false)] {
+        assert_eq!(check_priority(priority).is_ok(), is_new, "{priority}");
+        let stored = offer(json!({"audience": "gid_a", "priority": priority}));
+        assert_eq!(stored.map(|offer| offer.priority), Ok(priority));
+    }
+}
+
 #[test]
 fn occurrences_are_reckoned() {
     let once = json!({"kind": "once", "audience": "gid_a", "starts_at": "2026-11-20T09:00:00Z"});

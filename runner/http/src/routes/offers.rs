@@ -6,7 +6,7 @@ use std::sync::Arc;
 use axum::http::StatusCode;
 use heddle_api::{List, Occurrence, Offer, OfferSpec, OfferTerms};
 use heddle_domain::bounded::or_trouble;
-use heddle_domain::dispatch::{Offer as Compiled, check_audience, check_user};
+use heddle_domain::dispatch::{Offer as Compiled, check_audience, check_priority, check_user};
 use heddle_domain::schema::Schema;
 use heddle_domain::{Fault, Faults, Name, Time};
 use heddle_store::Store;
@@ -155,6 +155,7 @@ async fn write(request: &Request, id: &Name, mut body: Value, only_new: bool) ->
     let created_at = before.as_ref().map_or(request.now, |row| row.created_at);
     let template = spec.template.clone();
     let user = check_user(&spec.audience);
+    let priority = check_priority(spec.priority);
     let compiled = Compiled::compile(spec, created_at);
     let mut faults = Faults::default();
     if let Err(found) = &compiled {
@@ -162,6 +163,9 @@ async fn write(request: &Request, id: &Name, mut body: Value, only_new: bool) ->
     }
     if let (Err(detail), false) = (user, faults.0.iter().any(|fault| fault.pointer == "/audience")) {
         faults.add("/audience", detail);
+    }
+    if let Err(detail) = priority {
+        faults.add("/priority", detail);
     }
     if let Some(template) = template {
         match store.template(&template).await? {
