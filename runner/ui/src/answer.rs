@@ -11,9 +11,9 @@ use axum::response::Response;
 use bytes::Bytes;
 use flate2::Compression;
 use heddle_domain::hex;
+use heddle_engine::{FairSlot, FairSlots};
 use maud::html;
 use sha2::{Digest, Sha256};
-use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 use crate::ctx::{Ctx, UPLOAD, printable};
 use crate::frame::{self, Page};
@@ -35,6 +35,12 @@ const UPLOAD_BYTES_MAX: usize = 80 * 1024 * 1024;
 /// How many uploads a node has in memory at the same time. The API's own bound counts only the files that it compiles, after
 /// the whole form has been read.
 pub(crate) const UPLOADS_MAX: usize = 8;
+
+/// How many of these places one caller may hold: whoever sends many files slowly leaves room for others.
+pub(crate) const UPLOADS_OF_ONE_MAX: usize = UPLOADS_MAX / 2;
+
+/// How many uploads of one caller may hold such a place or wait for one; further ones are refused at once.
+const UPLOADS_OF_ONE_PRESENT_MAX: usize = 32;
 
 /// How long an upload waits for one of these places before it is refused.
 const UPLOAD_WAIT_MAX: Duration = Duration::from_secs(30);
@@ -78,9 +84,11 @@ pub(crate) async fn answer(ui: Ui, request: Request) -> Response {
         Some(viewer) if viewer.tries() => FORM_BYTES_MAX,
         _ => SMALL_FORM_BYTES_MAX,
     };
-    let place = match uploads {
-        true => upload_place(&ui.uploads, UPLOAD_WAIT_MAX).await.map(Some),
-        false => Ok(None),
+    let place = match viewer.as_ref().filter(|_| uploads) {
+        Some(viewer) => upload_place(&ui.uploads, &viewer.actor, UPLOAD_WAIT_MAX)
+            .await
+            .map(Some),
+        None => Ok(None),
     };
     // The place is held until the answer is made: until then, the body is in memory.
     let (read, _place) = match place {
@@ -104,16 +112,16 @@ pub(crate) async fn answer(ui: Ui, request: Request) -> Response {
     }
 }
 
-/// A place among the uploads that this node has in memory, for which an upload waits at `most` so long. Another upload gets it
-/// when it is dropped.
-async fn upload_place(places: &Arc<Semaphore>, most: Duration) -> Result<OwnedSemaphorePermit, Turned> {
-    let place = Arc::clone(places).acquire_owned();
+/// A place among the uploads that this node has in memory, for which an upload of `actor` waits at `most` so long. Another
+/// upload gets it when it is dropped.
+async fn upload_place(places: &Arc<FairSlots>, actor: &str, most: Duration) -> Result<FairSlot, Turned> {
+    let place = places.take(actor, UPLOADS_OF_ONE_PRESENT_MAX);
     match tokio::time::timeout(most, place).await {
-        Ok(Ok(place)) => Ok(place),
-        // Nobody closes the semaphore, so this is the end of the wait.
-        Ok(Err(_)) | Err(_) => Err(Turned {
+        Ok(Some(place)) => Ok(place),
+        Ok(None) | Err(_) => Err(Turned {
             status: 429,
-            detail: "too many uploads at the same time on this node; try again later".to_owned(),
+            detail: "too many uploads at the same time on this node, in total or from this caller; try again later"
+                .to_owned(),
         }),
     }
 }
@@ -392,11 +400,32 @@ mod tests {
 
     #[tokio::test]
     async fn an_upload_without_a_place_is_refused_in_the_end() {
-        let places = Arc::new(Semaphore::new(1));
-        let first = upload_place(&places, Duration::ZERO).await.unwrap();
-        assert_eq!(upload_place(&places, Duration::ZERO).await.unwrap_err().status, 429);
+        let places = FairSlots::new(1, 1);
+        let first = upload_place(&places, "ann", Duration::ZERO).await.unwrap();
+        for actor in ["ann", "bob"] {
+            let refused = upload_place(&places, actor, Duration::ZERO).await.unwrap_err();
+            assert_eq!(refused.status, 429, "{actor}");
+        }
         drop(first);
-        assert!(upload_place(&places, Duration::ZERO).await.is_ok());
+        assert!(upload_place(&places, "bob", Duration::ZERO).await.is_ok());
+    }
+
+    /// However many one caller sends, others upload too.
+    #[tokio::test]
+    async fn one_caller_holds_half_of_the_places() {
+        let places = FairSlots::new(UPLOADS_MAX, UPLOADS_OF_ONE_MAX);
+        let mut held = Vec::new();
+        for actor in ["ann", "bob"] {
+            for _ in 0..UPLOADS_MAX / 2 {
+                held.push(upload_place(&places, actor, Duration::ZERO).await.unwrap());
+            }
+            let refused = upload_place(&places, actor, Duration::ZERO).await.unwrap_err();
+            assert_eq!(refused.status, 429, "{actor}");
+        }
+        assert_eq!(held.len(), UPLOADS_MAX);
+        assert!(upload_place(&places, "eve", Duration::ZERO).await.is_err());
+        held.clear();
+        assert!(upload_place(&places, "eve", Duration::ZERO).await.is_ok());
     }
 
     #[test]

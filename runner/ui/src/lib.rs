@@ -49,9 +49,8 @@ use axum::response::Response;
 use bytes::Bytes;
 use futures::future::BoxFuture;
 use heddle_domain::Clock;
-use heddle_engine::Engine;
+use heddle_engine::{Engine, FairSlots};
 use quick_cache::sync::Cache;
-use tokio::sync::Semaphore;
 
 pub(crate) use ctx::Ctx;
 pub(crate) use trouble::Trouble;
@@ -173,8 +172,8 @@ pub struct Shared {
     pub(crate) topics: Cache<i32, Option<String>>,
     /// What the retention would remove, as it was counted last.
     pub(crate) due: pages::LastCount,
-    /// A permit for each upload whose body is in memory.
-    pub(crate) uploads: Arc<Semaphore>,
+    /// A slot for each upload whose body is in memory.
+    pub(crate) uploads: Arc<FairSlots>,
 }
 
 impl std::ops::Deref for Ui {
@@ -196,7 +195,7 @@ impl Ui {
             ended: pages::ended_runs(),
             topics: Cache::new(ctx::TOPICS_KEPT),
             due: pages::LastCount::default(),
-            uploads: Arc::new(Semaphore::new(answer::UPLOADS_MAX)),
+            uploads: FairSlots::new(answer::UPLOADS_MAX, answer::UPLOADS_OF_ONE_MAX),
         }))
     }
 
