@@ -59,13 +59,18 @@ impl Held {
     }
 }
 
+/// The last pool of which holders were read, if there may be more holders.
+pub(in crate::pages) fn cut(holds: &[PoolLine]) -> Option<&str> {
+    let is_cut = holds.len() as i64 >= HOLDS_MAX;
+    holds.last().filter(|_| is_cut).map(|hold| hold.pool.as_str())
+}
+
 /// Who is around each pool, by its name; and the last pool of which holders were read, if there may be more holders.
 async fn around(ctx: &Ctx, pools: &[Pool]) -> Result<(BTreeMap<String, Around>, Option<String>), Trouble> {
     let names: Vec<String> = pools.iter().map(|pool| pool.name.clone()).collect();
     let mut found: BTreeMap<String, Around> = BTreeMap::new();
     let holds = ctx.store().page_pool_holds(HOLDS_MAX).await?;
-    let is_cut = holds.len() as i64 >= HOLDS_MAX;
-    let cut = holds.last().filter(|_| is_cut).map(|hold| hold.pool.clone());
+    let cut = cut(&holds).map(str::to_owned);
     for hold in holds {
         found.entry(hold.pool.clone()).or_default().holds.push(hold);
     }

@@ -13,7 +13,7 @@ use super::view::Whole;
 use crate::ctx::segment;
 use crate::elements::{self, NAMED, ago, failure, group_link, named, number, time};
 use crate::pages::pools;
-use crate::words::t;
+use crate::words::{Arg, t};
 use crate::{Ctx, Trouble};
 
 /// Runs, holders and instants that a sentence names.
@@ -326,7 +326,7 @@ fn waits_for(ctx: &Ctx, wait: &TaskWait, until: Option<Time>, held: &BTreeMap<St
                     @if index > 0 { " · " }
                     (t!(ctx, "waits-slots", n = i64::from(needs(wait, pool)))) " " a href="/system/pools" { bdi { (pool) } }
                     @if let Some(held) = held.get(pool).filter(|held| !held.by.is_empty()) {
-                        " (" (t!(ctx, "slots-held", n = held.held, all = held.slots)) " "
+                        " (" (t!(ctx, "slots-held", n = Arg::at_least(held.held, held.is_cut), all = held.slots)) " "
                         @for (index, one) in held.by.iter().enumerate() { @if index > 0 { ", " } (one) }
                         @if held.more { ", …" }
                         ")"
@@ -337,13 +337,23 @@ fn waits_for(ctx: &Ctx, wait: &TaskWait, until: Option<Time>, held: &BTreeMap<St
     }
 }
 
-/// Who holds the slots of a pool.
+/// Who holds the slots of a pool, as far as that is known: holders are read up to a maximum, of all pools together.
 #[derive(Default)]
 struct Held {
     slots: i64,
     held: i64,
     by: Vec<Markup>,
     more: bool,
+    /// Not all of its holders were read.
+    is_cut: bool,
+}
+
+impl Held {
+    /// Takes note of the last pool of which holders were read, if there may be more: it and those behind it may have more.
+    fn cut_at(&mut self, name: &str, last: Option<&str>) {
+        self.is_cut = last.is_some_and(|last| name >= last);
+        self.more |= self.is_cut;
+    }
 }
 
 /// The task runs that hold the needed slots.
@@ -361,14 +371,19 @@ async fn held(ctx: &Ctx, stalls: &[Stall<'_>]) -> Result<BTreeMap<String, Held>,
         let pool: Option<Pool> = ctx.get(&format!("/v1/pools/{}", segment(name))).await.ok();
         held.slots = pool.map_or(0, |pool| i64::from(pool.slots));
     }
-    for line in ctx.store().page_pool_holds(pools::HOLDS_MAX).await? {
+    let lines = ctx.store().page_pool_holds(pools::HOLDS_MAX).await?;
+    for line in &lines {
         let Some(held) = all.get_mut(&line.pool) else { continue };
         held.held += line.slots;
         if held.by.len() < FEW {
-            held.by.push(holder(ctx, &line).await?);
+            held.by.push(holder(ctx, line).await?);
         } else {
             held.more = true;
         }
+    }
+    let last = pools::cut(&lines);
+    for (name, held) in &mut all {
+        held.cut_at(name, last);
     }
     Ok(all)
 }
@@ -445,6 +460,21 @@ mod tests {
         // The text decides nothing.
         let late = error("task parse: the deadline passed", None, None);
         assert!(!is_told(Some(&late), &["parse"]));
+    }
+
+    /// Holders are read in the order of their pools, which is bytewise.
+    #[test]
+    fn slots_whose_holders_were_not_read_are_not_free() {
+        for (name, last, is_cut) in [
+            ("b", None, false),
+            ("a", Some("b"), false),
+            ("b", Some("b"), true),
+            ("c", Some("b"), true),
+        ] {
+            let mut held = Held::default();
+            held.cut_at(name, last);
+            assert_eq!((held.is_cut, held.more), (is_cut, is_cut), "{name} {last:?}");
+        }
     }
 
     #[test]
