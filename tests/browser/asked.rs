@@ -277,6 +277,31 @@ async fn lists_say_that_there_is_more() {
     assert!(second.contains("/topics/t-100\""), "{second}");
 }
 
+/// The lists of the dispatch pages that have no further pages say so too.
+#[tokio::test]
+async fn dispatch_says_that_there_is_more() {
+    let (world, node) = World::with_node().await;
+    let visitor = Visitor::signed_in(node.base(), TOKEN).await;
+    let begin = world.now().await - chrono::TimeDelta::hours(1);
+    let offer = json!({"audience": "uid_ann", "anchor": begin.to_rfc3339(), "every": "1m"});
+    node.put("/v1/offers/rounds", offer).await.expect_status(201);
+    let cut = |page: &str, rows: usize| page.contains(&format!("Only the first {rows} are shown."));
+    assert!(cut(&visitor.get("/dispatch").await.fine(), 50));
+    let peek = "/dispatch/as?uid=ann";
+    for taken in 0..=20 {
+        assert!(!cut(&visitor.get(peek).await.fine(), 20), "{taken}");
+        let given = node
+            .post("/v1/dispatch/ann/next", json!({"wait": "20s"}))
+            .await
+            .expect_status(200);
+        let done = json!({"assignment_id": given["assignment_id"], "status": "completed"});
+        node.post("/v1/dispatch/ann/complete", done).await.expect_status(200);
+    }
+    let page = visitor.get(peek).await;
+    check_page("/dispatch/as", &page);
+    assert!(cut(&page.fine(), 20));
+}
+
 /// A form that is refused comes back with what was typed into it, and says at which field it was wrong.
 #[tokio::test]
 async fn what_was_typed_is_not_lost() {

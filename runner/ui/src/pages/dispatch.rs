@@ -56,7 +56,7 @@ pub(super) async fn page(ctx: &Ctx) -> Result<Answer, Trouble> {
     );
     let (offers, ahead, audiences, assignments) = (offers?, ahead?, audiences?, assignments?);
     // If the API lists no occurrences, the page shows none of them, and everything else.
-    let occurrences = occurrences.map(|found| found.items).unwrap_or_default();
+    let occurrences = occurrences.unwrap_or_else(|_| none());
     let title = t!(ctx, "nav-dispatch");
     let body = html! {
         div.heading { h1 { (title) } }
@@ -115,14 +115,17 @@ pub(super) async fn peek(ctx: &Ctx) -> Result<Answer, Trouble> {
         format!("/v1/assignments?limit=20&uid={}", segment(uid)),
     );
     let (peek, given) = futures::join!(ctx.get::<Peek>(&api), ctx.get::<List<Assignment>>(&given));
-    let given = given.map(|given| given.items).unwrap_or_default();
+    let given = given.unwrap_or_else(|_| none());
     let bare = uid.strip_prefix("uid_").unwrap_or(uid);
     let title = t!(ctx, "poll-as-title", user = bare);
     let body = html! {
         div.heading { h1 { (title) } }
         (poll_as(ctx, Some(uid)))
         section.panel { h2 { (t!(ctx, "poll-as-now")) } (peeked(ctx, &peek)) }
-        (assignments_table(ctx, &given))
+        div.stack {
+            (assignments_table(ctx, &given.items))
+            (first_only(ctx, given.items.len(), given.next_cursor.as_deref()))
+        }
     };
     Answer::page(Page::new("dispatch", title, body).crumbs(vec![
         (t!(ctx, "nav-dispatch"), Some("/dispatch".into())),
@@ -315,7 +318,16 @@ fn upcoming(ctx: &Ctx, lines: &BTreeMap<String, Vec<Time>>) -> Markup {
     }
 }
 
-fn occurrences_table(ctx: &Ctx, occurrences: &[Occurrence]) -> Markup {
+/// A list of nothing, in place of one that the API does not give.
+fn none<T>() -> List<T> {
+    List {
+        items: Vec::new(),
+        next_cursor: None,
+    }
+}
+
+fn occurrences_table(ctx: &Ctx, found: &List<Occurrence>) -> Markup {
+    let occurrences = &found.items;
     html! {
         section.panel {
             h2 { (t!(ctx, "occurrences")) }
@@ -332,6 +344,7 @@ fn occurrences_table(ctx: &Ctx, occurrences: &[Occurrence]) -> Markup {
                     } }
                 }
             }
+            (first_only(ctx, occurrences.len(), found.next_cursor.as_deref()))
         }
     }
 }
