@@ -278,11 +278,21 @@ pub(crate) fn means(ctx: &Ctx, status: u16) -> (String, String) {
         404 => (t!(ctx, "not-found"), t!(ctx, "not-found-text")),
         403 => (t!(ctx, "forbidden"), t!(ctx, "forbidden-text")),
         415 => (t!(ctx, "refused"), t!(ctx, "not-a-form")),
-        429 => (t!(ctx, "busy"), t!(ctx, "busy-text")),
-        503 => (t!(ctx, "away"), t!(ctx, "away-text")),
+        429 => (t!(ctx, "busy"), t!(ctx, busy_text(ctx.posts()))),
+        503 => (t!(ctx, "away"), t!(ctx, away_text(ctx.posts()))),
         500.. => (t!(ctx, "broken"), t!(ctx, "broken-text")),
         _ => (t!(ctx, "refused"), t!(ctx, "refused-text")),
     }
+}
+
+/// The key of what to do if the node is busy. A page loads itself again; a form is never sent a second time by itself.
+fn busy_text(posts: bool) -> &'static str {
+    if posts { "busy-again" } else { "busy-text" }
+}
+
+/// The key of what to do if the database does not answer. A form may have had its effect although nobody says so.
+fn away_text(posts: bool) -> &'static str {
+    if posts { "away-again" } else { "away-text" }
 }
 
 /// A page that replaces one that cannot be shown.
@@ -324,6 +334,22 @@ pub(crate) fn languages(ctx: &Ctx) -> Markup {
         form.languages method="post" action="/preferences" {
             @for lang in Lang::ALL {
                 button.plain type="submit" name="lang" value=(lang.code()) lang=(lang.tag()) aria-pressed=(if lang == ctx.lang { "true" } else { "false" }) { (lang.own_name()) }
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Only a page that is asked for again by itself says so.
+    #[test]
+    fn a_form_is_not_said_to_be_sent_again() {
+        for (lang, again) in [(Lang::En, "retries automatically"), (Lang::Zh, "会自动重试")] {
+            for key in [busy_text, away_text] {
+                assert!(lang.t(key(false), &[]).contains(again), "{}", key(false));
+                assert!(!lang.t(key(true), &[]).contains(again), "{}", key(true));
             }
         }
     }

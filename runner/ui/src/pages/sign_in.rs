@@ -83,8 +83,8 @@ pub(crate) async fn page(ctx: &Ctx, worker: bool) -> Result<Answer, Trouble> {
         let said = match answer.status().as_u16() {
             401 | 422 | 400 => t!(ctx, "sign-in-wrong"),
             403 => t!(ctx, "sign-in-elsewhere"),
-            429 => t!(ctx, "busy-text"),
-            _ => t!(ctx, "away-text"),
+            429 => t!(ctx, "busy-again"),
+            _ => t!(ctx, "away-again"),
         };
         wrong = Some((401, said));
     }
@@ -242,8 +242,8 @@ fn said(ctx: &Ctx, astray: Astray) -> (u16, String) {
             (401, t!(ctx, "provider-wrong", name = name, why = why))
         }
         Astray::Turned(Turned { status, detail }) => match status {
-            429 => (429, t!(ctx, "busy-text")),
-            503 => (503, t!(ctx, "away-text")),
+            429 => (429, t!(ctx, "busy-again")),
+            503 => (503, t!(ctx, "away-again")),
             500.. => (status, t!(ctx, "broken-text")),
             _ => (status, detail),
         },
