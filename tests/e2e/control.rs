@@ -204,6 +204,55 @@ async fn pinned_and_active_scripts() {
     assert_eq!(node.run("h", json!({})).await["scripts"]["t"], "s@1");
 }
 
+/// A rerun with other script versions is refused if its params do not fit these, with the errors of a submission: those of the
+/// group, and those of the run.
+#[tokio::test]
+async fn a_rerun_fits_the_scripts_that_it_gets() {
+    let (_world, node) = World::with_node().await;
+    let upload = async |wasm: &str| {
+        let bytes = heddle_scripts::get(wasm).unwrap();
+        node.put_bytes("/v1/scripts/s", "application/wasm", bytes)
+            .await
+            .expect_status(201)
+    };
+    upload("echo").await;
+    let of = |params: Value| one(json!({"script": "s", "params": params}));
+    node.put_group("constant", of(json!({"n": "x"}))).await;
+    node.put_group("given", of(json!({}))).await;
+    let mut repeated = Vec::new();
+    for (group, asked, pointer) in [
+        ("constant", json!({}), "/params/n"),
+        ("given", json!({"params": {"n": 94}}), "/params/n"),
+        ("given", json!({"task_params": {"t": {"n": []}}}), "/task_params/t/n"),
+    ] {
+        let run = node.run(group, asked.clone()).await;
+        assert_eq!(run["state"], "succeeded", "{run:#}");
+        repeated.push((id(&run), group, asked, pointer));
+    }
+    let fits = id(&node.run("given", json!({"params": {"n": 10}})).await);
+    upload("fib").await;
+    let active = json!({"scripts": "active"});
+    for (run, group, asked, pointer) in repeated {
+        let submitted = node.post(&format!("/v1/groups/{group}/runs"), asked).await;
+        let submitted = submitted.expect_problem(422, &[pointer]);
+        let path = format!("/v1/runs/{run}/rerun");
+        let refused = node.post(&path, active.clone()).await.expect_problem(422, &[pointer]);
+        assert_eq!(refused["errors"], submitted["errors"]);
+        let bulk = json!({"filter": {"ids": [run]}, "action": "rerun", "scripts": "active"});
+        let report = node.post("/v1/runs/bulk", bulk).await.expect_status(200);
+        assert_eq!(
+            (&report["changed"], report["refused"].as_array().map(Vec::len)),
+            (&json!(0), Some(1))
+        );
+        // With its own versions, it is as good as before.
+        let again = node.post(&path, json!({})).await.expect_status(202);
+        assert_eq!(node.ended(&id(&again)).await["state"], "succeeded");
+    }
+    let path = format!("/v1/runs/{fits}/rerun");
+    let again = node.post(&path, active).await.expect_status(202);
+    assert_eq!(task(&node.ended(&id(&again)).await, "t")["output"], 55);
+}
+
 /// A rerun has the params of the run that it repeats, and the group's revision then.
 #[tokio::test]
 async fn rerun_repeats_what_was_asked() {

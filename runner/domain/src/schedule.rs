@@ -397,6 +397,11 @@ impl Schedule {
             .filter(|instant| self.starts.is_none_or(|starts| *instant >= starts))
     }
 
+    /// Whether it names this instant, within its window, whenever it was created. For `after`, only its first run's.
+    pub fn names(&self, at: Time) -> bool {
+        self.within(at, Some(at)) == Some(at)
+    }
+
     /// The instant before `at` on the grid of cron, every and daily, window or not: where a data interval that ends
     /// at `at` begins.
     pub fn preceding(&self, at: Time) -> Option<Time> {

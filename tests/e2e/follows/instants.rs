@@ -143,6 +143,53 @@ async fn dependants_with_disabled_schedules() {
     }
 }
 
+/// If all schedules of the group of a backfill are disabled, its dependants go by these all the same: without a schedule, they
+/// have the data intervals of its runs; with one, they wait for all instants that they need.
+#[tokio::test]
+async fn dependants_of_a_group_with_disabled_schedules() {
+    let (world, node) = World::with_node().await;
+    // All schedules are over: no run is made by one of them during the test.
+    let history = |cron: &str, enabled: bool| {
+        let cron = json!({"cron": cron, "enabled": enabled, "ends_at": "2012-02-01"});
+        with(hello(), json!({"history": true, "schedules": {"s": cron}}))
+    };
+    node.put_group("up", history("0 0 * * *", false)).await;
+    node.put_group("called", follows(json!(["up"]))).await;
+    let interval = json!({"depends_on": [{"group": "up", "need": "interval"}]});
+    node.put_group("three-days", with(history("0 0 1,4 * *", true), interval))
+        .await;
+    let backfill = async |from: &str, to: &str, count: usize| {
+        let asked = json!({"from": from, "to": to, "include_downstream": true});
+        node.post("/v1/groups/up/backfills", asked).await.expect_status(202);
+        let called = eventually("runs of a dependant without a schedule", async || {
+            let called = runs(&node, "called").await;
+            (called.len() == count && called.iter().all(|run| run["state"] == "succeeded")).then_some(called)
+        })
+        .await;
+        settled(&world).await;
+        called
+    };
+
+    for run in &backfill("2012-01-01", "2012-01-02", 2).await {
+        let (start, end) = (&run["data_interval"]["start"], &run["data_interval"]["end"]);
+        assert_eq!(time(end) - time(start), chrono::TimeDelta::days(1), "{run:#}");
+        assert_eq!(end, &run["logical_time"], "{run:#}");
+    }
+    let waiting = eventually("a run that lacks one day", async || {
+        let run = runs(&node, "three-days").await.pop()?;
+        (run["waiting_for"].as_array().map(Vec::len) == Some(1)).then_some(run)
+    })
+    .await;
+    let expect = json!([{"group": "up", "instant": "2012-01-03T00:00:00.000000Z", "need": "interval"}]);
+    assert_eq!(
+        (&waiting["state"], &waiting["waiting_for"]),
+        (&json!("waiting"), &expect)
+    );
+    backfill("2012-01-03", "2012-01-03", 3).await;
+    assert_eq!(node.ended(&heddle_tests::id(&waiting)).await["state"], "succeeded");
+    assert_eq!(runs(&node, "three-days").await.len(), 1);
+}
+
 /// Deleting a run undoes no success, and what was left out stays left out. What did not succeed cannot be mended once it is
 /// deleted, and so is not waited for.
 #[tokio::test]

@@ -116,7 +116,7 @@ impl Calendar {
     pub fn names(&self, at: Time) -> bool {
         self.schedules
             .iter()
-            .any(|schedule| schedule.has_grid() && schedule.within(at, Some(at)) == Some(at))
+            .any(|schedule| schedule.has_grid() && schedule.names(at))
     }
 
     /// How many instants [`Calendar::instants`] has between two, inclusive; `Err`: more than `max`, with their number,

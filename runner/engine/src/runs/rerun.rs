@@ -3,18 +3,20 @@
 //! It goes through the same group commit as all submissions (`submit.rs`), so many reruns share their transactions: what
 //! makes many of them cheap is that they are on their way together.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 
+use heddle_domain::bounded::or_trouble;
 use heddle_domain::framed;
 use heddle_domain::id::RunId;
 use heddle_domain::state::Trigger;
 use heddle_store::live::{Audited, GroupNeed};
 use heddle_store::run::{RunFilter, RunRow, RunTerms};
-use serde_json::json;
+use serde_json::{Map, Value, json};
 
 use crate::node::catalog::Revision;
 use crate::runs::controlled::{Answers, ControlError};
 use crate::runs::create::batch_run::check_again;
+use crate::runs::create::check::check_params;
 use crate::runs::create::submit::{Layout, Request, finish, open_group};
 use crate::{Engine, EngineError, Runs, SubmitError};
 
@@ -45,6 +47,15 @@ fn refused(error: SubmitError) -> Result<ControlError, EngineError> {
     }
 }
 
+/// What the run was given for single tasks.
+fn task_params_of(row: &RunRow) -> Result<BTreeMap<String, Map<String, Value>>, SubmitError> {
+    let Some(text) = &row.terms.task_params else {
+        return Ok(BTreeMap::new());
+    };
+    framed::read(text)
+        .map_err(|error| SubmitError::Refused(format!("the task_params of run {} cannot be read: {error}", row.id)))
+}
+
 impl Runs {
     /// Whether runs of a group can be repeated: they carry no batches of messages, and the group has not been deleted,
     /// and is enabled unless `force` is given.
@@ -63,14 +74,21 @@ impl Runs {
     }
 
     /// A run like another one, laid out. It is refused if the params of the other one cannot be read: it would fail like that.
+    /// If it gets other scripts, the params have to fit these, as those of a submission.
     async fn like(&self, row: &RunRow, rerun: Rerun, actor: &str) -> Result<Request, SubmitError> {
         self.check_rerun(row.group_id, &row.group_name, rerun.force).await?;
-        framed::read_params(&row.terms.params)
+        let params = framed::read_params(&row.terms.params)
             .map_err(|error| SubmitError::Refused(format!("the params of run {} cannot be read: {error}", row.id)))?;
         let revision = self.node.catalog.revision(row.revision_id).await?;
         let resolution = match row.resolution_id {
             Some(id) if !rerun.active_scripts => self.node.catalog.resolution(id, &revision).await?,
-            _ => self.node.catalog.resolve(&revision).await?,
+            _ => {
+                let resolution = self.node.catalog.resolve(&revision).await?;
+                let task_params = task_params_of(row)?;
+                or_trouble(|| check_params(&revision.plan, &resolution, &params, &task_params))
+                    .map_err(EngineError::from)??;
+                resolution
+            }
         };
         let terms = RunTerms {
             trigger: Trigger::Rerun,

@@ -1,6 +1,7 @@
 //! Schedules, groups that follow others, and backfills.
 
 use heddle_domain::backfill::BackfillSpec;
+use heddle_store::group::GroupDelete;
 
 use super::*;
 use crate::retention::{Pruner, Rounds};
@@ -340,4 +341,171 @@ async fn the_data_interval_of_a_fixed_delay_begins_at_the_run_before() {
     node.tick(&mut Links::of(schedules)).await;
     assert_eq!(world.runs("running").await, [world.now()]);
     assert_eq!(start().await, Some(first));
+}
+
+const HALF: TimeDelta = TimeDelta::minutes(30);
+
+/// How many runs wait for other groups, and for how many instants.
+async fn waits(world: &World) -> (i64, i64) {
+    let runs = "SELECT count(*) FROM heddle.waits WHERE upstreams";
+    let instants = "SELECT count(*) FROM heddle.needs";
+    (world.one(runs).await, world.one(instants).await)
+}
+
+/// A group with a schedule that names the middle of each hour.
+fn half_past(enabled: bool, history: bool) -> Value {
+    let schedule = json!({"cron": "30 * * * *", "enabled": enabled});
+    json!({"history": history, "schedules": {"s": schedule}})
+}
+
+/// A group that is due every four hours, and follows another one.
+fn every_four_hours(upstream: &str, need: &str) -> Value {
+    let above = json!([{"group": upstream, "need": need}]);
+    json!({"schedules": {"d": {"cron": "0 */4 * * *"}}, "depends_on": above})
+}
+
+/// The instants of a schedule in the time in which it was disabled hold up nobody who needs all instants of an interval,
+/// although its group was enabled and keeps history. Those that have a run all the same do.
+#[tokio::test]
+async fn an_interval_does_not_need_what_a_disabled_schedule_names() {
+    let world = World::at("2026-03-01T00:00:00Z").await;
+    world.group("upstream", half_past(true, true)).await;
+    world.group("follower", every_four_hours("upstream", "interval")).await;
+    let node = world.node(1).await;
+    let schedules = node.schedules();
+    let (mut scheduler, mut links) = (Scheduler(schedules.clone()), Links::of(schedules));
+    world.pass_for(&node, HALF).await;
+    node.tick(&mut scheduler).await;
+    node.end(node.only_begun(), Ending::Succeeded("null".into())).await;
+    // At a quarter to.
+    world.pass_for(&node, HALF / 2).await;
+    world.group("upstream", half_past(false, true)).await;
+    for _ in 0..2 {
+        world.pass_for(&node, TimeDelta::hours(1)).await;
+        node.tick(&mut scheduler).await;
+    }
+    assert_eq!(node.begun(), [], "it is disabled");
+    world.group("upstream", half_past(true, true)).await;
+    world.pass_for(&node, TimeDelta::minutes(45)).await;
+    node.tick(&mut scheduler).await;
+    let last = node.only_begun();
+    world.pass_for(&node, HALF).await;
+    node.tick(&mut scheduler).await;
+    node.tick(&mut links).await;
+    assert_eq!(waits(&world).await, (1, 1), "for the run that has begun");
+    node.end(last, Ending::Succeeded("null".into())).await;
+    node.tick(&mut links).await;
+    assert_eq!(waits(&world).await, (0, 0));
+
+    // Disabled again, until after the next four hours. Somebody has made one run, which has not succeeded.
+    world.group("upstream", half_past(false, true)).await;
+    world
+        .execute(
+            "INSERT INTO heddle.run_instants (group_id, logical_time, run)
+             SELECT id, '2026-03-01T05:30:00Z', gen_random_uuid() FROM heddle.groups WHERE name = 'upstream'",
+        )
+        .await;
+    for _ in 0..4 {
+        world.pass_for(&node, TimeDelta::hours(1)).await;
+        node.tick(&mut scheduler).await;
+    }
+    node.tick(&mut links).await;
+    assert_eq!(waits(&world).await, (1, 1), "for the run that was made");
+}
+
+/// If all schedules of a group were disabled, its last instant has no run, and the one before it is not needed.
+#[tokio::test]
+async fn the_latest_instant_is_one_of_a_disabled_schedule() {
+    let world = World::at("2026-03-01T00:00:00Z").await;
+    world.group("upstream", half_past(true, false)).await;
+    world.group("follower", every_four_hours("upstream", "latest")).await;
+    let node = world.node(1).await;
+    let schedules = node.schedules();
+    let (mut scheduler, mut links) = (Scheduler(schedules.clone()), Links::of(schedules));
+    world.pass_for(&node, HALF).await;
+    node.tick(&mut scheduler).await;
+    node.end(node.only_begun(), Ending::failed(ErrorKind::Failed, "on purpose"))
+        .await;
+    world.pass_for(&node, HALF / 2).await;
+    world.group("upstream", half_past(false, false)).await;
+    world.pass_for(&node, TimeDelta::minutes(195)).await;
+    node.tick(&mut scheduler).await;
+    assert_eq!(world.one::<i64>("SELECT count(*) FROM heddle.runs_live").await, 1);
+    node.tick(&mut links).await;
+    assert_eq!(waits(&world).await, (0, 0));
+}
+
+/// A backfill makes the runs of the time in which a schedule was disabled: the runs of dependants that it calls for wait for
+/// all of them.
+#[tokio::test]
+async fn a_backfill_of_a_disabled_schedule_is_waited_for() {
+    let world = World::at("2026-03-01T00:00:00Z").await;
+    world.group("upstream", half_past(false, true)).await;
+    let follower = with(every_four_hours("upstream", "interval"), json!({"history": true}));
+    world.group("follower", follower).await;
+    world.pass(TimeDelta::hours(5)).await;
+    let node = world.node(1).await;
+    let schedules = node.schedules();
+    let asked = json!({"from": "2026-03-01T00:30:00Z", "to": "2026-03-01T03:30:00Z", "include_downstream": true});
+    let spec: BackfillSpec = serde_json::from_value(asked.clone()).expect("a backfill");
+    let started = schedules.start_backfill("upstream", spec, &asked, "test").await;
+    assert!(matches!(started, Ok(Started::Made(_))));
+    let (mut backfiller, mut links) = (Backfiller::of(schedules.clone()), Links::of(schedules));
+    let mut claimer = Claimer::of(node.runs.clone());
+    for left in [3, 2, 1, 0] {
+        for _ in 0..2 {
+            node.tick(&mut backfiller).await;
+            node.tick(&mut claimer).await;
+        }
+        node.end(node.only_begun(), Ending::Succeeded("null".into())).await;
+        node.tick(&mut links).await;
+        node.tick(&mut links).await;
+        assert_eq!(waits(&world).await, (left.min(1), left), "{left} are left");
+    }
+}
+
+/// When a schedule is disabled is kept as long as the schedule is there, whoever writes the revision, and was known to the
+/// revisions from before it was kept.
+#[tokio::test]
+async fn the_times_of_disabled_schedules() {
+    let world = World::at("2026-03-01T00:00:00Z").await;
+    let times = async || {
+        let told =
+            "SELECT coalesce(string_agg(concat_ws(' ', g.name, d.name, to_char(since AT TIME ZONE 'UTC', 'HH24:MI'),
+                           to_char(until AT TIME ZONE 'UTC', 'HH24:MI')), ', ' ORDER BY g.name, d.name, since), '')
+                      FROM heddle.schedule_disabled d JOIN heddle.groups g ON g.id = d.group_id";
+        world.one::<String>(told).await
+    };
+    let put = async |name: &str, enabled: &[(&str, bool)]| {
+        let schedules: serde_json::Map<String, Value> = enabled
+            .iter()
+            .map(|(name, enabled)| ((*name).to_owned(), json!({"cron": "0 0 * * *", "enabled": enabled})))
+            .collect();
+        // Each is another spec.
+        let more = json!({"schedules": schedules, "description": world.now().to_string()});
+        world.group(name, more).await;
+        world.pass(TimeDelta::hours(1)).await;
+    };
+    put("g", &[("a", false), ("b", true)]).await;
+    put("g", &[("a", false), ("b", false)]).await;
+    put("g", &[("a", true), ("b", false)]).await;
+    put("other", &[("a", false)]).await;
+    put("g", &[("a", false), ("b", false)]).await;
+    put("g", &[("a", false), ("b", false)]).await;
+    let expected = "g a 00:00 02:00, g a 04:00, g b 01:00, other a 03:00";
+    assert_eq!(times().await, expected);
+    let migration = include_str!("../../../../migrations/0128_disabled_schedules.sql");
+    let (_, kept_before) = migration
+        .split_once("-- What earlier revisions say")
+        .expect("its last part");
+    let (_, kept_before) = kept_before.split_once('\n').expect("a statement");
+    world.execute("DELETE FROM heddle.schedule_disabled").await;
+    world.execute(kept_before).await;
+    assert_eq!(times().await, expected);
+    // One is left out, and one group is deleted.
+    put("g", &[("b", false)]).await;
+    assert_eq!(times().await, "g b 01:00, other a 03:00");
+    let deleted = world.store.delete_group(world.by(), "other", false, None).await;
+    assert!(matches!(deleted, Ok(GroupDelete::Deleted { .. })));
+    assert_eq!(times().await, "g b 01:00");
 }

@@ -78,6 +78,11 @@ pub(crate) fn routes() -> Vec<Route> {
         .problem(
             409,
             "The group is disabled, and `force` is not `true`; or the run carries a batch of messages.",
+        )
+        .problem(
+            422,
+            "With `scripts: active`: the params do not fit a script that is active now; `errors` has each error with \
+                its place.",
         ),
         Route::new(
             Method::Put,

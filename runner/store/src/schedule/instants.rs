@@ -25,8 +25,12 @@ pub struct KnownInstants {
 pub struct ExcusedTimes {
     /// When it was disabled.
     pub disabled: Vec<(Time, Option<Time>)>,
+    /// When single schedules were disabled, by their names.
+    pub schedules: Vec<(String, (Time, Option<Time>))>,
     /// What its overlap skipped.
     pub skipped: BTreeSet<Time>,
+    /// The instants that have a run, if a schedule was disabled: somebody may have made one all the same.
+    pub made: BTreeSet<Time>,
 }
 
 impl Completion {
@@ -84,13 +88,16 @@ impl Completion {
     }
 
     /// The times between `from` and `to`, both included, for which no follower of a group waits: the intervals in which
-    /// it was disabled (an open one has no end), and the instants that its overlap skipped.
+    /// it was disabled, or one of its schedules was (an open one has no end), and the instants that its overlap skipped.
     pub async fn excused_between(&mut self, group_id: i64, from: Time, to: Time) -> Result<ExcusedTimes, StoreError> {
         let rows = sqlx::query!(
-            r#"SELECT since AS "at!", until, false AS "skipped!" FROM heddle.group_disabled
+            r#"SELECT since AS "at!", until, NULL::text AS "schedule?", false AS "skipped!" FROM heddle.group_disabled
                 WHERE group_id = $1 AND since <= $3 AND (until IS NULL OR until >= $2)
                UNION ALL
-               SELECT logical_time, NULL, true FROM heddle.run_instants
+               SELECT since, until, name, false FROM heddle.schedule_disabled
+                WHERE group_id = $1 AND since <= $3 AND (until IS NULL OR until >= $2)
+               UNION ALL
+               SELECT logical_time, NULL, NULL, true FROM heddle.run_instants
                 WHERE group_id = $1 AND logical_time BETWEEN $2 AND $3 AND skipped"#,
             group_id,
             from,
@@ -100,10 +107,22 @@ impl Completion {
         .await?;
         let mut excused = ExcusedTimes::default();
         for row in rows {
-            match row.skipped {
-                true => drop(excused.skipped.insert(row.at)),
-                false => excused.disabled.push((row.at, row.until)),
+            match (row.skipped, row.schedule) {
+                (true, _) => drop(excused.skipped.insert(row.at)),
+                (false, None) => excused.disabled.push((row.at, row.until)),
+                (false, Some(name)) => excused.schedules.push((name, (row.at, row.until))),
             }
+        }
+        if !excused.schedules.is_empty() {
+            let made = sqlx::query_scalar!(
+                "SELECT logical_time FROM heddle.run_instants WHERE group_id = $1 AND logical_time BETWEEN $2 AND $3",
+                group_id,
+                from,
+                to
+            )
+            .fetch_all(self.connection())
+            .await?;
+            excused.made.extend(made);
         }
         Ok(excused)
     }

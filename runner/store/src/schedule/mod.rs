@@ -22,6 +22,11 @@
 //!
 //! Disabling locks the rows: a node that is firing one of them commits first, and later ticks find nothing due.
 //! Enabling sets the cursor to the present, so that runs of the disabled time are never created later.
+//!
+//! Followers do not wait for what was due in that time. *group_disabled* has the times of groups, which the change of a
+//! group's switch writes; *schedule_disabled* has those of schedules, which a trigger of the database writes with each
+//! revision, so that nodes of the release before write them too. Both stay as long as the group; rows of a schedule are
+//! deleted when a revision leaves it out.
 
 mod anchor;
 mod instants;
@@ -307,6 +312,9 @@ fn micros(micros: u64) -> PgInterval {
 pub(crate) async fn remove(connection: &mut PgSession, group_id: i64) -> Result<(), StoreError> {
     known_of(connection, group_id).await?;
     sqlx::query!("DELETE FROM heddle.schedules WHERE group_id = $1", group_id)
+        .execute(&mut *connection)
+        .await?;
+    sqlx::query!("DELETE FROM heddle.schedule_disabled WHERE group_id = $1", group_id)
         .execute(connection)
         .await?;
     Ok(())

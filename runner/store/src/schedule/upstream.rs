@@ -148,7 +148,7 @@ pub struct WaitingRun {
     pub logical_time: Time,
     /// The interval of its data.
     pub interval: (Time, Time),
-    /// Whether a backfill created it for its dependants.
+    /// Whether it is a run of a dependant, and a backfill of a group above has called for it.
     pub historic: bool,
 }
 

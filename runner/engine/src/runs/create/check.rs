@@ -1,13 +1,15 @@
 //! What a submission must be like: its bounds, and its params against the scripts of its group.
 
-use heddle_domain::Faults;
+use std::collections::BTreeMap;
+
 use heddle_domain::executor::Executor;
 use heddle_domain::fault::pointer_token;
-use heddle_domain::params;
+use heddle_domain::plan::Plan;
 use heddle_domain::spec::SubmissionSpec;
+use heddle_domain::{Faults, Name, params};
 use serde_json::{Map, Value};
 
-use crate::node::catalog::Group;
+use crate::node::catalog::{Group, Resolution};
 
 /// The largest `params`, and the largest `task_params`, of a run, as JSON text.
 pub const PARAMS_BYTES_MAX: usize = 256 * 1024;
@@ -54,7 +56,32 @@ pub(super) fn check(group: &Group, spec: &SubmissionSpec) -> Result<(), Faults> 
     if spec.params.is_empty() && spec.task_params.is_empty() && group.complete {
         return faults.or(());
     }
-    check_schemas(group, spec, &mut faults);
+    check_schemas(
+        plan,
+        &group.resolution,
+        &spec.params,
+        |task| spec.task_params.get(task),
+        &mut faults,
+    );
+    faults.0.dedup();
+    faults.or(())
+}
+
+/// The params of a run, and those for single tasks, against scripts that they were not given for.
+pub(crate) fn check_params(
+    plan: &Plan,
+    resolution: &Resolution,
+    params: &Map<String, Value>,
+    task_params: &BTreeMap<String, Map<String, Value>>,
+) -> Result<(), Faults> {
+    let mut faults = Faults::default();
+    check_schemas(
+        plan,
+        resolution,
+        params,
+        |task| task_params.get(task.as_str()),
+        &mut faults,
+    );
     faults.0.dedup();
     faults.or(())
 }
@@ -100,11 +127,17 @@ fn check_bounds(spec: &SubmissionSpec, faults: &mut Faults) {
 }
 
 /// Checks whether each script is for tasks, and its params against its schema, as far as they are known before
-/// templates are rendered. A name may mean another version now than when the spec was put.
-fn check_schemas(group: &Group, spec: &SubmissionSpec, faults: &mut Faults) {
-    let plan = &group.revision.plan;
+/// templates are rendered. A name may mean another version now than when the spec was put. `task_params`: those of the run
+/// for a task.
+fn check_schemas<'a>(
+    plan: &Plan,
+    resolution: &Resolution,
+    params: &'a Map<String, Value>,
+    task_params: impl Fn(&Name) -> Option<&'a Map<String, Value>>,
+    faults: &mut Faults,
+) {
     let none = Map::new();
-    for (task, script) in plan.tasks.iter().zip(&group.resolution.scripts) {
+    for (task, script) in plan.tasks.iter().zip(&resolution.scripts) {
         let (Executor::Script(_), Some(script)) = (&task.executor, script) else {
             continue;
         };
@@ -117,12 +150,12 @@ fn check_schemas(group: &Group, spec: &SubmissionSpec, faults: &mut Faults) {
             continue;
         }
         let Some(schema) = &script.schema else { continue };
-        let own = spec.task_params.get(&task.name);
+        let own = task_params(&task.name);
         let layers = params::Layers {
             defaults: &script.defaults,
             group: &plan.spec.params,
             task: &task.spec.params,
-            run: &spec.params,
+            run: params,
             task_run: own.unwrap_or(&none),
         };
         let (value, unknown) = layers.constant();

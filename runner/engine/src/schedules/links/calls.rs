@@ -6,7 +6,8 @@
 //! only for it. A backfilled success calls for runs only if its backfill includes dependants and has not been
 //! cancelled; then followers with schedules get runs as well, for those of their instants that need it (so the twelfth
 //! month of a year creates the yearly summary, which has waited since the first month). Their instants are those
-//! that a backfill of the follower would have: also of its disabled schedules, if no enabled one has past instants.
+//! that a backfill of the follower would have: also of its disabled schedules, if no enabled one has past instants. The
+//! data intervals of followers without schedules are those of a backfill of their upstreams in the same way.
 
 use std::collections::{BTreeSet, HashSet};
 use std::sync::Arc;
@@ -156,10 +157,12 @@ impl Schedules {
         // The follower gets no run for that instant either, and its own followers must not wait for that run.
         let mut passed_on = Vec::new();
         for call in calls {
-            let Calling { follower, at, .. } = call;
+            let Calling {
+                follower, at, source, ..
+            } = call;
             let above = family.above(follower.group_id);
             if !follower.scheduled {
-                let decided = needs::call(completion, &family, above, &succeeded, at).await;
+                let decided = needs::call(completion, &family, above, &succeeded, at, source.is_some()).await;
                 match unless_unreadable(decided, follower.group_id)? {
                     Some(Call::Starts) => {}
                     Some(Call::Waits) => continue,
@@ -209,8 +212,12 @@ impl Schedules {
                 let Some(revision) = family.revisions.get(&link.upstream_id) else {
                     continue;
                 };
-                let calendar = &revision.calendar;
-                let previous = match calendar.has_delay() {
+                // The upstream's own run has an interval of the same calendar.
+                let calendar = match source {
+                    Some(_) => &revision.past,
+                    None => &revision.calendar,
+                };
+                let previous = match revision.calendar.has_delay() {
                     true => completion.last_made_instant(link.upstream_id, at - MICRO).await?,
                     false => None,
                 };

@@ -6,13 +6,17 @@
 //!
 //! * `latest`: the last instant at or before the run's logical time. Until the upstream's scheduler has passed that
 //!   time, it follows from the schedules. Afterwards it is the last instant that got a run (instants that a misfire
-//!   skipped are not waited for), or at which the upstream was disabled.
+//!   skipped are not waited for), or at which the upstream, or all of its schedules, were disabled.
 //! * `interval`: every instant from the data interval's start, inclusive, to its end, exclusive. An instant without a
 //!   run (before the group existed, or skipped by a misfire) is waited for only if the upstream keeps `history`,
-//!   because only then a backfill can create its run.
+//!   because only then a backfill can create its run. So the instants are those of a backfill: of enabled schedules, or
+//!   of all if no enabled one has past instants.
 //!
-//! No follower waits for an instant at which the group was disabled, or which its overlap skipped. If that is the last
-//! instant, `latest` does not wait for the one before it either. All others must succeed: a failed run keeps its
+//! No follower waits for an instant at which the group was disabled, or which its overlap skipped. The same holds if only
+//! those of its schedules were disabled that name the instant, unless it has a run all the same. A backfill makes the runs
+//! of such instants too: so for the runs of dependants that it calls for (`historic`), the switches of schedules excuse
+//! nothing, or they would begin before it has made what they need. If an excused instant is the last one, `latest` does
+//! not wait for the one before it either. All others must succeed: a failed run keeps its
 //! followers waiting until it is restarted or overridden. The links are those of the group as it is now, not as of the
 //! run's creation: if a broken upstream is removed from `depends_on`, its followers continue.
 
@@ -114,9 +118,10 @@ async fn weigh(completion: &mut Completion, family: &Family, one: WaitingRun) ->
     for link in family.above(one.group_id) {
         let missing = if link.interval {
             let limit = LACKS_MAX - lacks.len();
-            interval_lacks(completion, family, link.upstream_id, one.interval, limit).await?
+            let within = (one.interval, limit);
+            interval_lacks(completion, family, link.upstream_id, within, one.historic).await?
         } else {
-            let lack = latest_lack(completion, family, link.upstream_id, one.logical_time).await?;
+            let lack = latest_lack(completion, family, link.upstream_id, one.logical_time, one.historic).await?;
             lack.into_iter().collect()
         };
         let need = if link.interval { Need::Interval } else { Need::Latest };
@@ -149,18 +154,24 @@ async fn latest(
     family: &Family,
     group: i64,
     at: Time,
+    historic: bool,
     depth: u32,
 ) -> Result<Option<Time>, EngineError> {
     let revision = family.revision(group)?;
     let made = completion.last_made_instant(group, at).await?;
     let newer = |instant: &Time| made.is_none_or(|made| *instant > made);
     if !revision.schedules.is_empty() {
-        let Some(named) = revision.calendar.latest(at).filter(newer) else {
+        // If all are disabled, its instants go on to be theirs, as those of a disabled group do.
+        let calendar = match revision.calendar.is_empty() {
+            true => &revision.past,
+            false => &revision.calendar,
+        };
+        let Some(named) = calendar.latest(at).filter(newer) else {
             return Ok(made);
         };
         // Before the scheduler has passed it, it follows from the schedules; afterwards, from the runs.
         let open = completion.next_of_group(group).await?.is_some_and(|next| next <= at);
-        let counts = open || was_disabled(completion, group, named).await?;
+        let counts = open || was_disabled(completion, revision, named, historic).await?;
         return Ok(if counts { Some(named) } else { made });
     }
     let above = family.above(group);
@@ -173,7 +184,7 @@ async fn latest(
     }
     let mut latests = Vec::with_capacity(above.len());
     for link in above {
-        match Box::pin(latest(completion, family, link.upstream_id, at, depth + 1)).await? {
+        match Box::pin(latest(completion, family, link.upstream_id, at, historic, depth + 1)).await? {
             Some(instant) => latests.push((link.upstream_id, instant)),
             None => return Ok(made),
         }
@@ -183,7 +194,7 @@ async fn latest(
     let mut common = newest;
     for &(upstream, instant) in &latests {
         if let Some(newest) = newest.filter(|newest| *newest > instant)
-            && !excused(completion, family, upstream, newest, newest, depth + 1)
+            && !excused(completion, family, upstream, (newest, newest), historic, depth + 1)
                 .await?
                 .covers(newest)
         {
@@ -196,18 +207,26 @@ async fn latest(
     };
     let pairs: Vec<(i64, Time)> = above.iter().map(|link| (link.upstream_id, common)).collect();
     let succeeded = completion.succeeded_at(&pairs).await?;
-    let counts = match call(completion, family, above, &succeeded, common).await? {
+    let counts = match call(completion, family, above, &succeeded, common, historic).await? {
         Call::Waits | Call::LeftOut => true,
         // Its upstreams have succeeded, and there is no run: it was disabled, it did not follow them yet, or the run
         // will never be created.
-        Call::Starts => was_disabled(completion, group, common).await?,
+        Call::Starts => was_disabled(completion, revision, common, historic).await?,
     };
     Ok(if counts { Some(common) } else { made })
 }
 
-/// Whether a group was disabled at an instant.
-async fn was_disabled(completion: &mut Completion, group: i64, at: Time) -> Result<bool, EngineError> {
-    Ok(!completion.excused_between(group, at, at).await?.disabled.is_empty())
+/// Whether a group was disabled at an instant, or all of its schedules were.
+async fn was_disabled(
+    completion: &mut Completion,
+    revision: &Revision,
+    at: Time,
+    historic: bool,
+) -> Result<bool, EngineError> {
+    let times = completion.excused_between(revision.group_id, at, at).await?;
+    let was_off = |name: &String| times.schedules.iter().any(|(disabled, _)| disabled == name);
+    let all_off = !historic && !revision.schedules.is_empty() && revision.schedules.keys().all(was_off);
+    Ok(all_off || !times.disabled.is_empty())
 }
 
 /// The instant that is missing for a `latest` link.
@@ -216,8 +235,9 @@ async fn latest_lack(
     family: &Family,
     group: i64,
     at: Time,
+    historic: bool,
 ) -> Result<Option<Time>, EngineError> {
-    let Some(instant) = latest(completion, family, group, at, 0).await? else {
+    let Some(instant) = latest(completion, family, group, at, historic, 0).await? else {
         return Ok(None);
     };
     let known = completion.known_instants(group, instant, instant).await?;
@@ -227,7 +247,7 @@ async fn latest_lack(
     if completion.newest_run_at(group, instant).await? == Some((instant, RunState::Succeeded)) {
         return Ok(None);
     }
-    if excused(completion, family, group, instant, instant, 0)
+    if excused(completion, family, group, (instant, instant), historic, 0)
         .await?
         .covers(instant)
     {
@@ -239,6 +259,8 @@ async fn latest_lack(
 /// The times and instants of a group for which no follower waits.
 struct Excused {
     times: ExcusedTimes,
+    /// The group's revision, if the switches of its schedules count.
+    switched: Option<Arc<Revision>>,
     /// For a group without schedules, the groups that it follows: an instant that all of them skip gets no run here
     /// either.
     above: Vec<Excused>,
@@ -246,11 +268,37 @@ struct Excused {
 
 impl Excused {
     fn covers(&self, at: Time) -> bool {
-        let within = |(since, until): &(Time, Option<Time>)| *since <= at && until.is_none_or(|until| at <= until);
         self.times.skipped.contains(&at)
-            || self.times.disabled.iter().any(within)
+            || self.times.disabled.iter().any(|time| is_within(*time, at))
+            || self.is_switched_off(at)
             || (!self.above.is_empty() && self.above.iter().all(|above| above.covers(at)))
     }
+
+    /// Whether the schedules that name an instant were disabled then, all of them, and nobody made a run for it.
+    fn is_switched_off(&self, at: Time) -> bool {
+        let Some(revision) = &self.switched else {
+            return false;
+        };
+        let mut off = (self.times.schedules.iter())
+            .filter(|(_, time)| is_within(*time, at))
+            .map(|(name, _)| name)
+            .peekable();
+        // Most groups have no schedule that is disabled: the others are not asked what they name.
+        if off.peek().is_none() || self.times.made.contains(&at) {
+            return false;
+        }
+        let off: HashSet<&String> = off.collect();
+        let mut naming = (revision.schedules.iter())
+            .filter(|(_, schedule)| schedule.names(at))
+            .map(|(name, _)| name)
+            .peekable();
+        naming.peek().is_some() && naming.all(|name| off.contains(name))
+    }
+}
+
+/// Whether an instant is in a time, both ends included; without an end, the time goes on.
+fn is_within((since, until): (Time, Option<Time>), at: Time) -> bool {
+    since <= at && until.is_none_or(|until| at <= until)
 }
 
 /// When a group, or all groups that give it its instants, was disabled or skipped something.
@@ -258,17 +306,20 @@ async fn excused(
     completion: &mut Completion,
     family: &Family,
     group: i64,
-    from: Time,
-    to: Time,
+    (from, to): (Time, Time),
+    historic: bool,
     depth: u32,
 ) -> Result<Excused, EngineError> {
+    let revision = family.revision(group)?;
     let mut excused = Excused {
         times: completion.excused_between(group, from, to).await?,
+        switched: (!historic).then(|| revision.clone()),
         above: Vec::new(),
     };
-    if family.revision(group)?.schedules.is_empty() && depth < DEPTH_MAX {
+    if revision.schedules.is_empty() && depth < DEPTH_MAX {
         for link in family.above(group) {
-            let more = Box::pin(self::excused(completion, family, link.upstream_id, from, to, depth + 1)).await?;
+            let (upstream, within) = (link.upstream_id, (from, to));
+            let more = Box::pin(self::excused(completion, family, upstream, within, historic, depth + 1)).await?;
             excused.above.push(more);
         }
     }
@@ -286,19 +337,20 @@ pub(super) enum Call {
     LeftOut,
 }
 
-/// What an instant means for a group that follows these.
+/// What an instant means for a group that follows these. `historic`: a backfill calls for it.
 pub(super) async fn call(
     completion: &mut Completion,
     family: &Family,
     above: &[Above],
     succeeded: &HashSet<(i64, Time)>,
     at: Time,
+    historic: bool,
 ) -> Result<Call, EngineError> {
     let (done, open): (Vec<&Above>, Vec<&Above>) = above
         .iter()
         .partition(|link| succeeded.contains(&(link.upstream_id, at)));
     for link in open {
-        if !excused(completion, family, link.upstream_id, at, at, 0)
+        if !excused(completion, family, link.upstream_id, (at, at), historic, 0)
             .await?
             .covers(at)
         {
@@ -308,11 +360,11 @@ pub(super) async fn call(
     Ok(if done.is_empty() { Call::LeftOut } else { Call::Starts })
 }
 
-/// The instants of a group's schedules, or of those that it follows, from `from` to `to`.
+/// The instants of a group's schedules that a backfill would use, or of those that it follows, from `from` to `to`.
 fn instants(family: &Family, group: i64, from: Time, to: Time, depth: u32) -> Result<BTreeSet<Time>, EngineError> {
     let revision = family.revision(group)?;
     if !revision.schedules.is_empty() {
-        return Ok(revision.calendar.instants(from, to).take(INSTANTS_MAX).collect());
+        return Ok(revision.past.instants(from, to).take(INSTANTS_MAX).collect());
     }
     let mut common: Option<BTreeSet<Time>> = None;
     for link in family.above(group) {
@@ -373,10 +425,9 @@ async fn interval_lacks(
     completion: &mut Completion,
     family: &Family,
     group: i64,
-    interval: (Time, Time),
-    limit: usize,
+    ((from, end), limit): ((Time, Time), usize),
+    historic: bool,
 ) -> Result<Vec<Time>, EngineError> {
-    let (from, end) = interval;
     if end <= from {
         return Ok(Vec::new());
     }
@@ -386,7 +437,7 @@ async fn interval_lacks(
     let next = completion.next_of_group(group).await?;
     let succeeded: BTreeSet<Time> = known.succeeded.into_iter().collect();
     let made: BTreeSet<Time> = known.made.into_iter().collect();
-    let excused = excused(completion, family, group, from, to, 0).await?;
+    let excused = excused(completion, family, group, (from, to), historic, 0).await?;
     let mut all = instants(family, group, from, to, 0)?;
     all.extend(&made);
     let can_be_made_up = |at: Time| revision.plan.spec.history || next.is_some_and(|next| next <= at);
