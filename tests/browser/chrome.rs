@@ -230,6 +230,11 @@ impl Chrome {
 
     /// Presses a key and lets it go: `a`, `?`, `Tab`, `Enter`, `Escape`, `ArrowDown`, or `Control+k`.
     pub async fn press(&mut self, key: &str) {
+        self.press_at(key, None).await;
+    }
+
+    /// Presses a key and lets it go, both at an instant of the browser's clock: seconds since 1970, or now.
+    pub async fn press_at(&mut self, key: &str, at: Option<f64>) {
         let (modifier, key) = match key.split_once('+') {
             Some(("Control", key)) => (2, key),
             _ => (0, key),
@@ -255,8 +260,17 @@ impl Chrome {
             if kind == "keyDown" && !text.is_empty() {
                 event["text"] = json!(text);
             }
+            if let Some(at) = at {
+                event["timestamp"] = json!(at);
+            }
             self.call("Input.dispatchKeyEvent", event).await;
         }
+    }
+
+    /// The time by the clock of the browser, in seconds since 1970.
+    pub async fn clock(&mut self) -> f64 {
+        let millis = self.value("Date.now()").await;
+        millis.as_f64().expect("a number") / 1_000.0
     }
 
     /// Moves the pointer there, and presses nothing.

@@ -1,6 +1,6 @@
 //! Secrets stay secret, keys can be changed, and what is named is not deleted; all of it is in the audit.
 
-use heddle_tests::{Answer, NodeOptions, Receiver, World, heddle, heddle_succeeds, run_program, task};
+use heddle_tests::{Answer, Node, NodeOptions, Receiver, World, heddle, heddle_succeeds, run_program, task};
 use serde_json::{Value, json};
 
 use crate::notifications::{verify, webhook};
@@ -62,6 +62,24 @@ async fn secrets_are_granted_to_tasks() {
     assert!(said.contains("gate"), "{run:#}");
 }
 
+/// A secret and a connection that the group `g` may use: where they are put, and what.
+fn sealed(world: &World) -> [(&'static str, Value); 2] {
+    [
+        ("/v1/secrets/door", json!({"value": "sesame", "groups": ["g"]})),
+        ("/v1/connections/shop", json!({"url": world.url(), "groups": ["g"]})),
+    ]
+}
+
+/// Has a node encrypt these and the channel `hook`. Returns whom the channel tells.
+async fn seals(world: &World, node: &Node) -> Receiver {
+    for (path, body) in sealed(world) {
+        node.put(path, body).await.expect_status(201);
+    }
+    let receiver = Receiver::start(Answer::Status(200)).await;
+    webhook(node, "hook", &receiver.url, json!({})).await;
+    receiver
+}
+
 fn keyed(world: &World, key: &str, previous: Option<&str>) -> NodeOptions {
     let options = world.options().env("HEDDLE_SECRETS_KEY", key);
     match previous {
@@ -76,16 +94,7 @@ fn keyed(world: &World, key: &str, previous: Option<&str>) -> NodeOptions {
 async fn keys_are_changed() {
     let world = World::new().await;
     let first = keyed(&world, KEY, None).start().await;
-    first
-        .put("/v1/secrets/door", json!({"value": "sesame", "groups": ["g"]}))
-        .await
-        .expect_status(201);
-    first
-        .put("/v1/connections/shop", json!({"url": world.url(), "groups": ["g"]}))
-        .await
-        .expect_status(201);
-    let receiver = Receiver::start(Answer::Status(200)).await;
-    webhook(&first, "hook", &receiver.url, json!({})).await;
+    let receiver = seals(&world, &first).await;
     let query = json!({"script": "query", "sql": ["shop"],
         "params": {"connection": "shop", "statement": "select 1 as one"}});
     let mut spec = signs_in(json!({"secret": "door"}));
@@ -165,16 +174,7 @@ fn refused_with_another_key(world: &World) -> String {
 async fn what_a_lost_key_has_encrypted_can_be_forgotten() {
     let world = World::new().await;
     let mut first = keyed(&world, KEY, None).start().await;
-    first
-        .put("/v1/secrets/door", json!({"value": "sesame", "groups": ["g"]}))
-        .await
-        .expect_status(201);
-    first
-        .put("/v1/connections/shop", json!({"url": world.url(), "groups": ["g"]}))
-        .await
-        .expect_status(201);
-    let receiver = Receiver::start(Answer::Status(200)).await;
-    webhook(&first, "hook", &receiver.url, json!({})).await;
+    seals(&world, &first).await;
     first.put_group("g", signs_in(json!({"secret": "door"}))).await;
     // A node that is alive decrypts all of it: then the keys of the command are wrong.
     let running = ["secret", "forget", "--database-url", world.url(), "--yes"];
@@ -243,9 +243,8 @@ async fn what_a_lost_key_has_encrypted_can_be_forgotten() {
         assert!(entry["before"]["key_id"].is_string(), "{entry:#}");
     }
     // The group has stayed as it was, and works again with a new value.
-    next.put("/v1/secrets/door", json!({"value": "sesame", "groups": ["g"]}))
-        .await
-        .expect_status(201);
+    let [(path, body), _] = sealed(&world);
+    next.put(path, body).await.expect_status(201);
     assert_eq!(next.run("g", json!({})).await["state"], "succeeded");
 }
 
@@ -283,14 +282,9 @@ async fn a_node_with_another_key_encrypts_nothing() {
     let first = keyed(&world, KEY, None).start().await;
     let directory = world.directory().join("other");
     let other = keyed(&world, NEXT_KEY, None).data_dir(&directory).start().await;
-    let puts = [
-        ("/v1/secrets/door", json!({"value": "sesame", "groups": ["*"]})),
-        ("/v1/connections/shop", json!({"url": world.url(), "groups": ["*"]})),
-        (
-            "/v1/channels/hook",
-            json!({"kind": "webhook", "url": "http://127.0.0.1:9/"}),
-        ),
-    ];
+    let [door, shop] = sealed(&world);
+    let hook = json!({"kind": "webhook", "url": "http://127.0.0.1:9/"});
+    let puts = [door, shop, ("/v1/channels/hook", hook)];
     let (path, body) = &puts[0];
     first.put(path, body.clone()).await.expect_status(201);
     for (path, body) in &puts {
@@ -312,10 +306,7 @@ async fn a_node_with_another_key_encrypts_nothing() {
 #[tokio::test]
 async fn what_is_put_again_is_sealed_with_the_new_key() {
     let world = World::new().await;
-    let puts = [
-        ("/v1/secrets/door", json!({"value": "sesame", "groups": ["g"]})),
-        ("/v1/connections/shop", json!({"url": world.url(), "groups": ["g"]})),
-    ];
+    let puts = sealed(&world);
     let first = keyed(&world, KEY, None).start().await;
     for (path, body) in &puts {
         first.put(path, body.clone()).await.expect_status(201);

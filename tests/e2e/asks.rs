@@ -1,6 +1,6 @@
 //! Tasks that ask users: an attempt is an offer, and the offer's end the attempt's.
 
-use heddle_tests::{Api, Node, World, eventually, states, task};
+use heddle_tests::{Api, Node, World, eventually, item, states, task};
 use serde_json::{Value, json};
 
 use crate::dispatch::{complete, finish, members, offer, poll, users};
@@ -146,6 +146,87 @@ async fn a_cleared_task_asks_again() {
     all.sort_by_key(Value::to_string);
     all.dedup();
     assert_eq!(all.len(), 6, "each answer is an assignment of its own");
+}
+
+/// Each item of a mapped task is an offer of its own: its audience and its params are those of the item, a failure uses up
+/// a retry of this item alone, and the outputs are in the order of the items.
+#[tokio::test]
+async fn each_item_asks_its_own_audience() {
+    let (_world, node) = World::with_node().await;
+    members(&node, "gid_team", &users(2)).await;
+    let retry = json!({"strategy": "fixed", "retries": 1, "interval": "10ms"});
+    let ask = json!({
+        "audience": "{{ item }}", "for_each": ["uid_ann", "uid_bob", "gid_team"],
+        "params": {"to": "{{ item }}", "number": "{{ index }}"}, "retry": retry,
+    });
+    node.put_group("ask", json!({"tasks": {"ask": ask}})).await;
+    let run = node.start("ask", json!({})).await;
+    let answer = async |uid: &str, status: &str| {
+        let given = next(&node, uid).await;
+        finish(&node, &given, status, json!(uid)).await.expect_status(200);
+        given["params"].clone()
+    };
+    assert_eq!(answer("u1", "completed").await, json!({"to": "gid_team", "number": 2}));
+    assert_eq!(answer("ann", "failed").await, json!({"to": "uid_ann", "number": 0}));
+    assert_eq!(answer("bob", "completed").await, json!({"to": "uid_bob", "number": 1}));
+    assert_eq!(answer("ann", "completed").await, json!({"to": "uid_ann", "number": 0}));
+    let ended = node.ended(&run).await;
+    assert_eq!(
+        task(&ended, "ask")["output"],
+        json!([["ann"], ["bob"], ["u1"]]),
+        "{ended:#}"
+    );
+    for (index, attempts) in [(0, 2), (1, 1), (2, 1)] {
+        assert_eq!(item(&ended, "ask", Some(index))["attempt"], attempts, "{ended:#}");
+    }
+    assert_eq!(poll(&node, "u0").await.status, 204, "one of the team was enough");
+}
+
+/// Shards are offers to the same audience. `shards: workers` is only for queues: nobody knows how many users poll.
+#[tokio::test]
+async fn shards_are_offers_of_their_own() {
+    let (_world, node) = World::with_node().await;
+    members(&node, "gid_team", &users(2)).await;
+    let shards = |shards: Value| {
+        let ask = json!({"audience": "gid_team", "shards": shards, "params": {"shard": "{{ item }}"}});
+        json!({"tasks": {"ask": ask}})
+    };
+    node.refused_group("ask", shards(json!("workers")))
+        .await
+        .expect_problem(422, &["/tasks/ask/shards"]);
+    node.put_group("ask", shards(json!(2))).await;
+    let run = node.start("ask", json!({})).await;
+    let held = [next(&node, "u0").await, next(&node, "u1").await];
+    let mut given: Vec<&Value> = held.iter().map(|one| &one["params"]["shard"]).collect();
+    given.sort_by_key(|shard| shard.as_u64());
+    assert_eq!(given, [&json!(0), &json!(1)]);
+    for one in &held {
+        finish(&node, one, "completed", one["params"]["shard"].clone())
+            .await
+            .expect_status(200);
+    }
+    let ended = node.ended(&run).await;
+    assert_eq!(task(&ended, "ask")["output"], json!([[0], [1]]), "{ended:#}");
+}
+
+/// With `fail_fast`, the failure of one item takes back what the others have offered.
+#[tokio::test]
+async fn an_item_that_fails_takes_back_the_other_offers() {
+    let (_world, node) = World::with_node().await;
+    let ask = json!({"audience": "{{ item }}", "for_each": ["uid_ann", "uid_bob"], "fail_fast": true});
+    node.put_group("ask", json!({"tasks": {"ask": ask}})).await;
+    let run = node.start("ask", json!({})).await;
+    let (ann, bob) = (next(&node, "ann").await, next(&node, "bob").await);
+    finish(&node, &ann, "failed", json!("no")).await.expect_status(200);
+    let ended = node.ended(&run).await;
+    assert_eq!(states(&ended), "ask=failed", "{ended:#}");
+    for (index, state) in [(0, "failed"), (1, "cancelled")] {
+        assert_eq!(item(&ended, "ask", Some(index))["state"], state, "{ended:#}");
+    }
+    assignment_becomes(&node, &bob, "revoked").await;
+    finish(&node, &bob, "completed", json!(1))
+        .await
+        .expect_problem(409, &[]);
 }
 
 /// What a user is given, once there is something.

@@ -3,7 +3,7 @@
 
 use std::collections::BTreeSet;
 
-use heddle_tests::{Api, World, eventually};
+use heddle_tests::{Api, World, eventually, states, task};
 use serde_json::{Value, json};
 
 use crate::with;
@@ -196,5 +196,50 @@ async fn items_count_as_well() {
     assert_eq!(sizes, [13, 11]);
     for run in &runs {
         assert_eq!(node.ended(run).await["state"], "succeeded");
+    }
+}
+
+/// Workers that claim a task run and are not heard of any more lose it each time. After `max_lost` of these losses, one more
+/// fails the task run with the kind `lost`, whatever retries it has left.
+#[tokio::test]
+async fn workers_that_vanish_fail_a_task_run_in_the_end() {
+    let (_world, node) = World::with_node().await;
+    let retry = json!({"strategy": "fixed", "retries": 9, "interval": "10ms"});
+    let spec = |max_lost: u32| {
+        json!({"tasks": {
+            "t": {"queue": "q", "max_lost": max_lost, "retry": retry},
+            "after": {"script": "hello", "depends_on": ["t"]},
+        }})
+    };
+    for (max_lost, said) in [
+        (0_u32, "lost with its node or worker once; `max_lost` is 0"),
+        (2, "lost with its node or worker 3 times; `max_lost` is 2"),
+    ] {
+        node.put_group("g", spec(max_lost)).await;
+        let run = node.start("g", json!({})).await;
+        let mut last = Value::Null;
+        for attempt in 1..=max_lost + 1 {
+            let ask = json!({"worker": format!("w{attempt}"), "max": 1, "lease": "100ms", "wait": "20s"});
+            let answer = node.post("/v1/queues/q/claims", ask).await.expect_status(200);
+            last = answer["items"][0].clone();
+            assert_eq!((&last["run"], &last["attempt"]), (&json!(run), &json!(attempt)));
+        }
+        let ended = node.ended(&run).await;
+        assert_eq!(
+            (&ended["state"], states(&ended).as_str()),
+            (&json!("failed"), "after=upstream_failed t=failed"),
+            "{ended:#}"
+        );
+        let error = &task(&ended, "t")["error"];
+        assert_eq!((&error["kind"], &error["message"]), (&json!("lost"), &json!(said)));
+        let attempts = node.attempts(&run, "t").await;
+        let states: Vec<&Value> = attempts.iter().map(|attempt| &attempt["state"]).collect();
+        assert_eq!(states, vec!["lost"; max_lost as usize + 1], "{attempts:#?}");
+        // The last of them comes back too late.
+        let path = format!("/v1/claims/{}/complete", last["id"].as_str().unwrap());
+        node.post(&path, json!({"token": last["token"], "output": 1}))
+            .await
+            .expect_problem(409, &[]);
+        assert_eq!(node.run_now(&run).await["state"], "failed");
     }
 }

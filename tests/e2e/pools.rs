@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use heddle_tests::{Api, World, eventually, states, task};
+use heddle_tests::{Answer, Api, Receiver, World, calls, eventually, seconds, states, task};
 use serde_json::{Value, json};
 
 use crate::with;
@@ -225,4 +225,67 @@ async fn tasks_of_queues_take_slots() {
         .post(&format!("/v1/runs/{run}/cancel"), json!({}))
         .await
         .expect_status(200);
+}
+
+/// Two task runs of which each needs the only slot: one is under way, until `release` lets it end, and the other one waits for
+/// the pool and begins after it.
+async fn takes_turns(node: &Api, group: &str, release: impl AsyncFnOnce()) {
+    let run = node.start(group, json!({})).await;
+    eventually("a task run that waits for the pool", async || {
+        let found = node.run_now(&run).await;
+        let [a, b] = ["a", "b"].map(|name| task(&found, name));
+        let (running, ready) = if a["state"] == "running" { (a, b) } else { (b, a) };
+        assert_ne!(ready["state"], "running", "both have the only slot: {found:#}");
+        (running["state"] == "running" && ready["waiting_for"]["reason"] == "pool").then_some(())
+    })
+    .await;
+    release().await;
+    let ended = node.ended(&run).await;
+    assert_eq!(states(&ended), "a=succeeded b=succeeded", "{ended:#}");
+    let mut both = ["a", "b"].map(|name| task(&ended, name));
+    both.sort_by_key(|task| heddle_tests::time(&task["started_at"]));
+    let between = seconds(&both[0]["finished_at"], &both[1]["started_at"]);
+    assert!(
+        between >= 0.0,
+        "{between} s from the end of one to the start of the other: {ended:#}"
+    );
+}
+
+/// Tasks that a node carries out without a script take slots, too: HTTP requests and SQL statements.
+#[tokio::test]
+async fn requests_and_statements_take_slots() {
+    let world = World::new().await;
+    let node = world.options().at_home().start().await;
+    pool(&node, "db", 1).await;
+    let two = |task: Value| {
+        let task = with(task, json!({"pools": {"db": 1}}));
+        json!({"tasks": {"a": task, "b": task}})
+    };
+    let receiver = Receiver::start(Answer::Held).await;
+    node.put_group("requests", two(calls(&receiver))).await;
+    takes_turns(&node, "requests", async || {
+        eventually("the request", async || (!receiver.requests().is_empty()).then_some(())).await;
+        assert_eq!(receiver.requests().len(), 1);
+        receiver.answers(Answer::Status(200));
+    })
+    .await;
+    assert_eq!(receiver.requests().len(), 2);
+
+    let connection = json!({"url": world.url(), "groups": ["statements"]});
+    node.put("/v1/connections/shop", connection).await.expect_status(201);
+    // The statements wait for a lock of this test.
+    let sql = world.sql().await;
+    sql.batch_execute("SELECT pg_advisory_lock(4711)").await.unwrap();
+    let statement = "select pg_advisory_xact_lock_shared(4711)::text as locked -- takes a slot";
+    let query = json!({"query": {"connection": "shop", "sql": statement}});
+    node.put_group("statements", two(query)).await;
+    takes_turns(&node, "statements", async || {
+        let waiting = "SELECT count(*) FROM pg_stat_activity
+                        WHERE query LIKE '%-- takes a slot%' AND wait_event_type = 'Lock' AND datname = current_database()";
+        let count = async || sql.query_one(waiting, &[]).await.unwrap().get::<_, i64>(0);
+        eventually("the statement", async || (count().await > 0).then_some(())).await;
+        assert_eq!(count().await, 1);
+        sql.batch_execute("SELECT pg_advisory_unlock(4711)").await.unwrap();
+    })
+    .await;
 }

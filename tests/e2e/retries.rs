@@ -1,6 +1,7 @@
 //! Retries and timeouts, as attempts show them. (The exact times of every strategy are tests of the domain.)
 
-use heddle_tests::{Node, Sink, World, seconds, task};
+use chrono::{FixedOffset, NaiveTime, Timelike};
+use heddle_tests::{Node, Sink, World, eventually, item, items_in, seconds, task, time};
 use serde_json::{Value, json};
 
 use crate::{one, sleeps, with};
@@ -62,6 +63,111 @@ async fn exponential_and_mixed() {
     )
     .await;
     assert_eq!((&run["state"], found.len()), (&json!("succeeded"), 13));
+}
+
+/// A time zone in which it is noon, more or less: a test that goes on for a while does not get from one day to the next.
+async fn zone_at_noon(world: &World) -> (String, FixedOffset) {
+    let east = 12 - world.now().await.hour() as i32;
+    // These zones have the sign of the way to Greenwich.
+    let name = format!("Etc/GMT{:+}", -east);
+    (name, FixedOffset::east_opt(east * 3_600).expect("less than a day"))
+}
+
+/// Waits until an attempt has failed and the next one is due later. Returns when it failed, and when the next one is due.
+async fn fails_until(node: &Node, run: &str, attempt: u32) -> (Value, Value) {
+    let found = eventually("a retry that is due later", async || {
+        let found = node.run_now(run).await;
+        let found = task(&found, "t");
+        (found["state"] == "retrying" && found["attempt"] == attempt).then(|| found.clone())
+    })
+    .await;
+    let attempts = node.attempts(run, "t").await;
+    let failed = attempts.iter().find(|one| one["attempt"] == attempt);
+    let failed = failed.expect("the attempt");
+    (failed["finished_at"].clone(), found["next_attempt_at"].clone())
+}
+
+/// `daily` retries on the day of the failure, and then from `next_day_at` of the next day on, in the group's zone.
+#[tokio::test]
+async fn daily() {
+    let (world, node) = World::with_node().await;
+    let (name, zone) = zone_at_noon(&world).await;
+    let daily = |fields: Value| {
+        let retry = with(json!({"strategy": "daily", "per_day": 1}), fields);
+        let flaky = json!({"script": "flaky", "params": {"fail_times": 9}, "retry": retry});
+        with(one(flaky), json!({"timezone": name}))
+    };
+    let first_of_next_day = |failed: &Value, at: &str| {
+        let day = time(failed)
+            .with_timezone(&zone)
+            .date_naive()
+            .succ_opt()
+            .expect("a day");
+        let at: NaiveTime = at.parse().expect("a time of day");
+        day.and_time(at).and_local_timezone(zone).unwrap()
+    };
+    node.put_group("g", daily(json!({"interval": "1h", "next_day_at": "06:30"})))
+        .await;
+    let run = node.start("g", json!({})).await;
+    let (failed, due) = fails_until(&node, &run, 1).await;
+    let waits = seconds(&failed, &due);
+    assert!((3_600.0..3_600.0 + SLACK_SECONDS).contains(&waits), "{waits} s");
+    let now = async || {
+        let path = format!("/v1/runs/{run}/tasks/t/retry");
+        node.post(&path, json!({})).await.expect_status(200);
+    };
+    // The one retry of this day is over.
+    now().await;
+    let (failed, due) = fails_until(&node, &run, 2).await;
+    assert_eq!(time(&due), first_of_next_day(&failed, "06:30:00"));
+    // So is that of the next day, which is the last of the two.
+    now().await;
+    let ended = node.ended(&run).await;
+    let failed = task(&ended, "t");
+    assert_eq!(
+        (&failed["state"], &failed["attempt"]),
+        (&json!("failed"), &json!(3)),
+        "{ended:#}"
+    );
+    // What would be due after midnight is the first one of the next day, by default at midnight.
+    node.put_group("g", daily(json!({"interval": "13h"}))).await;
+    let run = node.start("g", json!({})).await;
+    let (failed, due) = fails_until(&node, &run, 1).await;
+    assert_eq!(time(&due), first_of_next_day(&failed, "00:00:00"));
+}
+
+/// Jitter extends a wait by a random time, up to a part of the wait or up to a duration. It never shortens the wait.
+#[tokio::test]
+async fn jitter() {
+    const ITEMS: u64 = 8;
+    let (_world, node) = World::with_node().await;
+    for (jitter, most) in [(json!(0.5), 1_800.0), (json!("10m"), 600.0)] {
+        let retry = json!({"strategy": "fixed", "retries": 1, "interval": "1h", "jitter": jitter});
+        node.put_group("g", one(json!({"script": "flaky", "shards": ITEMS, "retry": retry})))
+            .await;
+        let run = node.start("g", json!({})).await;
+        let found = eventually("retries of all items", async || {
+            let found = node.run_now(&run).await;
+            (items_in(&found, "t", "retrying") == ITEMS as usize).then_some(found)
+        })
+        .await;
+        let mut added = Vec::new();
+        for index in 0..ITEMS {
+            let path = format!("/v1/runs/{run}/tasks/t?item={index}");
+            let failed = node.get(&path).await.expect_status(200);
+            let due = &item(&found, "t", Some(index))["next_attempt_at"];
+            added.push(seconds(&failed["attempts"][0]["finished_at"], due) - 3_600.0);
+        }
+        assert!(
+            added.iter().all(|added| (0.0..most + SLACK_SECONDS).contains(added)),
+            "{jitter}: {added:?}"
+        );
+        // By chance, eight random times lie this near to each other once in 10^15 tests.
+        let (least, longest) = added.iter().fold((f64::MAX, f64::MIN), |(least, longest), added| {
+            (least.min(*added), longest.max(*added))
+        });
+        assert!(longest - least > SLACK_SECONDS, "{jitter}: {added:?}");
+    }
 }
 
 /// Between attempts a task run is `retrying`.
@@ -164,6 +270,52 @@ async fn no_timeout() {
     let (_world, node) = World::with_node().await;
     let spec = json!({"script": "sleep", "params": {"seconds": 0.2}, "timeout": "never"});
     assert_eq!(attempts(&node, spec).await.0["state"], "succeeded");
+}
+
+/// `never` is a timeout of scripts and of HTTP requests: the group shows it, and an attempt is told no deadline. Without a
+/// timeout, an attempt has an hour. A time of zero is none.
+#[tokio::test]
+async fn never_is_a_timeout() {
+    let world = World::new().await;
+    let sink = Sink::start().await;
+    let node = world.options().at_home().start().await;
+    let executors = [
+        ("script", json!({"script": "echo"})),
+        ("call", json!({"http": {"url": sink.url}})),
+    ];
+    for (name, executor) in &executors {
+        for timeout in [None, Some("never"), Some("0s")] {
+            let mut spec = executor.clone();
+            if let Some(timeout) = timeout {
+                spec["timeout"] = json!(timeout);
+            }
+            if timeout == Some("0s") {
+                let refused = node.refused_group(name, one(spec)).await;
+                let said = refused.expect_problem(422, &["/tasks/t/timeout"]).to_string();
+                assert!(said.contains("write `never` for no timeout"), "{said}");
+                continue;
+            }
+            node.put_group(name, one(spec)).await;
+            let shown = node.get(&format!("/v1/groups/{name}")).await.expect_status(200);
+            let run = node.run(name, json!({})).await;
+            assert_eq!(run["state"], "succeeded", "{run:#}");
+            let context = match *name {
+                "script" => task(&run, "t")["output"]["context"].clone(),
+                _ => sink.requests().pop().expect("the request").body,
+            };
+            match timeout {
+                Some(_) => {
+                    assert_eq!(shown["tasks"]["t"]["timeout"], "never", "{shown:#}");
+                    assert_eq!(context.get("deadline"), Some(&Value::Null), "{context:#}");
+                }
+                None => {
+                    let started = &node.attempts(&heddle_tests::id(&run), "t").await[0]["started_at"];
+                    let limit = seconds(started, &context["deadline"]);
+                    assert!((limit - 3_600.0).abs() < SLACK_SECONDS, "{limit} s: {context:#}");
+                }
+            }
+        }
+    }
 }
 
 /// A run's deadline counts from its creation, and may cancel it.

@@ -173,13 +173,21 @@ async fn claim(queues: &Arc<Queues>, lease: Duration) -> Vec<QueueClaim> {
     queues.claim(&request).await.expect("an answer")
 }
 
+/// A world in which each of these groups has just come due, for the first and only time, one second after the start.
+async fn with_due(groups: &[&str]) -> World {
+    let world = World::at("2026-03-01T00:00:00Z").await;
+    for name in groups {
+        world
+            .group(name, json!({"schedules": {"s": {"once": {"delay": "1s"}}}}))
+            .await;
+    }
+    world.pass(TimeDelta::seconds(1)).await;
+    world
+}
+
 /// A world, and a node in it that has begun the only attempt: of a group `g`, fired one second after the start.
 async fn with_one_attempt() -> (World, Simulated) {
-    let world = World::at("2026-03-01T00:00:00Z").await;
-    world
-        .group("g", json!({"schedules": {"s": {"once": {"delay": "1s"}}}}))
-        .await;
-    world.pass(TimeDelta::seconds(1)).await;
+    let world = with_due(&["g"]).await;
     let node = world.node(1).await;
     node.tick(&mut Scheduler(node.schedules())).await;
     (world, node)

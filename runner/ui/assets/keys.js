@@ -2,7 +2,7 @@
 const palette = document.getElementById("palette");
 const keys = document.getElementById("keys");
 const places = { o: "/", g: "/groups", r: "/runs", b: "/backfills", s: "/scripts", q: "/queues", d: "/dispatch", t: "/topics", n: "/notifications", y: "/system" };
-let going = 0;
+let going = -Infinity;
 
 function open() {
   palette.showModal();
@@ -50,9 +50,11 @@ document.addEventListener("keydown", (event) => {
     if (event.key === "Escape") event.target.blur();
     return;
   }
-  if (Date.now() < going && places[event.key]) { going = 0; event.preventDefault(); location.href = places[event.key]; return; }
-  going = 0;
-  if (event.key === "g") going = Date.now() + 1500;
+  // The time of the key counts, not the time when the page gets to it: a page that is busy between two keys loses none.
+  const within = event.timeStamp < going;
+  going = -Infinity;
+  if (within && places[event.key]) { event.preventDefault(); location.href = places[event.key]; return; }
+  if (event.key === "g") going = event.timeStamp + 1500;
   else if (event.key === "/") { event.preventDefault(); document.getElementById("search")?.focus(); }
   else if (event.key === "?" && keys) keys.showModal();
   else if (event.key === "j") step(1);

@@ -3,7 +3,7 @@
 use heddle_tests::{World, eventually, runs, time};
 use serde_json::{Value, json};
 
-use super::{follows, hello, only_run, settled, upload};
+use super::{T1, follows, hello, only_run, settled, upload};
 use crate::{fails, one, sleeps, with};
 
 /// The demo's two groups: twelve months make a year.
@@ -405,4 +405,71 @@ async fn a_last_instant_without_a_run_holds_up_nobody() {
     node.put_group("down-called", with(follows(json!(["called"])), once))
         .await;
     only_run(&node, "down-called", "succeeded").await;
+}
+
+/// A paused schedule of an upstream makes no instants, although the upstream keeps history: nobody waits for those that the
+/// schedule would have, neither for the last one nor for those of an interval. What failed before the pause still has to be
+/// mended, and a run by hand calls the followers without schedules.
+#[tokio::test]
+async fn an_upstream_whose_schedule_is_paused() {
+    let (world, node) = World::with_node().await;
+    let often = json!({"history": true, "schedules": {"s": {"every": "200ms"}}, "overlap": "allow"});
+    let once = json!({"schedules": {"s": {"once": {"delay": "0s"}}}});
+    // Pauses a group's schedule, and waits for what it has begun.
+    let pause = async |group: &str| {
+        let path = format!("/v1/groups/{group}/schedules/s/disable");
+        node.post(&path, json!({})).await.expect_status(200);
+        eventually("the end of all runs", async || {
+            let runs = runs(&node, group).await;
+            runs.iter().all(|run| run["finished_at"].is_string()).then_some(runs)
+        })
+        .await
+    };
+    node.put_group("up", with(hello(), often.clone())).await;
+    eventually("runs", async || (runs(&node, "up").await.len() > 1).then_some(())).await;
+    let made = pause("up").await;
+    let since = world.now().await;
+    node.put_group("latest", with(follows(json!(["up"])), once.clone()))
+        .await;
+    only_run(&node, "latest", "succeeded").await;
+    let interval = json!({
+        "schedules": {"s": {"every": "1s"}}, "overlap": "allow", "depends_on": [{"group": "up", "need": "interval"}],
+    });
+    node.put_group("interval", with(hello(), interval)).await;
+    eventually("a run about paused time only", async || {
+        runs(&node, "interval")
+            .await
+            .into_iter()
+            .find(|run| time(&run["data_interval"]["start"]) > since && run["state"] == "succeeded")
+    })
+    .await;
+    assert_eq!(runs(&node, "up").await.len(), made.len(), "the schedule is paused");
+
+    settled(&world).await;
+    node.put_group("called", follows(json!(["up"]))).await;
+    node.run("up", json!({"logical_time": T1})).await;
+    let called = only_run(&node, "called", "succeeded").await;
+    assert_eq!(
+        (&called["trigger"], &called["logical_time"]),
+        (&json!("upstream"), &json!(T1))
+    );
+
+    node.put_group("failing", with(one(fails()), often)).await;
+    only_run(&node, "failing", "failed").await;
+    let last = pause("failing").await.pop().expect("a run");
+    node.put_group("waits", with(follows(json!(["failing"])), once)).await;
+    let waiting = eventually("a run that says what it waits for", async || {
+        let run = runs(&node, "waits").await.pop();
+        run.filter(|run| run["waiting_for"][0]["group"] == "failing")
+    })
+    .await;
+    assert_eq!(
+        waiting["waiting_for"][0]["instant"], last["logical_time"],
+        "{waiting:#}"
+    );
+    let path = format!("/v1/runs/{}/state", heddle_tests::id(&last));
+    node.put(&path, json!({"state": "succeeded", "reason": "it will do"}))
+        .await
+        .expect_status(200);
+    assert_eq!(node.ended(&heddle_tests::id(&waiting)).await["state"], "succeeded");
 }

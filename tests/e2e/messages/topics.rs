@@ -1,6 +1,6 @@
 //! Topics: what they may be, what they hold on to, and how their days end.
 
-use heddle_tests::{Node, TOKEN, World, eventually, run_program};
+use heddle_tests::{Node, Sink, TOKEN, World, eventually, run_program};
 use reqwest::Method;
 use serde_json::{Value, json};
 
@@ -167,6 +167,48 @@ async fn topics_that_are_refused() {
         .post("/v1/topics/t/messages", json!([]))
         .await
         .expect_problem(403, &[]);
+}
+
+/// A topic grants its script hosts as a task does: it reaches these, and no others.
+#[tokio::test]
+async fn hosts_are_granted_to_topics() {
+    let world = World::new().await;
+    let sink = Sink::start().await;
+    let node = world.options().at_home().start().await;
+    let source = "export async function handle(batch) {
+        for (const message of batch.messages) await fetch(message.payload.url);
+    }";
+    node.put_bytes("/v1/scripts/calls", "text/javascript", source)
+        .await
+        .expect_status(201);
+    let spec = |hosts: &[&str]| json!({"script": "calls", "granularity": "instant", "allow_hosts": hosts});
+    node.put("/v1/topics/t", spec(&["ok.example.com", "http://x/"]))
+        .await
+        .expect_problem(422, &["/allow_hosts/1"]);
+    let of_a_queue = json!({"queue": "q", "allow_hosts": ["ok.example.com"]});
+    node.put("/v1/topics/t", of_a_queue)
+        .await
+        .expect_problem(422, &["/allow_hosts"]);
+    let granted: [(&str, &[&str], &str); 3] = [
+        ("none", &[], "failed"),
+        ("other", &["example.com", "*.example.com"], "failed"),
+        ("granted", &["example.com", "127.0.0.1"], "sent"),
+    ];
+    for (topic, hosts, state) in granted {
+        let made = put_topic(&node, topic, spec(hosts)).await;
+        let shown = made["allow_hosts"].as_array().cloned().unwrap_or_default();
+        assert_eq!(shown, hosts, "{made:#}");
+        let message = due_now(1, json!({"url": format!("{}/{topic}", sink.url)}));
+        let answer = send(&node, topic, &[message]).await;
+        ended(&node, topic, 1).await;
+        let path = format!("/v1/topics/{topic}/messages/{}", answer["ids"][0].as_str().unwrap());
+        let found = node.get(&path).await.expect_status(200);
+        assert_eq!(found["state"], state, "{topic}: {found:#}");
+        let said = found["error"].as_str().unwrap_or_default();
+        assert_eq!(said.contains("`allow_hosts`"), state == "failed", "{topic}: {found:#}");
+    }
+    let reached: Vec<String> = sink.requests().into_iter().map(|request| request.path).collect();
+    assert_eq!(reached, ["/granted"]);
 }
 
 /// A script that is another than it was stops the topic, which says why; nothing is lost.

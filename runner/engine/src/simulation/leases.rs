@@ -33,11 +33,7 @@ fn begins_to_take(node: &Simulated) -> bool {
 /// When it has loaded them, it takes its part, and says so.
 #[tokio::test]
 async fn a_node_that_compiles_leaves_task_runs_to_one_that_is_warm() {
-    let world = World::at("2026-03-01T00:00:00Z").await;
-    world
-        .group("g", json!({"schedules": {"s": {"once": {"delay": "1s"}}}}))
-        .await;
-    world.pass(TimeDelta::seconds(1)).await;
+    let world = with_due(&["g"]).await;
     let (warm, mut new) = with_one_that_warms(&world).await;
     assert_eq!(new.runs.room().free, 0, "it is so before its first heartbeat");
     new.tick(&mut Scheduler(new.schedules())).await;
@@ -61,11 +57,7 @@ async fn a_node_that_compiles_leaves_task_runs_to_one_that_is_warm() {
 /// A node that compiles does the work if nobody else can: when the others die, stop, or start at the same time.
 #[tokio::test]
 async fn a_node_that_compiles_does_the_work_of_nodes_that_are_gone() {
-    let world = World::at("2026-03-01T00:00:00Z").await;
-    world
-        .group("g", json!({"schedules": {"s": {"once": {"delay": "1s"}}}}))
-        .await;
-    world.pass(TimeDelta::seconds(1)).await;
+    let world = with_due(&["g"]).await;
     let (warm, mut new) = with_one_that_warms(&world).await;
     warm.tick(&mut Scheduler(warm.schedules())).await;
     let (run, first) = warm.only_begun();
@@ -178,13 +170,7 @@ async fn a_run_of_a_newer_format_is_left_to_newer_nodes() {
 }
 
 async fn is_left_to_newer_nodes(newer: &str, older: &str) {
-    let world = World::at("2026-03-01T00:00:00Z").await;
-    world
-        .group("g", json!({"schedules": {"s": {"once": {"delay": "1s"}}}}))
-        .await;
-    world.pass(TimeDelta::seconds(1)).await;
-    let one = world.node(1).await;
-    one.tick(&mut Scheduler(one.schedules())).await;
+    let (world, one) = with_one_attempt().await;
     let (run, first) = one.only_begun();
     let progress = async || {
         let row = world.sql.query_one("SELECT progress FROM heddle.runs_live", &[]).await;
@@ -225,13 +211,7 @@ async fn is_left_to_newer_nodes(newer: &str, older: &str) {
 /// Attempts of a dead node are taken over while the end of a run that is given up waits.
 #[tokio::test]
 async fn nobody_waits_for_a_run_that_is_given_up() {
-    let world = World::at("2026-03-01T00:00:00Z").await;
-    for name in ["bad", "good"] {
-        world
-            .group(name, json!({"schedules": {"s": {"once": {"delay": "1s"}}}}))
-            .await;
-    }
-    world.pass(TimeDelta::seconds(1)).await;
+    let world = with_due(&["bad", "good"]).await;
     let one = world.node(1).await;
     one.tick(&mut Scheduler(one.schedules())).await;
     let begun = one.begun();

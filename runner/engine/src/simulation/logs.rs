@@ -17,15 +17,11 @@ struct Logging {
 
 impl Logging {
     async fn begun() -> Self {
-        let world = World::at("2026-03-01T00:00:00Z").await;
+        let world = with_due(&["g"]).await;
         let slow = "CREATE FUNCTION public.slow() RETURNS trigger LANGUAGE plpgsql AS
                  $$ BEGIN PERFORM pg_advisory_xact_lock(77); RETURN NULL; END $$;
              CREATE TRIGGER slow BEFORE INSERT ON heddle.logs FOR EACH STATEMENT EXECUTE FUNCTION public.slow()";
         world.execute(slow).await;
-        world
-            .group("g", json!({"schedules": {"s": {"once": {"delay": "1s"}}}}))
-            .await;
-        world.pass(TimeDelta::seconds(1)).await;
         let mut node = world.node(1).await;
         node.tick(&mut Scheduler(node.schedules())).await;
         let (run, at) = node.only_begun();
