@@ -132,6 +132,165 @@ async fn short() {
     assert_eq!(nodes[0].all("/v1/runs?group=g").await.len(), 8);
 }
 
+/// A role that only this test's nodes have, which may do everything, and the URL with it: the server can refuse it without
+/// touching the tests beside it. Roles outlive databases, so it may be there already.
+async fn role_of(world: &World) -> (String, String) {
+    let role = format!("of_{}", world.database());
+    let sql = world.sql().await;
+    sql.batch_execute(&format!(
+        "DO $$ BEGIN
+             IF NOT EXISTS (SELECT FROM pg_roles WHERE rolname = '{role}') THEN CREATE ROLE {role}; END IF;
+         END $$;
+         ALTER ROLE {role} SUPERUSER LOGIN"
+    ))
+    .await
+    .unwrap();
+    let (_, address) = world.url().split_once('@').expect("a role in the URL");
+    let url = format!("postgres://{role}@{address}");
+    (role, url)
+}
+
+/// For a while, the server refuses the role of the nodes, as while its password is changed. That says nothing about the
+/// outcomes that wait to be recorded, nor about events of which somebody wants to hear: nothing fails, nothing is lost.
+#[tokio::test]
+async fn a_role_that_is_refused() {
+    /// The lock of the one node that turns events into notifications (`store/src/notify/outbox.rs`).
+    const FAN_OUT: i64 = 0x6865_6464_6c65_0006;
+    let world = World::new().await;
+    let (role, url) = role_of(&world).await;
+    let node = NodeOptions::new(&url).at_home().start().await;
+    let gate = Receiver::start(Answer::Held).await;
+    let caller = Receiver::start(Answer::Status(200)).await;
+    node.put_group("one", one(calls(&gate))).await;
+    let after = with(json!({"script": "hello"}), json!({"depends_on": ["slow"]}));
+    node.put_group("two", json!({"tasks": {"slow": calls(&gate), "after": after}}))
+        .await;
+    node.put_group("told", one(json!({"script": "hello"}))).await;
+    let mut runs = Vec::new();
+    for (group, task) in [("one", "t"), ("two", "slow")] {
+        let run = node.start(group, json!({})).await;
+        node.task_becomes(&run, task, "running").await;
+        runs.push(run);
+    }
+    let sql = world.sql().await;
+    sql.execute("SELECT pg_advisory_lock($1)", &[&FAN_OUT]).await.unwrap();
+    let told = node.run("told", json!({"callback": caller.url})).await;
+    assert_eq!(told["state"], "succeeded", "{told:#}");
+    let notices = async || {
+        let row = sql.query_one("SELECT count(*) FROM heddle.notices", &[]).await;
+        row.unwrap().get::<_, i64>(0)
+    };
+    assert_eq!(notices().await, 1);
+
+    sql.batch_execute(&format!("ALTER ROLE {role} NOLOGIN")).await.unwrap();
+    let cut = format!("SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE usename = '{role}'");
+    eventually("a node without sessions", async || {
+        sql.query(&cut, &[]).await.unwrap().is_empty().then_some(())
+    })
+    .await;
+    gate.answers(Answer::Json(200, "{}".into()));
+    let reply = node.post("/v1/groups/one/runs", json!({})).await;
+    assert_eq!(reply.status, 503, "{:#}", reply.body);
+    assert!(reply.headers.contains_key("retry-after"));
+    eventually("outcomes that are not recorded", async || {
+        let log = node.log();
+        let mut lines = log.lines();
+        lines
+            .any(|line| line.contains("a batch was not committed") && line.contains("outcomes"))
+            .then_some(())
+    })
+    .await;
+    assert!(node.log().contains("SQLSTATE 28000"), "{}", node.log());
+    sql.execute("SELECT pg_advisory_unlock($1)", &[&FAN_OUT]).await.unwrap();
+    assert_eq!(notices().await, 1, "nobody throws it away");
+
+    sql.batch_execute(&format!("ALTER ROLE {role} LOGIN")).await.unwrap();
+    eventually("ready node", async || {
+        node.try_get("/readyz")
+            .await
+            .filter(|reply| reply.status == 200)
+            .map(drop)
+    })
+    .await;
+    for run in &runs {
+        let found = node.ended(run).await;
+        assert_eq!(found["state"], "succeeded", "{found:#}");
+    }
+    let called = eventually("a call back", async || caller.requests().into_iter().next()).await;
+    assert_eq!(called.body["id"], told["id"]);
+    eventually("no event that waits", async || (notices().await == 0).then_some(())).await;
+    assert!(!node.log().contains("cannot record the outcome"), "{}", node.log());
+}
+
+/// A node that the server refuses at its start ends at once, and says why; a command does the same.
+#[tokio::test]
+async fn refused_at_the_start() {
+    let world = World::new().await;
+    let (role, url) = role_of(&world).await;
+    let sql = world.sql().await;
+    sql.batch_execute(&format!("ALTER ROLE {role} NOLOGIN")).await.unwrap();
+    let (address, _) = world.url().rsplit_once('/').expect("a database in the URL");
+    let missing = format!("{address}/there_is_no_such_database");
+    for (url, code) in [(url.as_str(), "SQLSTATE 28000"), (missing.as_str(), "SQLSTATE 3D000")] {
+        let mut starting = NodeOptions::new(url).spawn();
+        let ended = starting.end().await;
+        let log = starting.log();
+        assert!(!ended.success(), "{log}");
+        assert!(
+            log.contains("cannot connect to the database") && log.contains(code),
+            "{log}"
+        );
+        assert!(!log.contains("waiting for the database"), "{log}");
+        let (exit, said) = heddle_tests::heddle(&["migrate", "--database-url", url], &[]);
+        assert_eq!(exit, Some(1), "{said}");
+        assert!(
+            said.contains("cannot connect to the database") && said.contains(code),
+            "{said}"
+        );
+    }
+}
+
+/// An administrator cancels the statement that records an outcome, again and again: the outcome is recorded when it is left
+/// alone, and nothing else in its place.
+#[tokio::test]
+async fn a_statement_that_is_cancelled() {
+    let world = World::new().await;
+    let node = world.options().at_home().start().await;
+    let gate = Receiver::start(Answer::Held).await;
+    node.put_group("g", one(calls(&gate))).await;
+    let run = node.start("g", json!({})).await;
+    node.task_becomes(&run, "t", "running").await;
+    let (sql, mut other) = (world.sql().await, world.sql().await);
+    let holder = other.transaction().await.unwrap();
+    holder
+        .execute(
+            "SELECT FROM heddle.runs_live WHERE id = $1::text::uuid FOR UPDATE",
+            &[&run],
+        )
+        .await
+        .unwrap();
+    gate.answers(Answer::Json(200, "{}".into()));
+    for _ in 0..3 {
+        // Each try waits for the lock of the run.
+        eventually("a statement to cancel", async || {
+            let cancelled = sql
+                .query(
+                    "SELECT pg_cancel_backend(pid) FROM pg_stat_activity
+                      WHERE datname = current_database() AND wait_event_type = 'Lock'",
+                    &[],
+                )
+                .await
+                .unwrap();
+            (!cancelled.is_empty()).then_some(())
+        })
+        .await;
+    }
+    holder.rollback().await.unwrap();
+    let found = node.ended(&run).await;
+    assert_eq!(found["state"], "succeeded", "{found:#}");
+    assert_eq!(node.attempts(&run, "t").await.len(), 1);
+}
+
 /// What Postgres does while its disk is full: it refuses new runs and new tables. A heartbeat changes a row in place, and
 /// succeeds.
 const DISK_IS_FULL: &str = "

@@ -66,8 +66,8 @@ fn runs(page: &Page, counters: &Counters) {
     );
     page.gauges(
         "heddle_rows_set_aside",
-        "Runs with a row that this node cannot process (timers, results of sub-runs, starts from SQL, turns), by \
-        table.",
+        "Runs with a row that this node cannot process (timers, results of sub-runs, starts from SQL, turns, timeouts \
+        in queues, ends of offers), by table.",
         "table",
         counters.rows_set_aside.map(|(table, runs)| (table, runs as u64)),
     );

@@ -251,12 +251,14 @@ async fn require_tokens(config: &NodeConfig, store: &Store, others: bool, now: T
     )))
 }
 
-/// Connects, and waits for some time for a database that is still starting.
+/// Connects, and waits for some time for a database that is still starting. A refusal that waiting does not help, such as
+/// of the password, ends it at once.
 async fn connect(url: &str) -> Result<Store> {
     let until = tokio::time::Instant::now() + DATABASE_WAIT;
     loop {
         match Store::connect(url, heddle_store::DEFAULT_CONNECTIONS_MAX).await {
             Ok(store) => return Ok(store),
+            Err(error) if error.is_refusal() => return Err(not_connected(error)),
             // It has tried for some seconds already.
             Err(StoreError::Unavailable(error)) if tokio::time::Instant::now() < until => {
                 tracing::warn!(error = %Chain(&error), "waiting for the database, which does not answer");
@@ -300,7 +302,11 @@ const NOT_CONNECTED: &str = "cannot connect to the database";
 fn not_connected(error: StoreError) -> anyhow::Error {
     match error {
         StoreError::Address(_) => usage(error.to_string()),
-        error => anyhow::Error::from(error).context(NOT_CONNECTED),
+        error => match std::error::Error::source(&error) {
+            // A node that works would wait for it (`StoreError::is_refusal`); here, the reason is all that helps.
+            Some(cause) if error.is_refusal() => anyhow::anyhow!("{NOT_CONNECTED}: {}", Chain(cause)),
+            _ => anyhow::Error::from(error).context(NOT_CONNECTED),
+        },
     }
 }
 

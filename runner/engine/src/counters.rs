@@ -24,7 +24,7 @@ pub struct Counters {
     /// Attempts whose outcome cannot be recorded and whose run cannot be ended.
     pub set_aside: usize,
     /// Runs with rows that the engine cannot handle, by table.
-    pub rows_set_aside: [(&'static str, usize); 4],
+    pub rows_set_aside: [(&'static str, usize); Kind::ALL.len()],
     /// Whether the node holds its lease.
     pub lease_held: bool,
     /// How often it has lost one.

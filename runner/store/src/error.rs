@@ -20,14 +20,16 @@ pub enum StoreError {
     /// The URL of the database is no address of a Postgres.
     #[error("the URL of the database is not valid: {0}")]
     Address(String),
-    /// Postgres cannot be reached, lacks resources (disk, memory, connections), or no connection became free in time:
-    /// try again later.
+    /// Postgres cannot be reached, opens no session (it also refuses a password, a role or a database that it takes at
+    /// other times), has ended the session, lacks resources (disk, memory, connections), or no connection became free in
+    /// time: try again later.
     #[error("the database is not available")]
     Unavailable(#[source] Failed),
     /// The server accepts no writes at the moment, such as a standby that has not been promoted: try again later.
     #[error("the database is read-only")]
     ReadOnly(#[source] Failed),
-    /// Two transactions conflicted (deadlock, serialisation): repeat the whole transaction.
+    /// Two transactions conflicted (deadlock, serialisation), or somebody cancelled the statement: repeat the whole
+    /// transaction.
     #[error("the transaction must be repeated")]
     Conflict(#[source] Failed),
     /// A statement failed: an error of Heddle.
@@ -154,6 +156,13 @@ impl StoreError {
         matches!(self, Self::Unavailable(failed) if is_cut(&failed.error))
     }
 
+    /// Whether no session was opened for a reason that lasts until people change something: a wrong password, no such
+    /// database, a missing right, a wrong certificate. A node that works waits all the same, because people do change it.
+    /// A program that has just been started with this URL ends, and says so.
+    pub fn is_refusal(&self) -> bool {
+        matches!(self, Self::Unavailable(failed) if failed.is_refusal())
+    }
+
     /// Whether the same call may succeed later without any change: the cause is the database or another transaction,
     /// not the data.
     pub fn is_passing(&self) -> bool {
@@ -198,15 +207,40 @@ impl Failed {
         format!("{file}:{}", self.location.line())
     }
 
-    /// Whether the server cancelled the statement because it took too long.
+    /// Whether the server cancelled the statement: it took longer than it may, or somebody wanted that.
     pub(crate) fn is_cancelled(&self) -> bool {
         self.database()
             .is_some_and(|error| error.code().as_deref() == Some("57014"))
     }
 
-    /// The server's own error, if it was the server that refused.
+    /// The server's own error, if it was the server that refused the statement, or the session.
     pub(crate) fn database(&self) -> Option<&dyn sqlx::error::DatabaseError> {
-        self.error.as_database_error()
+        self.cause().as_database_error()
+    }
+
+    /// The error itself; if no session could be opened, the reason for that ([`crate::database::unopened`]).
+    fn cause(&self) -> &sqlx::Error {
+        let error: &sqlx::Error = &self.error;
+        let sqlx::Error::Io(outer) = error else { return error };
+        outer
+            .get_ref()
+            .and_then(|inner| inner.downcast_ref::<sqlx::Error>())
+            .unwrap_or(error)
+    }
+
+    /// For the error of a session that could not be opened: whether the reason lasts until people change something.
+    fn is_refusal(&self) -> bool {
+        match self.cause() {
+            sqlx::Error::Database(error) => {
+                let code = error.code();
+                // 55000: the database accepts no connections at the moment (ALLOW_CONNECTIONS false).
+                code.as_deref() != Some("55000") && Meaning::of(code.as_deref()) == Meaning::Other
+            }
+            sqlx::Error::Io(_) | sqlx::Error::PoolTimedOut | sqlx::Error::PoolClosed | sqlx::Error::WorkerCrashed => {
+                false
+            }
+            _ => true,
+        }
     }
 }
 
@@ -246,33 +280,64 @@ impl From<sqlx::Error> for StoreError {
         match &*error.error {
             // A new session found this; see `database/connector.rs`.
             sqlx::Error::Io(cause) if cause.kind() == std::io::ErrorKind::ReadOnlyFilesystem => Self::ReadOnly(error),
-            sqlx::Error::Io(_) | sqlx::Error::PoolTimedOut | sqlx::Error::PoolClosed | sqlx::Error::WorkerCrashed => {
-                Self::Unavailable(error)
-            }
-            sqlx::Error::Database(database) => match database.code().as_deref() {
-                // Serialisation, deadlock, lock timeout.
-                Some("40001" | "40P01" | "55P03") => Self::Conflict(error),
-                // A standby, or a server that was made read-only.
-                Some("25006") => Self::ReadOnly(error),
-                // Class 08: connection; 53: no disk, memory or connections left; 57P0x: shutting down, cannot connect
-                // now; 58: the server's own input and output; 25P03: a transaction of a node that was cut off has been
-                // ended.
-                Some(code)
-                    if ["08", "53", "57P0", "58"].iter().any(|class| code.starts_with(class)) || code == "25P03" =>
-                {
-                    Self::Unavailable(error)
-                }
-                // A database that accepts no connections at the moment (ALLOW_CONNECTIONS false); no statement gets
-                // this error.
-                Some("55000") if is_fatal(&**database) => Self::Unavailable(error),
-                _ => Self::Database(error),
+            // The arguments are too large to be sent, so nothing was sent: fewer of them may fit.
+            sqlx::Error::Protocol(said) if said.starts_with(TOO_LARGE) => Self::Database(error),
+            // What went wrong between the two ends says nothing about the statement.
+            sqlx::Error::Io(_)
+            | sqlx::Error::Tls(_)
+            | sqlx::Error::Protocol(_)
+            | sqlx::Error::PoolTimedOut
+            | sqlx::Error::PoolClosed
+            | sqlx::Error::WorkerCrashed => Self::Unavailable(error),
+            sqlx::Error::Database(database) => match Meaning::of(database.code().as_deref()) {
+                Meaning::Conflict => Self::Conflict(error),
+                Meaning::ReadOnly => Self::ReadOnly(error),
+                Meaning::Unavailable => Self::Unavailable(error),
+                // The server has refused or ended the session. Whatever its reason, it has not judged a statement:
+                // those that are refused leave their session open.
+                Meaning::Other if is_fatal(&**database) => Self::Unavailable(error),
+                Meaning::Other => Self::Database(error),
             },
             _ => Self::Database(error),
         }
     }
 }
 
-/// Whether it ended the connection.
+/// The beginning of sqlx's error about a message of more than 2 GiB.
+const TOO_LARGE: &str = "message size out of range";
+
+/// What the SQLSTATE of an error says, whatever ended with it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Meaning {
+    /// The transaction must be repeated: [`StoreError::Conflict`].
+    Conflict,
+    /// The server accepts no writes: [`StoreError::ReadOnly`].
+    ReadOnly,
+    /// The server cannot do it at the moment: [`StoreError::Unavailable`].
+    Unavailable,
+    /// It depends on what was refused: a statement, or a session.
+    Other,
+}
+
+impl Meaning {
+    fn of(code: Option<&str>) -> Self {
+        match code {
+            // Serialisation, deadlock, lock timeout. And 57014: an administrator has cancelled the statement, or a time
+            // limit has that somebody else has set. Where Heddle sets one, the caller asks (`Failed::is_cancelled`).
+            Some("40001" | "40P01" | "55P03" | "57014") => Self::Conflict,
+            // A standby, or a server that was made read-only.
+            Some("25006") => Self::ReadOnly,
+            // Class 08: connection; 53: no disk, memory or connections left; 57P0x: shutting down, cannot connect now;
+            // 58: the server's own input and output; 25P03: a transaction of a node that was cut off has been ended.
+            Some(code) if ["08", "53", "57P0", "58"].iter().any(|class| code.starts_with(class)) || code == "25P03" => {
+                Self::Unavailable
+            }
+            _ => Self::Other,
+        }
+    }
+}
+
+/// Whether it ended the connection, or refused it.
 fn is_fatal(error: &dyn sqlx::error::DatabaseError) -> bool {
     use sqlx::postgres::{PgDatabaseError, PgSeverity};
     error
@@ -282,11 +347,132 @@ fn is_fatal(error: &dyn sqlx::error::DatabaseError) -> bool {
 
 #[cfg(test)]
 mod tests {
+    use std::borrow::Cow;
     use std::collections::BTreeMap;
+    use std::io;
 
     use serde_json::json;
 
     use super::*;
+    use crate::database::unopened;
+
+    /// What a server says, with its code.
+    #[derive(Debug, thiserror::Error)]
+    #[error("{0}")]
+    struct Said(&'static str);
+
+    impl sqlx::error::DatabaseError for Said {
+        fn message(&self) -> &str {
+            "as the test wants it"
+        }
+
+        fn code(&self) -> Option<Cow<'_, str>> {
+            Some(self.0.into())
+        }
+
+        fn as_error(&self) -> &(dyn std::error::Error + Send + Sync + 'static) {
+            self
+        }
+
+        fn as_error_mut(&mut self) -> &mut (dyn std::error::Error + Send + Sync + 'static) {
+            self
+        }
+
+        fn into_error(self: Box<Self>) -> Box<dyn std::error::Error + Send + Sync + 'static> {
+            self
+        }
+
+        fn kind(&self) -> sqlx::error::ErrorKind {
+            sqlx::error::ErrorKind::Other
+        }
+    }
+
+    fn said(code: &'static str) -> sqlx::Error {
+        sqlx::Error::Database(Box::new(Said(code)))
+    }
+
+    #[test]
+    fn a_statement_is_judged_by_the_code() {
+        let of = |code| StoreError::from(said(code));
+        for code in ["40001", "40P01", "55P03", "57014"] {
+            assert!(matches!(of(code), StoreError::Conflict(_)), "{code}");
+        }
+        assert!(matches!(of("57014"), StoreError::Conflict(failed) if failed.is_cancelled()));
+        assert!(matches!(of("25006"), StoreError::ReadOnly(_)));
+        for code in ["08006", "08P01", "53100", "53300", "57P01", "57P03", "58030", "25P03"] {
+            assert!(matches!(of(code), StoreError::Unavailable(_)), "{code}");
+        }
+        // A value or a right that the statement lacks: the same again would give the same.
+        for code in ["22001", "23505", "42501", "42P01", "55000", "XX000", "P0001"] {
+            assert!(matches!(of(code), StoreError::Database(_)), "{code}");
+        }
+    }
+
+    #[test]
+    fn what_breaks_a_connection_is_no_matter_of_a_statement() {
+        let broken = [
+            sqlx::Error::Protocol("unexpected message".into()),
+            sqlx::Error::Tls("the certificate has expired".into()),
+            sqlx::Error::Io(io::ErrorKind::ConnectionReset.into()),
+            sqlx::Error::PoolTimedOut,
+            sqlx::Error::WorkerCrashed,
+        ];
+        for error in broken.map(StoreError::from) {
+            assert!(matches!(error, StoreError::Unavailable(_)), "{error:?}");
+        }
+        let large = sqlx::Error::Protocol(format!("{TOO_LARGE} for protocol: 2147483648"));
+        assert!(matches!(StoreError::from(large), StoreError::Database(_)));
+    }
+
+    #[test]
+    fn a_session_that_cannot_be_opened_is_waited_for_whatever_the_reason() {
+        // Password, pg_hba, database, right to connect, a pooler; each lasts until people change it.
+        for code in ["28P01", "28000", "3D000", "42501", "XX000"] {
+            let error = StoreError::from(unopened(said(code)));
+            assert!(
+                error.is_passing() && error.is_refusal() && !error.is_cut(),
+                "{code}: {error:?}"
+            );
+            let StoreError::Unavailable(failed) = &error else {
+                panic!("{code}: {error:?}");
+            };
+            assert!(
+                failed
+                    .to_string()
+                    .ends_with(&format!("SQLSTATE {code}: as the test wants it")),
+                "{failed}"
+            );
+        }
+        for code in ["08P01", "53300", "57P01", "57P03", "55000", "57014"] {
+            let error = StoreError::from(unopened(said(code)));
+            assert!(
+                matches!(error, StoreError::Unavailable(_)) && !error.is_refusal(),
+                "{code}: {error:?}"
+            );
+        }
+        assert!(StoreError::from(unopened(said("53100"))).is_full_disk());
+        for error in [
+            sqlx::Error::Protocol("unknown authentication method".into()),
+            sqlx::Error::Tls("the certificate has expired".into()),
+            sqlx::Error::Configuration("no such file".into()),
+            sqlx::Error::ColumnNotFound("process".into()),
+        ] {
+            let error = StoreError::from(unopened(error));
+            assert!(
+                matches!(error, StoreError::Unavailable(_)) && error.is_refusal(),
+                "{error:?}"
+            );
+        }
+        let of = |kind: io::ErrorKind| StoreError::from(unopened(sqlx::Error::Io(kind.into())));
+        for kind in [io::ErrorKind::ConnectionRefused, io::ErrorKind::ConnectionReset] {
+            let error = of(kind);
+            assert!(
+                error.is_passing() && !error.is_refusal() && !error.is_cut(),
+                "{error:?}"
+            );
+        }
+        assert!(matches!(of(io::ErrorKind::ReadOnlyFilesystem), StoreError::ReadOnly(_)));
+    }
 
     #[test]
     fn a_newer_schema_is_told_from_other_errors() {

@@ -115,6 +115,40 @@ async fn what_cannot_be_read_is_refused() {
     assert_eq!(count(&node, "outgoing", "sent").await, 2);
 }
 
+/// A batch whose end cannot be recorded keeps no other waiting, of its topic or of others. It is recorded when somebody has
+/// repaired it.
+#[tokio::test]
+async fn a_batch_that_cannot_be_settled_holds_nobody_up() {
+    let (world, node) = World::with_node().await;
+    let spec = json!({"queue": "senders", "granularity": "instant", "batch": 1});
+    for topic in ["first", "second"] {
+        put_topic(&node, topic, spec.clone()).await;
+    }
+    let answer = send(&node, "first", &[due_now(1, json!({})), due_now(2, json!({}))]).await;
+    send(&node, "second", &[due_now(3, json!({}))]).await;
+    let mut claims = Vec::new();
+    for _ in 0..3 {
+        claims.push(claim(&node, "60s").await);
+    }
+    let sql = world.sql().await;
+    let bad = answer["ids"][0].as_str().unwrap();
+    let damage = "UPDATE heddle.message_batches SET retries = '1' WHERE ids = ARRAY[$1::text::uuid]";
+    assert_eq!(sql.execute(damage, &[&bad]).await.unwrap(), 1);
+    for claim in &claims {
+        complete(&node, claim, json!(null)).await;
+    }
+    ended(&node, "second", 1).await;
+    eventually("the other batch of the topic", async || {
+        (count(&node, "first", "sent").await == 1).then_some(())
+    })
+    .await;
+    let logged = async || node.log().contains("cannot record batches of messages").then_some(());
+    eventually("a line in the log", logged).await;
+    let repair = "UPDATE heddle.message_batches SET retries = NULL WHERE ids = ARRAY[$1::text::uuid]";
+    assert_eq!(sql.execute(repair, &[&bad]).await.unwrap(), 1);
+    ended(&node, "first", 2).await;
+}
+
 /// A worker that is lost, and a node that dies: the batch comes again, with the same ids, and is settled once.
 #[tokio::test]
 async fn workers_and_nodes_are_lost() {

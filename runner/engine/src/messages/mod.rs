@@ -50,6 +50,7 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use uuid::Uuid;
 
 use crate::node::Node;
+use crate::node::group_commit::Met;
 use crate::node::part::Part;
 use crate::node::service::{Every, Needs, Service};
 use crate::node::signals::Signal;
@@ -291,8 +292,14 @@ impl Messages {
             if work.due {
                 self.start_drainer(&row, &topic);
             }
-            if work.runs {
-                self.settle_queue(&row, &topic).await?;
+            if work.runs
+                && let Err(error) = self.settle_queue(&row, &topic).await
+            {
+                // Without a database, the other topics would have to wait for the same error.
+                if Met::of(&error) == Met::NoDatabase {
+                    return Err(error);
+                }
+                queue::log_unsettled(&row, &error);
             }
         }
         Ok(())

@@ -24,6 +24,8 @@ use uuid::Uuid;
 use super::outcome::{Handled, MessageEnd, finish_of};
 use super::params::params_of;
 use super::{Messages, POLL_EVERY};
+use crate::node::group_commit::Met;
+use crate::node::seldom;
 use crate::node::signals::Signal;
 use crate::runs::create::batch_run::failed_of;
 use crate::runs::create::check::PARAMS_BYTES_MAX;
@@ -204,26 +206,62 @@ impl Messages {
         }
     }
 
-    /// Records batches whose runs have ended.
+    /// Records batches whose runs have ended. One that cannot be recorded is tried again with the next look, and keeps
+    /// none of the others waiting. Returns only an error that the others would meet as well.
     pub(super) async fn settle_queue(self: &Arc<Self>, row: &TopicRow, topic: &Topic) -> Result<(), EngineError> {
         for ended in self.node.store.ended_queue_batches(row.id).await? {
-            let ends = ends_of(&ended);
-            let ids = ended.ids.iter();
-            let handled = Handled {
-                batch: ended.id,
-                day: ended.day,
-                lease: 0,
-                messages: ids
-                    .map(|id| (*id, address_of(*id).map_or(0, |address| address.1)))
-                    .collect(),
-                tried: &ended.tried,
+            let settled = match ended {
+                Ok(ended) => self.settle_batch(row, topic, &ended).await,
+                Err(error) => Err(error.into()),
             };
-            let finish = finish_of(&self.node, topic, handled, ends);
-            let _permit = self.claims.enter().await;
-            self.node.store.next_batch(row.id, Some(&finish), None).await?;
-            self.node.signals.raise(Signal::Messages);
+            if let Err(error) = settled {
+                if Met::of(&error) == Met::NoDatabase {
+                    return Err(error);
+                }
+                log_unsettled(row, &error);
+            }
         }
         Ok(())
+    }
+
+    async fn settle_batch(
+        self: &Arc<Self>,
+        row: &TopicRow,
+        topic: &Topic,
+        ended: &EndedQueueBatch,
+    ) -> Result<(), EngineError> {
+        let ends = ends_of(ended);
+        let ids = ended.ids.iter();
+        let handled = Handled {
+            batch: ended.id,
+            day: ended.day,
+            lease: 0,
+            messages: ids
+                .map(|id| (*id, address_of(*id).map_or(0, |address| address.1)))
+                .collect(),
+            tried: &ended.tried,
+        };
+        let finish = finish_of(&self.node, topic, handled, ends);
+        let _permit = self.claims.enter().await;
+        self.node.store.next_batch(row.id, Some(&finish), None).await?;
+        self.node.signals.raise(Signal::Messages);
+        Ok(())
+    }
+}
+
+/// Batches of a topic are not recorded as ended. They are looked for several times a second.
+pub(super) fn log_unsettled(row: &TopicRow, error: &EngineError) {
+    const WHAT: &str = "cannot record batches of messages whose runs have ended; trying again";
+    let error_chain = Chain(error);
+    let due = match Met::of(error) {
+        // Another transaction has what this one needs.
+        Met::Others => None,
+        Met::Itself | Met::NoDatabase => seldom::line_due(WHAT),
+    };
+    match due {
+        Some(0) => tracing::warn!(error = %error_chain, topic = row.name, "{WHAT}"),
+        Some(omitted) => tracing::warn!(error = %error_chain, topic = row.name, omitted, "{WHAT}"),
+        None => tracing::debug!(error = %error_chain, topic = row.name, "{WHAT}"),
     }
 }
 

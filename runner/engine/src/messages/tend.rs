@@ -4,12 +4,14 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use chrono::{NaiveDate, TimeDelta};
-use heddle_domain::topic::Granularity;
+use heddle_domain::topic::{Granularity, Topic};
 use heddle_domain::{Chain, Time};
+use heddle_store::topic::TopicRow;
 
 use super::compile;
 use crate::EngineError;
 use crate::node::Node;
+use crate::node::group_commit::Met;
 use crate::node::service::{Every, Needs, Service};
 
 /// How often days are checked.
@@ -72,23 +74,33 @@ impl Days {
                     continue;
                 }
             };
-            let today = topic.today(now);
-            // With instants, messages may come until the day is over. With days, none come once the day has begun.
-            let before = match topic.spec.granularity {
-                Granularity::Instant => today,
-                Granularity::Day => tomorrow(today),
-            };
-            self.node.store.close_days(row.id, before).await?;
-            let retention_ms = i64::try_from(topic.spec.retention.millis()).unwrap_or(i64::MAX);
-            let released = self.node.store.release_days(row.id, retention_ms, RELEASED_MAX).await?;
-            if released > 0 {
-                tracing::info!(topic = row.name, days = released, "marked days of messages as drained");
+            match self.tend_days_of(&row, &topic, now).await {
+                // The days of other topics do not wait for this one's.
+                Err(error) if Met::of(&error) != Met::NoDatabase => tracing::warn!(error = %Chain(&error),
+                    topic = row.name, "cannot maintain the days of a topic; trying again"),
+                tended => tended?,
             }
         }
         for _ in 0..RELEASED_MAX {
             if !self.node.store.forget_deleted_topic().await? {
                 break;
             }
+        }
+        Ok(())
+    }
+
+    async fn tend_days_of(&self, row: &TopicRow, topic: &Topic, now: Time) -> Result<(), EngineError> {
+        let today = topic.today(now);
+        // With instants, messages may come until the day is over. With days, none come once the day has begun.
+        let before = match topic.spec.granularity {
+            Granularity::Instant => today,
+            Granularity::Day => tomorrow(today),
+        };
+        self.node.store.close_days(row.id, before).await?;
+        let retention_ms = i64::try_from(topic.spec.retention.millis()).unwrap_or(i64::MAX);
+        let released = self.node.store.release_days(row.id, retention_ms, RELEASED_MAX).await?;
+        if released > 0 {
+            tracing::info!(topic = row.name, days = released, "marked days of messages as drained");
         }
         Ok(())
     }

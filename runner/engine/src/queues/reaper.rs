@@ -1,5 +1,6 @@
 //! Claims whose leases have expired, and task runs in queues that nobody has claimed in time.
 
+use std::collections::HashSet;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -8,14 +9,16 @@ use heddle_domain::id::RunId;
 use heddle_domain::run::AttemptKey;
 use heddle_domain::state::ErrorKind;
 use heddle_domain::{Chain, Time};
-use heddle_store::live::ClaimKey;
+use heddle_store::live::{ClaimKey, EndedAttempt, ExpiredClaim};
 
 use super::Queues;
 use crate::EngineError;
 use crate::node::Node;
+use crate::node::group_commit::Halves;
 use crate::node::service::{Every, Needs, Service};
 use crate::node::signals::Signal;
 use crate::runs::ending::{Ending, applied};
+use crate::runs::inbox::aside::Kind;
 
 /// The reaper's longest and shortest period.
 const REAP_EVERY: Duration = Duration::from_secs(1);
@@ -24,6 +27,9 @@ const REAP_PAUSE: TimeDelta = TimeDelta::milliseconds(50);
 /// How often workers that are gone are forgotten, and how many at once.
 const PRUNE_EVERY: TimeDelta = TimeDelta::minutes(10);
 const PRUNE_MAX: i64 = 10_000;
+
+/// A task run that nobody has claimed in time, and its queue.
+type Unclaimed = (RunId, AttemptKey, String);
 
 /// Ends what no worker ends.
 pub(crate) struct Reaper {
@@ -70,56 +76,107 @@ impl Service for Reaper {
 }
 
 impl Queues {
-    /// Takes back expired claims, and fails task runs that nobody claimed in time; returns when to check again.
+    /// Takes back expired claims, and fails task runs that nobody claimed in time; returns when to check again. What
+    /// belongs to a run that this node cannot go on with is passed over: the others do not wait for it.
     async fn reap(self: &Arc<Self>) -> Result<Duration, EngineError> {
-        let overdue = self.node.store.overdue().await?;
-        if !overdue.claims.is_empty() {
-            tracing::info!(
-                claims = overdue.claims.len(),
-                "taking back claims whose lease or timeout has passed"
-            );
-            let ends: Vec<(ClaimKey, Ending)> = overdue
-                .claims
-                .into_iter()
-                .map(|expired| {
-                    let ending = match expired.timed_out {
-                        true => {
-                            let message = format!(
-                                "worker `{}` did not finish the task run within its timeout",
-                                expired.worker
-                            );
-                            Ending::failed(ErrorKind::Timeout, message)
-                        }
-                        false => Ending::Lost,
-                    };
-                    (expired.claim, ending)
-                })
-                .collect();
-            self.settle(&ends, true, None).await?;
-        }
-        if !overdue.waiting.is_empty() {
-            let contexts = self
-                .runs
-                .contexts
-                .of_all(overdue.waiting.iter().map(|waiting| waiting.0))
-                .await?;
-            let keys: Vec<(RunId, AttemptKey)> = overdue.waiting.iter().map(|waiting| (waiting.0, waiting.1)).collect();
-            let outcomes = overdue
-                .waiting
-                .iter()
-                .map(|(run, at, queue)| {
-                    let message = format!("no worker of queue `{queue}` claimed the task run within its queue_timeout");
-                    applied(*run, *at, 0, &Ending::failed(ErrorKind::Timeout, message))
-                })
-                .collect();
-            let mut completion = self.node.completion("end_overdue").await?;
-            let locked = completion.lock_overdue(&keys).await?;
-            self.finish_claims(completion, &contexts, outcomes, locked).await?;
-        }
+        let aside = self.runs.pending.aside.of(Kind::Unclaimed);
+        let again: Vec<RunId> = aside
+            .due(self.node.clock.elapsed())
+            .into_iter()
+            .map(|(run, ())| run)
+            .collect();
+        let mut passed_over = self.runs.reports.given_up.runs_aside();
+        passed_over.extend(aside.keys().into_iter().filter(|run| !again.contains(run)));
+        let overdue = self.node.store.overdue(&passed_over).await?;
+        let taken_back = self.take_back(overdue.claims).await;
+        // A failure of the one is no reason to leave the other undone.
+        let timed_out = self.time_out(overdue.waiting, &again).await;
+        taken_back.and(timed_out)?;
         let next = overdue
             .next_ms
             .map_or(REAP_EVERY, |next| Duration::from_millis(next.max(0) as u64 + 1));
         let pause = REAP_PAUSE.to_std().unwrap_or_default();
         Ok(next.clamp(pause, REAP_EVERY))
+    }
+
+    /// Ends expired claims. If one end is refused, the others are still ended, and its run is given up, or left to newer
+    /// nodes (`runs/record/given_up.rs`).
+    async fn take_back(self: &Arc<Self>, expired: Vec<ExpiredClaim>) -> Result<(), EngineError> {
+        if expired.is_empty() {
+            return Ok(());
+        }
+        tracing::info!(
+            claims = expired.len(),
+            "taking back claims whose lease or timeout has passed"
+        );
+        let ends: Vec<(ClaimKey, Ending)> = expired
+            .into_iter()
+            .map(|expired| {
+                let ending = match expired.timed_out {
+                    true => {
+                        let message = format!(
+                            "worker `{}` did not finish the task run within its timeout",
+                            expired.worker
+                        );
+                        Ending::failed(ErrorKind::Timeout, message)
+                    }
+                    false => Ending::Lost,
+                };
+                (expired.claim, ending)
+            })
+            .collect();
+        let mut halves = Halves::of(ends);
+        while let Some(batch) = halves.take() {
+            let result = self.settle(&batch, true, None).await.map(drop);
+            if let Some(((claim, _), error)) = halves.done(batch, result)? {
+                let ClaimKey { run, at, lease, .. } = claim;
+                let ended = EndedAttempt { run, at, lease };
+                self.runs.reports.given_up.add(&self.node, ended, &error);
+            }
+        }
+        Ok(())
+    }
+
+    /// Fails task runs that nobody claimed in time. If one end is refused, the others are still ended, and the rows of its
+    /// run are set aside (`runs/inbox/aside.rs`). `again`: runs whose rows were set aside, and are tried again now.
+    async fn time_out(self: &Arc<Self>, waiting: Vec<Unclaimed>, again: &[RunId]) -> Result<(), EngineError> {
+        let aside = &self.runs.pending.aside;
+        let mut refused = HashSet::new();
+        let mut halves = Halves::of(waiting);
+        while let Some(batch) = halves.take().filter(|batch| !batch.is_empty()) {
+            let result = self.end_unclaimed(&batch).await;
+            if let Some(((run, ..), error)) = halves.done(batch, result)? {
+                // The error of one that was tried again was logged when it was set aside.
+                if refused.insert(run) && !again.contains(&run) {
+                    aside.add(&self.node, Kind::Unclaimed, run, &error);
+                }
+            }
+        }
+        for &run in again.iter().filter(|&run| !refused.contains(run)) {
+            aside.done(Kind::Unclaimed, run);
+        }
+        Ok(())
+    }
+
+    /// One transaction of [`Self::time_out`].
+    async fn end_unclaimed(self: &Arc<Self>, waiting: &[Unclaimed]) -> Result<(), EngineError> {
+        let contexts = self
+            .runs
+            .contexts
+            .of_all(waiting.iter().map(|waiting| waiting.0))
+            .await?;
+        let keys: Vec<(RunId, AttemptKey)> = waiting.iter().map(|waiting| (waiting.0, waiting.1)).collect();
+        let outcomes = waiting
+            .iter()
+            .map(|(run, at, queue)| {
+                let message = format!("no worker of queue `{queue}` claimed the task run within its queue_timeout");
+                applied(*run, *at, 0, &Ending::failed(ErrorKind::Timeout, message))
+            })
+            .collect();
+        let mut completion = self.node.completion("end_overdue").await?;
+        let locked = completion.lock_overdue(&keys).await?;
+        self.finish_claims(completion, &contexts, outcomes, locked)
+            .await
+            .map(drop)
     }
 }

@@ -4,6 +4,7 @@ use heddle_domain::dispatch::{Offer, OfferSpec};
 
 use super::*;
 use crate::dispatch::{Cache, Dispatch, DispatchConfig, Dispatcher, Next, Reaper as DispatchReaper};
+use crate::runs::inbox::aside::Kind;
 
 /// Whoever keeps an assignment longer than `max_hold` loses it, and the piece of work goes to the next who asks.
 #[tokio::test]
@@ -40,6 +41,54 @@ async fn an_assignment_is_held_no_longer_than_it_may_be() {
     reaper.tick(world.now()).await.expect("a tick");
     let (second, again) = given("b").await.expect("it has come back");
     assert!(!again && second != first);
+}
+
+/// Ends of offers are settled many at a time. One whose run cannot be read keeps none of the others waiting. It is tried
+/// again every ten seconds, and so is settled when somebody has repaired the run.
+#[tokio::test]
+async fn the_end_of_an_offer_waits_for_no_run_that_cannot_be_read() {
+    let world = World::at("2026-03-01T00:00:00Z").await;
+    for name in ["bad", "good"] {
+        world
+            .group(name, json!({"schedules": {"s": {"once": {"delay": "1s"}}}}))
+            .await;
+    }
+    world.pass(TimeDelta::seconds(1)).await;
+    let node = world.node(1).await;
+    node.tick(&mut Scheduler(node.schedules())).await;
+    let begun = node.begun();
+    let [(bad, _), _] = begun[..] else {
+        panic!("two attempts have begun: {begun:?}");
+    };
+    // Both attempts wait for their offers, and the time of these is over.
+    world
+        .execute(&format!(
+            "UPDATE heddle.running SET lease = 0;
+             INSERT INTO heddle.offer_settlements (offer_id, run, task, item, attempt, error_kind, error)
+                  SELECT 1, run, task, item, attempt, {late}, 'nobody completed it in time' FROM heddle.running;
+             UPDATE heddle.runs_live SET progress = '\\xff'::bytea || progress WHERE id = '{bad}'",
+            late = ErrorKind::Timeout.number()
+        ))
+        .await;
+    let cache = Arc::new(Cache::default());
+    let (dispatch, gathering) = Dispatch::new(node.node.clone(), node.runs.clone(), DispatchConfig::default(), cache);
+    gathering.start(&dispatch);
+    let mut reaper = DispatchReaper::of(dispatch);
+    let aside = node.runs.pending.aside.of(Kind::Offers);
+    for _ in 0..2 {
+        reaper.tick(world.now()).await.expect("a tick");
+        assert_eq!(world.runs("failed").await.len(), 1, "the other one");
+        assert_eq!(aside.len(), 1);
+        let left: i64 = world.one("SELECT count(*) FROM heddle.offer_settlements").await;
+        assert_eq!(left, 1, "it stays there");
+        world.pass_for(&node, TimeDelta::seconds(10) - MOMENT).await;
+    }
+    world
+        .execute("UPDATE heddle.runs_live SET progress = substr(progress, 2)")
+        .await;
+    world.pass_for(&node, TimeDelta::seconds(10)).await;
+    reaper.tick(world.now()).await.expect("a tick");
+    assert_eq!((world.runs("failed").await.len(), aside.len()), (2, 0));
 }
 
 async fn next(dispatcher: &Dispatcher, uid: &str) -> Next {

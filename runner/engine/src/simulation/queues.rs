@@ -4,6 +4,121 @@ use futures::FutureExt;
 
 use super::*;
 use crate::queues::{ClaimEnd, LostWakeups, Minutes, Reaper as QueueReaper};
+use crate::runs::inbox::aside::Kind;
+use crate::runs::record::given_up::Abandoner;
+
+/// Writes the progress of a run anew: an expression of SQL.
+async fn write_progress(world: &World, run: RunId, value: &str) {
+    let update = format!("UPDATE heddle.runs_live SET progress = {value} WHERE id = '{run}'");
+    assert_eq!(world.sql.execute(&update, &[]).await.expect("a run"), 1);
+}
+
+/// A world with the runs of two groups in one queue, claimed by one worker, and its node.
+async fn with_two_claims(lease: Duration) -> (World, Simulated, Arc<Queues>, [QueueClaim; 2]) {
+    let world = World::at("2026-03-01T00:00:00Z").await;
+    for group in ["a", "b"] {
+        world.group(group, queued(json!({}))).await;
+    }
+    world.pass(TimeDelta::seconds(1)).await;
+    let mut node = world.node(1).await;
+    node.tick(&mut Scheduler(node.schedules())).await;
+    let queues = node.queues();
+    let claims = claim(&queues, lease).await;
+    let claims: [QueueClaim; 2] = claims.try_into().expect("two task runs are claimed");
+    (world, node, queues, claims)
+}
+
+/// The claim of a run whose progress cannot be read keeps none of the others from being taken back. Its run is given up.
+#[tokio::test]
+async fn a_claim_is_taken_back_whatever_is_wrong_with_others() {
+    let lease = Duration::from_secs(30);
+    let (world, node, queues, [bad, good]) = with_two_claims(lease).await;
+    write_progress(&world, bad.claim.run, "'\\xff'::bytea || progress").await;
+    let (mut reaper, mut abandoner) = (QueueReaper::of(queues.clone()), Abandoner(node.runs.clone()));
+    world.pass_for(&node, TimeDelta::seconds(30)).await;
+    node.tick(&mut reaper).await;
+    let [again] = &claim(&queues, lease).await[..] else {
+        panic!("one is offered again");
+    };
+    assert_eq!(again.claim.run, good.claim.run);
+    let given_up = &node.runs.reports.given_up;
+    assert_eq!((given_up.set_aside(), given_up.runs()), (1, 0));
+    node.tick(&mut abandoner).await;
+    assert_eq!((given_up.set_aside(), given_up.runs()), (0, 1));
+    assert_eq!(world.runs("failed").await.len(), 1);
+    let left: i64 = world.one("SELECT count(*) FROM heddle.queue_claims").await;
+    assert_eq!(left, 1, "only the one that was claimed again");
+}
+
+/// The same if a newer build has written the progress: the claim stays for newer nodes, and costs no further looks. If this
+/// node can read the progress later, it takes the claim back.
+#[tokio::test]
+async fn a_claim_of_a_newer_format_is_left_to_newer_nodes() {
+    let lease = Duration::from_secs(600);
+    let (world, node, queues, [bad, good]) = with_two_claims(lease).await;
+    // Format 3; see `heddle_domain::run`.
+    write_progress(&world, bad.claim.run, "'\\x800003'::bytea || progress").await;
+    let (mut reaper, mut abandoner) = (QueueReaper::of(queues.clone()), Abandoner(node.runs.clone()));
+    world.pass_for(&node, TimeDelta::seconds(600)).await;
+    node.tick(&mut reaper).await;
+    let [again] = &claim(&queues, lease).await[..] else {
+        panic!("one is offered again");
+    };
+    assert_eq!(again.claim.run, good.claim.run);
+    let given_up = &node.runs.reports.given_up;
+    for _ in 0..3 {
+        world.pass_for(&node, TimeDelta::seconds(31)).await;
+        let rest = node.tick(&mut reaper).await;
+        assert_eq!(rest, Duration::from_secs(1), "nothing is due that it can do");
+        node.tick(&mut abandoner).await;
+        assert_eq!((given_up.set_aside(), given_up.runs()), (1, 0));
+        assert_eq!(world.runs("running").await.len(), 2);
+    }
+    write_progress(&world, bad.claim.run, "substr(progress, 4)").await;
+    world.pass_for(&node, TimeDelta::seconds(31)).await;
+    node.tick(&mut abandoner).await;
+    assert_eq!(given_up.set_aside(), 0);
+    node.tick(&mut reaper).await;
+    let [again] = &claim(&queues, lease).await[..] else {
+        panic!("the other is offered again");
+    };
+    assert_eq!(again.claim.run, bad.claim.run);
+}
+
+/// What nobody claims within `queue_timeout` fails, also while claims cannot be taken back, and beside a run that cannot be
+/// read. Such a run is tried again every ten seconds.
+#[tokio::test]
+async fn a_queue_timeout_passes_whatever_is_wrong_with_others() {
+    let world = World::at("2026-03-01T00:00:00Z").await;
+    world.group("claimed", queued(json!({}))).await;
+    world.pass(TimeDelta::seconds(1)).await;
+    let mut node = world.node(1).await;
+    node.tick(&mut Scheduler(node.schedules())).await;
+    let queues = node.queues();
+    let [claimed] = &claim(&queues, Duration::from_secs(60)).await[..] else {
+        panic!("one task run is claimed");
+    };
+    write_progress(&world, claimed.claim.run, "'\\x800003'::bytea || progress").await;
+    for group in ["a", "b"] {
+        world.group(group, queued(json!({"queue_timeout": "1h"}))).await;
+    }
+    world.pass_for(&node, TimeDelta::seconds(1)).await;
+    node.tick(&mut Scheduler(node.schedules())).await;
+    let bad: String = world.one("SELECT run::text FROM heddle.queue_ready LIMIT 1").await;
+    let bad = RunId(bad.parse().expect("an id"));
+    write_progress(&world, bad, "'\\xff'::bytea || progress").await;
+    let mut reaper = QueueReaper::of(queues);
+    let aside = node.runs.pending.aside.of(Kind::Unclaimed);
+    world.pass_for(&node, TimeDelta::hours(1)).await;
+    for _ in 0..2 {
+        node.tick(&mut reaper).await;
+        assert_eq!((world.runs("failed").await.len(), aside.len()), (1, 1));
+        world.pass_for(&node, TimeDelta::seconds(10)).await;
+    }
+    write_progress(&world, bad, "substr(progress, 2)").await;
+    node.tick(&mut reaper).await;
+    assert_eq!((world.runs("failed").await.len(), aside.len()), (2, 0));
+}
 
 /// A worker that is silent keeps its task run until its lease is over, to the microsecond; then another attempt is offered.
 #[tokio::test]

@@ -152,17 +152,9 @@ impl Connector {
     }
 
     /// A new session. If the server refuses (it is just starting, or has no free connection), tries again until
-    /// [`CONNECT_MAX`] is over; the error then has the last reason, and is none of an open session that was cut.
+    /// [`CONNECT_MAX`] is over; the error then has the last reason, as [`unopened`].
     pub(crate) async fn connect(&self, plans: Plans) -> Result<PgSession, sqlx::Error> {
-        let connected = self.connect_patiently(plans).await;
-        let refused = |why: Box<dyn std::error::Error + Send + Sync>| {
-            sqlx::Error::Io(std::io::Error::new(std::io::ErrorKind::NotConnected, why))
-        };
-        connected.map_err(|error| match error {
-            error if !is_cut(&error) => error,
-            sqlx::Error::Io(why) => refused(why.into()),
-            error => refused(error.into()),
-        })
+        self.connect_patiently(plans).await.map_err(unopened)
     }
 
     async fn connect_patiently(&self, plans: Plans) -> Result<PgSession, sqlx::Error> {
@@ -222,6 +214,20 @@ impl Connector {
             error => error,
         }
     }
+}
+
+/// The error of a session that could not be opened, which contains the reason. No statement has been sent, so the reason
+/// says nothing about any, whatever its code: also a password that is just being changed, a role that may not log in, or a
+/// pooler with codes of its own. And it is no error of an open session that was cut.
+pub(crate) fn unopened(error: sqlx::Error) -> sqlx::Error {
+    if matches!(error, sqlx::Error::Io(_)) && !is_cut(&error) {
+        return error;
+    }
+    let why: Box<dyn std::error::Error + Send + Sync> = match error {
+        sqlx::Error::Io(why) => why.into(),
+        error => error.into(),
+    };
+    sqlx::Error::Io(std::io::Error::new(std::io::ErrorKind::NotConnected, why))
 }
 
 fn wrong(why: impl std::fmt::Display) -> StoreError {

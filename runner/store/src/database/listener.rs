@@ -8,7 +8,7 @@ use std::time::Duration;
 use sqlx::postgres::{PgListener, PgPoolOptions};
 use tokio::time::Instant;
 
-use super::{CONNECT_MAX, Connector, no_answer};
+use super::{CONNECT_MAX, Connector, no_answer, unopened};
 use crate::{Store, StoreError};
 
 /// After this long without a notification, the connection is tested.
@@ -85,7 +85,7 @@ impl Store {
     /// Listens to channels, on its own connection.
     pub async fn listen(&self, channels: &[&str]) -> Result<Listener, StoreError> {
         match tokio::time::timeout(CONNECT_MAX, self.connector.listen(channels)).await {
-            Ok(listener) => Ok(listener?),
+            Ok(listener) => Ok(listener.map_err(unopened)?),
             Err(_) => Err(no_answer("listening took too long".into()).into()),
         }
     }

@@ -51,7 +51,7 @@ mod watch;
 use std::time::Duration;
 
 pub(crate) use alone::Alone;
-pub(crate) use connector::{Connector, Plans};
+pub(crate) use connector::{Connector, Plans, unopened};
 pub(crate) use keep_room::keep_room;
 pub(crate) use keep_watch::keep_watch;
 pub use listener::Listener;

@@ -10,7 +10,7 @@ use serde_json::Value;
 use super::assignment::{End, announce_returned, close_done, end_in};
 use crate::change::{self, Noun};
 use crate::database::PgSession;
-use crate::live::{BATCH_MAX, Completion, EndedAttempt};
+use crate::live::{BATCH_MAX, Completion, EndedAttempt, Take, Taken};
 use crate::transaction::transaction;
 use crate::{Store, StoreError};
 
@@ -349,32 +349,40 @@ impl Completion {
     ///
     /// Locking: rows of *offer_settlements*, skipping those that another node is taking: nobody waits for them. Their
     /// runs are locked afterwards, in id order.
-    pub async fn take_offer_settlements(&mut self) -> Result<Vec<OfferSettlement>, StoreError> {
+    pub async fn take_offer_settlements(&mut self, take: Take<'_>) -> Result<Vec<Taken<OfferSettlement>>, StoreError> {
+        let (runs, among) = take.parameters();
         let rows = sqlx::query!(
             "DELETE FROM heddle.offer_settlements s
               WHERE s.ctid = ANY (ARRAY(
-                    SELECT ctid FROM heddle.offer_settlements ORDER BY id LIMIT $1 FOR UPDATE SKIP LOCKED))
+                    SELECT ctid FROM heddle.offer_settlements
+                     WHERE (run = ANY ($2)) = $3 ORDER BY id LIMIT $1 FOR UPDATE SKIP LOCKED))
              RETURNING s.offer_id, s.run, s.task, s.item, s.attempt, s.error_kind, s.error",
-            BATCH_MAX as i64
+            BATCH_MAX as i64,
+            &runs,
+            among
         )
         .fetch_all(self.connection())
         .await?;
-        rows.into_iter()
+        Ok(rows
+            .into_iter()
             .map(|row| {
+                let run = RunId(row.run);
                 let column = ("offer_settlements", "error_kind");
                 let kind = row
                     .error_kind
-                    .map(|kind| StoreError::known(ErrorKind::from_number, kind, column, format!("of run {}", row.run)));
-                Ok(OfferSettlement {
+                    .map(|kind| StoreError::known(ErrorKind::from_number, kind, column, format!("of run {run}")))
+                    .transpose();
+                let settlement = kind.map(|kind| OfferSettlement {
                     offer_id: row.offer_id,
                     ended: EndedAttempt {
-                        run: RunId(row.run),
+                        run,
                         at: AttemptKey::from_numbers(row.task, row.item, row.attempt),
                         lease: 0,
                     },
-                    error: kind.transpose()?.map(|kind| (kind, row.error.unwrap_or_default())),
-                })
+                    error: kind.map(|kind| (kind, row.error.unwrap_or_default())),
+                });
+                (run, settlement)
             })
-            .collect()
+            .collect())
     }
 }

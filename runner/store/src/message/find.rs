@@ -128,7 +128,7 @@ impl Store {
         limit: i64,
     ) -> Result<Option<Page<MessageRow>>, StoreError> {
         match self.find(topic, filter, after, limit).await {
-            Err(StoreError::Database(failed)) if failed.is_cancelled() => Ok(None),
+            Err(StoreError::Conflict(failed)) if failed.is_cancelled() => Ok(None),
             other => other.map(Some),
         }
     }
@@ -145,7 +145,7 @@ impl Store {
             (Some(one), Some(other)) if one != other => return Ok(Page::of(Vec::new(), limit, |_| String::new())),
             (one, other) => one.or(other),
         };
-        transaction!(self, pool, "messages", |tx| {
+        transaction!(self, pool, "messages", once, |tx| {
             plan_for_days(&mut tx).await?;
             let days = sqlx::query_scalar!(
             "SELECT day FROM heddle.message_days
@@ -195,7 +195,7 @@ impl Store {
             return Ok(None);
         };
         let before = Uuid::from_u128(id.as_u128().saturating_sub(1));
-        transaction!(self, pool, "message", |tx| {
+        transaction!(self, pool, "message", once, |tx| {
             plan_for_days(&mut tx).await?;
             let rows = sqlx::query_file_as!(
                 RawMessage,

@@ -124,7 +124,10 @@ impl Store {
     }
 
     /// Batches of a topic whose runs have ended, or were deleted.
-    pub async fn ended_queue_batches(&self, topic: i32) -> Result<Vec<EndedQueueBatch>, StoreError> {
+    pub async fn ended_queue_batches(
+        &self,
+        topic: i32,
+    ) -> Result<Vec<Result<EndedQueueBatch, StoreError>>, StoreError> {
         let rows = sqlx::query!(
             r#"SELECT b.id, b.day, b.ids, b.retries, d.state AS "state?", d.error AS "error?",
                       (SELECT a.output FROM heddle.attempts a
@@ -143,10 +146,9 @@ impl Store {
         )
         .fetch_all(&self.pool)
         .await?;
-        let mut ended = Vec::with_capacity(rows.len());
-        for row in rows {
+        let ended = rows.into_iter().map(|row| -> Result<EndedQueueBatch, StoreError> {
             let state = |number| StoreError::known(RunState::from_number, number, ("runs_done", "state"), row.id);
-            ended.push(EndedQueueBatch {
+            Ok(EndedQueueBatch {
                 id: row.id,
                 day: row.day,
                 ids: row.ids,
@@ -155,9 +157,9 @@ impl Store {
                 output: row.output,
                 error: row.error,
                 fatal: row.fatal,
-            });
-        }
-        Ok(ended)
+            })
+        });
+        Ok(ended.collect())
     }
 }
 

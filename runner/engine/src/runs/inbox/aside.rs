@@ -15,6 +15,9 @@
 //! active. So none of its runs is handled alone. Instead, each is started for a test, in a transaction that is rolled
 //! back. A run that cannot begin is set aside, and the next tick decides about the others.
 //!
+//! Two other services set rows aside in the same way, and count them here: those of task runs whose `queue_timeout` has
+//! passed (`queues/reaper.rs`), and the ends of offers (`dispatch/settle.rs`).
+//!
 //! Errors that may pass (another transaction holds a lock, no database) set nothing aside: the next tick tries again.
 
 use std::collections::BTreeSet;
@@ -38,7 +41,7 @@ const SET_ASIDE_MAX: usize = 1_000;
 /// How often rows that were set aside are tried again.
 const AGAIN_EVERY: Duration = Duration::from_secs(10);
 
-/// The kinds of rows in the inbox.
+/// The kinds of rows that are set aside.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Kind {
     Timers,
@@ -48,10 +51,24 @@ pub(crate) enum Kind {
     Starts,
     /// Runs that wait at a gate.
     Gates,
+    /// Task runs that nobody has claimed from their queue in time.
+    Unclaimed,
+    /// Ends of offers, by the runs that made them.
+    Offers,
 }
 
 impl Kind {
-    pub(crate) const ALL: [Self; 4] = [Self::Timers, Self::Settlements, Self::Starts, Self::Gates];
+    pub(crate) const ALL: [Self; 6] = [
+        Self::Timers,
+        Self::Settlements,
+        Self::Starts,
+        Self::Gates,
+        Self::Unclaimed,
+        Self::Offers,
+    ];
+
+    /// Those that the inbox works off.
+    pub(crate) const OF_INBOX: [Self; 4] = [Self::Timers, Self::Settlements, Self::Starts, Self::Gates];
 
     /// The table, and its label in metrics.
     pub(crate) fn name(self) -> &'static str {
@@ -60,6 +77,8 @@ impl Kind {
             Self::Settlements => "settlements",
             Self::Starts => "starts",
             Self::Gates => "waits",
+            Self::Unclaimed => "queue_ready",
+            Self::Offers => "offer_settlements",
         }
     }
 }
@@ -83,13 +102,19 @@ impl RowsAside {
         }
     }
 
+    /// The rows of a run that were set aside are handled.
+    pub(crate) fn done(&self, kind: Kind, run: RunId) {
+        self.of(kind).remove(&run);
+        tracing::info!(table = kind.name(), %run, "work of a run that was set aside is done");
+    }
+
     /// The runs of a kind.
     pub(crate) fn of(&self, kind: Kind) -> &Later<RunId, ()> {
         &self.0[kind as usize]
     }
 
     /// Sets the rows of a run aside; returns whether there was room for it.
-    fn add(&self, node: &Node, kind: Kind, run: RunId, error: &EngineError) -> bool {
+    pub(crate) fn add(&self, node: &Node, kind: Kind, run: RunId, error: &EngineError) -> bool {
         let table = kind.name();
         let error = Chain(error);
         let due = node.clock.elapsed() + AGAIN_EVERY;
@@ -110,16 +135,13 @@ impl RowsAside {
 }
 
 impl Runs {
-    /// Handles all rows of a kind, except those that cannot be handled. It returns only errors that may pass, or that no
-    /// row causes.
+    /// Handles all rows of a kind of the inbox, except those that cannot be handled. It returns only errors that may pass,
+    /// or that no row causes.
     pub(crate) async fn work_off(self: &Arc<Self>, kind: Kind) -> Result<(), EngineError> {
         let aside = self.pending.aside.of(kind);
         for (run, ()) in aside.due(self.node.clock.elapsed()) {
             match self.handle(kind, Take::Only(&[run]), &mut BTreeSet::new()).await {
-                Ok(()) => {
-                    aside.remove(&run);
-                    tracing::info!(table = kind.name(), %run, "work of a run that was set aside is done");
-                }
+                Ok(()) => self.pending.aside.done(kind, run),
                 Err(error) if is_passing(&error) => return Err(error),
                 // The error was logged when the row was set aside.
                 Err(_) => {}
@@ -147,7 +169,7 @@ impl Runs {
             // The test was rolled back; the inbox decides about the others.
             (Kind::Gates, true) => self.node.signals.raise(Signal::Inbox),
             (Kind::Gates, false) => return Err(error),
-            (Kind::Timers | Kind::Settlements | Kind::Starts, _) => {}
+            (Kind::Timers | Kind::Settlements | Kind::Starts | Kind::Unclaimed | Kind::Offers, _) => {}
         }
         Ok(())
     }
@@ -167,6 +189,8 @@ impl Runs {
                 Take::AllBut(passed_over) => self.gates(passed_over, taken).await,
                 Take::Only(runs) => self.try_start(runs).await,
             },
+            // Their own services handle them.
+            Kind::Unclaimed | Kind::Offers => Ok(()),
         }
     }
 }

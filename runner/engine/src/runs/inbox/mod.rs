@@ -200,12 +200,13 @@ impl Runs {
         if inbox.ready {
             self.node.signals.raise(Signal::Work);
         }
-        for kind in Kind::ALL {
+        for kind in Kind::OF_INBOX {
             let found = match kind {
                 Kind::Timers => inbox.next_due.is_some_and(|due| due <= self.now()),
                 Kind::Settlements => inbox.settlements,
                 Kind::Starts => inbox.starts,
                 Kind::Gates => inbox.gates,
+                Kind::Unclaimed | Kind::Offers => false,
             };
             if found || self.pending.aside.of(kind).is_due(self.node.clock.elapsed()) {
                 self.work_off(kind).await?;

@@ -15,7 +15,8 @@
 //!    when somebody has repaired the database.
 //!
 //! The [`Abandoner`] does the steps 3 and 4, so that neither the recorder nor the reaper waits for them. A lost attempt that
-//! the reaper takes over is handled in the same way, whichever node held it.
+//! the reaper takes over is handled in the same way, whichever node held it, and so is an expired claim of a worker
+//! (`queues/reaper.rs`).
 //!
 //! A progress in a format, or with a state or an error kind, that only newer builds know is no reason to end a run: a newer
 //! node can read it. Such an attempt is set aside at once. Nothing of its run is written, and this node only checks whether
@@ -100,6 +101,11 @@ impl GivenUp {
     /// Whether this node must not run an attempt (again).
     pub(crate) fn knows(&self, run: RunId, at: AttemptKey) -> bool {
         self.aside.is_full() || self.aside.contains(&(run, at))
+    }
+
+    /// The runs of these attempts; one with several attempts is named several times.
+    pub(crate) fn runs_aside(&self) -> Vec<RunId> {
+        self.aside.keys().into_iter().map(|(run, _)| run).collect()
     }
 
     /// Runs that this node has given up.

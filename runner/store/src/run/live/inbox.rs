@@ -26,7 +26,7 @@ pub enum Take<'a> {
 
 impl Take<'_> {
     /// The runs, and whether only their rows are taken (`true`), or all except theirs.
-    pub(super) fn parameters(self) -> (Vec<Uuid>, bool) {
+    pub(crate) fn parameters(self) -> (Vec<Uuid>, bool) {
         let (runs, among) = match self {
             Self::AllBut(runs) => (runs, false),
             Self::Only(runs) => (runs, true),

@@ -277,26 +277,32 @@ impl Store {
         })
     }
 
-    /// What is overdue in queues, by the database's clock.
-    pub async fn overdue(&self) -> Result<Overdue, StoreError> {
+    /// What is overdue in queues, by the database's clock, except what belongs to these runs.
+    pub async fn overdue(&self, passed_over: &[RunId]) -> Result<Overdue, StoreError> {
+        let passed_over = column(passed_over, |run| run.0);
         let claims = sqlx::query!(
             r#"SELECT run, task, item, attempt, id, lease, worker, coalesce(deadline_at <= lease_expires_at, false) AS "timed_out!"
-                 FROM heddle.queue_claims WHERE lease_expires_at <= clock_timestamp() LIMIT $1"#,
-            BATCH_MAX as i64
+                 FROM heddle.queue_claims WHERE lease_expires_at <= clock_timestamp() AND run <> ALL ($2) LIMIT $1"#,
+            BATCH_MAX as i64,
+            &passed_over
         )
         .fetch_all(&self.pool)
         .await?;
         let waiting = sqlx::query!(
             "SELECT run, task, item, attempt, queue FROM heddle.queue_ready
-              WHERE expires_at <= clock_timestamp() ORDER BY expires_at LIMIT $1",
-            BATCH_MAX as i64
+              WHERE expires_at <= clock_timestamp() AND run <> ALL ($2) ORDER BY expires_at LIMIT $1",
+            BATCH_MAX as i64,
+            &passed_over
         )
         .fetch_all(&self.pool)
         .await?;
         let next_ms = sqlx::query_scalar!(
-            "SELECT (extract(epoch FROM least((SELECT min(lease_expires_at) FROM heddle.queue_claims),
-                     (SELECT min(expires_at) FROM heddle.queue_ready WHERE expires_at IS NOT NULL))
-                     - clock_timestamp()) * 1000)::bigint"
+            "SELECT (extract(epoch FROM least(
+                     (SELECT min(lease_expires_at) FROM heddle.queue_claims WHERE run <> ALL ($1)),
+                     (SELECT min(expires_at) FROM heddle.queue_ready
+                       WHERE expires_at IS NOT NULL AND run <> ALL ($1)))
+                     - clock_timestamp()) * 1000)::bigint",
+            &passed_over
         )
         .fetch_one(&self.pool)
         .await?;
