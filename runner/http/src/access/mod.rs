@@ -308,6 +308,7 @@ async fn admitted(app: &App, request: &Parts, acts: bool, now: Time) -> Result<A
             Some(text) => {
                 let admitted = Admitted::by(app, peer, Shown::Session, text, now).await?;
                 if acts {
+                    session::check_acts(&request.method)?;
                     session::check_origin(&request.headers, request.uri.authority())?;
                 }
                 admitted
