@@ -45,6 +45,10 @@ pub(crate) fn routes() -> Vec<Route> {
             "List what people changed, newest first",
             audit,
         )
+        .detail(
+            "A page ends with the entry with which it has more than 4 MiB of `before` and `after`. Then it has fewer entries \
+            than `limit`, and a `next_cursor`.",
+        )
         .list()
         .query(
             "kind",

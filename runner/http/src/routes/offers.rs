@@ -33,6 +33,10 @@ const STRETCH_MAX: chrono::TimeDelta = chrono::TimeDelta::days(366);
 pub(crate) fn routes() -> Vec<Route> {
     vec![
         Route::new(Method::Get, "/v1/offers", Access::View, "List offers", list)
+            .detail(
+                "A page ends with the offer with which it has more than 4 MiB. Then it has fewer offers than `limit`, and \
+                a `next_cursor`.",
+            )
             .list()
             .query("audience", "Only offers to this audience.")
             .answers(200, of::<List<Offer>>()),
@@ -139,10 +143,6 @@ async fn save(mut request: Request) -> Outcome {
     put(created, &view(&row)?)
 }
 
-async fn write(request: &Request, id: &Name, mut body: Value, only_new: bool) -> Result<(OfferRow, bool), Problem> {
-    if let Some(fields) = body.as_object_mut() {
-        // What an answer says besides, so that an answer can be sent back.
-        for field in ["created_at", "updated_at"] {
 /// What only a new spec is refused for: stored offers may be so, and can be read.
 fn check_new(spec: &OfferSpec) -> Faults {
     let mut faults = Faults::default();
@@ -160,6 +160,10 @@ fn check_new(spec: &OfferSpec) -> Faults {
     faults
 }
 
+async fn write(request: &Request, id: &Name, mut body: Value, only_new: bool) -> Result<(OfferRow, bool), Problem> {
+    if let Some(fields) = body.as_object_mut() {
+        // What an answer says besides, so that an answer can be sent back.
+        for field in ["created_at", "updated_at"] {
             fields.remove(field);
         }
         fields.retain(|_, value| !value.is_null());
