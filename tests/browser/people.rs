@@ -58,6 +58,14 @@ async fn one_signs_in_does_what_one_may_and_signs_out() {
         node.get(&format!("/v1/runs/{run}")).await.expect_status(200)["state"],
         "failed"
     );
+    // The audit tells nobody but admins of what only they can list.
+    let audit = sees.get("/system/audit").await.fine();
+    assert!(audit.contains("shown") && !audit.contains("a-worker"), "{audit}");
+    assert!(
+        !audit.contains("value=\"secret\"") && audit.contains("value=\"group\""),
+        "{audit}"
+    );
+    assert_eq!(sees.get("/system/audit?kind=token").await.status, StatusCode::FORBIDDEN);
     // A worker has no pages: that is said, and no session is left behind.
     let mut works = Visitor::new(node.base());
     let refused = works.post("/sign-in", &[("token", &worker), ("to", "/runs")]).await;

@@ -36,7 +36,7 @@ macro_rules! nouns {
             pub const WORDS: &[&str] = &[$($word),*];
 
             /// Its name in `changes.kind` and `audit.kind`.
-            pub fn as_str(self) -> &'static str {
+            pub const fn as_str(self) -> &'static str {
                 match self {
                     $(Self::$noun => $word,)*
                 }
@@ -76,6 +76,18 @@ nouns! {
     Template = "template",
     Token = "token",
     Topic = "topic",
+}
+
+impl Noun {
+    /// Those of which only an admin can list the objects.
+    const OF_ADMINS: [Self; 3] = [Self::Connection, Self::Secret, Self::Token];
+
+    /// Their names in the audit. An entry about a session is one about its token.
+    pub const WORDS_OF_ADMINS: [&str; 3] = [
+        Self::OF_ADMINS[0].as_str(),
+        Self::OF_ADMINS[1].as_str(),
+        Self::OF_ADMINS[2].as_str(),
+    ];
 }
 
 /// The result of a PUT.

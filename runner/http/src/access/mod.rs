@@ -60,7 +60,7 @@ pub use tokens::{TOKEN_PREFIX, USES_WRITTEN_EVERY, token_hash};
 pub enum Access {
     /// Nothing: health, and the description of the API.
     Open,
-    /// To read anything except secrets.
+    /// To read anything except what only an admin can list; the audit leaves its entries out.
     View,
     /// To change groups and runs.
     Operate,
