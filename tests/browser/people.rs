@@ -24,6 +24,14 @@ async fn one_signs_in_does_what_one_may_and_signs_out() {
         .post("/sign-in", &[("token", TOKEN), ("to", "//evil.example/")])
         .await;
     assert_eq!(away.leads_to(), "/");
+    // Only a page is a place to go to: here, a GET with the new session would start a run.
+    for to in [
+        "/task-scheduler/task/execTaskImmediately?taskId=1",
+        "/groups/%2e%2e/task-scheduler/task/execTaskImmediately?taskId=1",
+    ] {
+        let away = nobody.post("/sign-in", &[("token", TOKEN), ("to", to)]).await;
+        assert_eq!((away.status, away.leads_to()), (StatusCode::SEE_OTHER, "/"), "{to}");
+    }
     let forged = nobody
         .post_from("/sign-in", &[("token", TOKEN)], "https://evil.example")
         .await;
@@ -50,6 +58,14 @@ async fn one_signs_in_does_what_one_may_and_signs_out() {
         node.get(&format!("/v1/runs/{run}")).await.expect_status(200)["state"],
         "failed"
     );
+    // The audit tells nobody but admins of what only they can list.
+    let audit = sees.get("/system/audit").await.fine();
+    assert!(audit.contains("shown") && !audit.contains("a-worker"), "{audit}");
+    assert!(
+        !audit.contains("value=\"secret\"") && audit.contains("value=\"group\""),
+        "{audit}"
+    );
+    assert_eq!(sees.get("/system/audit?kind=token").await.status, StatusCode::FORBIDDEN);
     // A worker has no pages: that is said, and no session is left behind.
     let mut works = Visitor::new(node.base());
     let refused = works.post("/sign-in", &[("token", &worker), ("to", "/runs")]).await;

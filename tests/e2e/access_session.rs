@@ -4,6 +4,8 @@ use heddle_tests::{Api, Node, Reply, TOKEN, World, eventually};
 use reqwest::Method;
 use serde_json::{Value, json};
 
+use crate::compatibility::tree;
+
 /// Signs in; answers the cookie's name and value, and what it said.
 async fn sign_in(api: &Api, token: &str, headers: &[(&str, &str)]) -> (String, Reply) {
     let mut request = api
@@ -186,6 +188,33 @@ async fn a_session_is_begun_used_and_ended() {
         let row = row.unwrap_or_else(|| panic!("{audit:#?}"));
         assert_eq!((&row["before"], &row["after"]), (before, after), "{row:#}");
     }
+}
+
+/// A GET that changes something needs a token: a link or a redirect on a page of our own sends the cookie, too.
+#[tokio::test]
+async fn a_cookie_changes_nothing_by_get() {
+    let (_world, node) = World::with_node().await;
+    let made = node.post("/task-scheduler/task/submitTimerTask", tree()).await;
+    let root = made.expect_status(200)["data"]["taskId"].as_i64().expect("a number");
+    let (cookie, _) = sign_in(&node, TOKEN, &[("origin", node.base())]).await;
+    let call = |name: &str| format!("/task-scheduler/task/{name}?taskId={root}");
+    let same = [("sec-fetch-site", "same-origin")];
+    for name in ["timerTaskDel", "disableTask", "execTaskImmediately", "enableTask"] {
+        for headers in [&same[..0], &same[..]] {
+            let reply = page(&node, Method::GET, &call(name), &cookie, headers).await;
+            let answer = reply.expect_status(200);
+            assert_eq!(answer["code"], 403, "{name} {headers:?}: {answer:#}");
+        }
+    }
+    let group = format!("/v1/groups/timer-task-{root}");
+    assert_eq!(node.get(&group).await.expect_status(200)["enabled"], true);
+    assert_eq!(node.all(&format!("/v1/runs?group=timer-task-{root}")).await.len(), 0);
+    // By POST from a page of our own, and by GET with a token.
+    let disabled = page(&node, Method::POST, &call("disableTask"), &cookie, &same).await;
+    assert_eq!(disabled.expect_status(200)["code"], 200);
+    let deleted = node.get(&call("timerTaskDel")).await.expect_status(200);
+    assert_eq!(deleted["code"], 200, "{deleted:#}");
+    node.get(&group).await.expect_problem(404, &[]);
 }
 
 /// What signs in: tokens of the table that are in force. And a session ends with its token.

@@ -140,6 +140,54 @@ async fn controls_tell_states() {
     receiver.answers(Answer::Status(200));
 }
 
+/// What only an admin can list, only an admin finds in the audit.
+#[tokio::test]
+async fn others_get_no_entries_of_what_they_cannot_list() {
+    const OF_ADMINS: [&str; 3] = ["connection", "secret", "token"];
+    let (world, node) = World::with_node().await;
+    let granted = |mut spec: Value| {
+        spec["groups"] = json!(["payroll"]);
+        spec
+    };
+    for (path, spec) in [
+        ("/v1/secrets/door", granted(json!({"value": "sesame"}))),
+        ("/v1/connections/shop", granted(json!({"url": world.url()}))),
+        ("/v1/pools/p", json!({"slots": 1})),
+    ] {
+        node.put(path, spec).await.expect_status(201);
+    }
+    let mut readers = Vec::new();
+    for role in ["viewer", "operator", "author"] {
+        let made = node.post("/v1/tokens", json!({"name": role, "role": role})).await;
+        let made = made.expect_status(201);
+        readers.push(node.with_token(made["token"].as_str()));
+        // Somebody signs in.
+        let session = json!({"token": made["token"]});
+        node.post("/v1/session", session).await.expect_status(201);
+    }
+    for reader in &readers {
+        // In pages of one entry, too.
+        for path in ["/v1/audit", "/v1/audit?limit=1", "/v1/audit?action=create&limit=1"] {
+            let entries = reader.all(path).await;
+            let has = |kind: &str| entries.iter().any(|entry| entry["kind"] == kind);
+            assert!(
+                has("pool") && !OF_ADMINS.iter().any(|kind| has(kind)),
+                "{path}: {entries:#?}"
+            );
+        }
+        assert!(reader.all("/v1/audit?action=sign_in").await.is_empty());
+        for kind in OF_ADMINS {
+            let reply = reader.get(&format!("/v1/audit?kind={kind}&name=door")).await;
+            reply.expect_problem(403, &[]);
+        }
+    }
+    for kind in OF_ADMINS {
+        assert!(!node.all(&format!("/v1/audit?kind={kind}")).await.is_empty(), "{kind}");
+    }
+    let all = node.all("/v1/audit").await;
+    assert!(json!(all).to_string().contains("payroll"), "{all:#?}");
+}
+
 /// A thing that nobody has changed yet has its defaults, so these are before the first change.
 #[tokio::test]
 async fn defaults_are_before_the_first_change() {

@@ -210,6 +210,63 @@ async fn many_are_rerun() {
     assert_eq!(audit.len(), 250);
 }
 
+/// How many sessions of this database wait for a lock.
+async fn waiting(sql: &Client) -> i64 {
+    let query = "SELECT count(*) FROM pg_stat_activity
+                  WHERE datname = current_database() AND wait_event_type = 'Lock'";
+    sql.query_one(query, &[]).await.expect("a count").get(0)
+}
+
+/// How many requests the node has not answered yet, with the one that asks.
+async fn in_flight(node: &Node) -> f64 {
+    let metrics = node.get("/metrics").await.expect_status(200);
+    let mut lines = metrics.as_str().expect("text").lines();
+    let value = lines.find_map(|line| line.strip_prefix("heddle_http_requests_in_flight "));
+    value.expect("the gauge").parse().expect("a number")
+}
+
+/// Whoever sends many bulk controls waits for itself: another caller is not behind them.
+#[tokio::test]
+async fn callers_do_not_wait_for_each_other() {
+    const SENT: usize = 8;
+    let (world, node) = World::with_node().await;
+    let mut runs = Vec::new();
+    for group in ["slow", "quick"] {
+        node.put_group(group, one(json!({"queue": "nobody"}))).await;
+        runs.push(node.start(group, json!({})).await);
+    }
+    let made = node
+        .post("/v1/tokens", json!({"name": "busy", "role": "operator"}))
+        .await;
+    let busy = node.with_token(made.expect_status(201)["token"].as_str());
+    let lock = world.sql().await;
+    let held = format!(
+        "BEGIN; SELECT FROM heddle.runs_live WHERE id = '{}' FOR UPDATE",
+        runs[0]
+    );
+    lock.batch_execute(&held).await.expect("the run's row");
+    let sent: Vec<_> = (0..SENT)
+        .map(|_| {
+            let busy = busy.clone();
+            tokio::spawn(async move { busy.post("/v1/runs/bulk", of_all("slow", "cancel", false)).await })
+        })
+        .collect();
+    let sql = world.sql().await;
+    eventually("bulk controls that wait for the run", async || {
+        let all_sent = in_flight(&node).await > SENT as f64;
+        (all_sent && waiting(&sql).await >= 2).then_some(())
+    })
+    .await;
+    let done = bulk(&node, of_all("quick", "cancel", false)).await;
+    assert_eq!(done["changed"], 1, "{done:#}");
+    assert!(waiting(&sql).await <= 2, "two of one caller at the same time");
+    lock.batch_execute("COMMIT").await.expect("an end");
+    for one in sent {
+        one.await.expect("no panic").expect_status(200);
+    }
+    assert_eq!(node.run_now(&runs[0]).await["state"], "cancelled");
+}
+
 /// Of runs that were submitted with the same params and `dedupe`, one comes back, and the others say which one.
 #[tokio::test]
 async fn params_are_taken_once() {

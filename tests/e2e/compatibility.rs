@@ -24,7 +24,8 @@ async fn refused(api: &Api, name: &str, body: Value, expect: i64) {
     assert_eq!((code, data), (expect, Value::Null), "{name} {body}");
 }
 
-fn tree() -> Value {
+/// A tree of four nodes with timers.
+pub(crate) fn tree() -> Value {
     json!({
         "taskName": "root", "appServiceName": "bill", "apiServiceName": "S", "apiMethodName": "m", "timeout": -1,
         "taskScheduleConf": {"timerList": [

@@ -46,6 +46,7 @@ mod interleaved;
 mod interruptions;
 mod kept;
 mod kills;
+mod large_pages;
 mod logs;
 mod mails;
 mod mapped;

@@ -29,6 +29,9 @@ const EVERY_MIN: Span = Span::from_secs(1);
 const AUDIENCE_CHARS_MAX: usize = 255;
 /// The longest user id, in characters.
 const UID_CHARS_MAX: usize = 250;
+/// The largest params of an offer, as JSON text: as much as the params of a run. Each user is given them, and each event
+/// about that repeats them.
+pub const PARAMS_BYTES_MAX: usize = 256 * 1024;
 
 /// Why there is no offer of that stock and mode.
 pub(crate) const EACH_ONCE: &str = "`each` cannot be combined with `repeat`: `each` gives every member the offer once";
@@ -193,7 +196,7 @@ pub struct OfferSpec {
     /// The name of a template that the params must match.
     #[serde(default)]
     pub template: Option<Name>,
-    /// The params that the user gets.
+    /// The params that the user gets, at most 256 KiB as JSON.
     #[serde(default)]
     pub params: Map<String, Value>,
     /// The stock of each occurrence: a number of at least 1, or `each` (every member once). Default: 1.
@@ -303,6 +306,15 @@ pub fn check_priority(priority: i16) -> Result<(), String> {
             PRIORITY.start(),
             PRIORITY.end()
         )),
+    }
+}
+
+/// Refuses params that are too large. Only what is new is checked for this: stored offers may have such params.
+pub fn check_params(params: &Map<String, Value>) -> Result<(), String> {
+    let bytes = serde_json::to_string(params).map_or(0, |text| text.len());
+    match bytes <= PARAMS_BYTES_MAX {
+        true => Ok(()),
+        false => Err(format!("`params` must have at most {PARAMS_BYTES_MAX} bytes as JSON")),
     }
 }
 

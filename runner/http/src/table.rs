@@ -121,7 +121,7 @@ pub struct Route {
     /// How long it may take.
     pub pace: Pace,
     /// Whether it changes something: all methods except GET, and a GET that says so. Then a cookie is checked more
-    /// strictly.
+    /// strictly, and with GET it is refused.
     pub acts: bool,
     /// Whether it answers while the database does not: then a token counts that was valid not long ago.
     in_outage: bool,
@@ -280,7 +280,7 @@ impl Route {
         self.takes.is_empty() && !matches!(self.method, Method::Get | Method::Delete)
     }
 
-    /// It changes things, by GET.
+    /// It changes things, by GET. A session cookie is not enough for it.
     pub fn acts(mut self) -> Self {
         self.acts = true;
         self

@@ -4,7 +4,7 @@ use heddle_domain::Time;
 use heddle_domain::id::RunId;
 use serde_json::Value;
 
-use crate::change::{self, By, Noun, Page};
+use crate::change::{self, By, Noun, PAGE_BYTES_MAX, Page};
 use crate::database::PgSession;
 use crate::live::Completion;
 use crate::{Store, StoreError};
@@ -33,6 +33,9 @@ pub struct AuditFilter {
     pub action: Option<String>,
     pub from: Option<Time>,
     pub to: Option<Time>,
+    /// Whether it is an admin who asks. For others, entries about what only an admin can list are left out
+    /// ([`Noun::WORDS_OF_ADMINS`]).
+    pub is_for_admin: bool,
 }
 
 /// What a row is about, and whether nodes learn of it from the log of changes.
@@ -128,24 +131,42 @@ impl Completion {
 }
 
 impl Store {
-    /// The audit, newest first. `cursor` is the id after which the page begins.
+    /// The audit, newest first. `cursor` is the id after which the page begins. A page may have fewer entries than `limit`,
+    /// and still have a next page: it ends with the entry that goes beyond [`PAGE_BYTES_MAX`].
     pub async fn audit_list(
         &self,
         filter: &AuditFilter,
         cursor: Option<i64>,
         limit: i64,
     ) -> Result<Page<AuditRow>, StoreError> {
-        let rows = sqlx::query_as!(
-            AuditRow,
-            "SELECT id, at, actor, action, kind, name, before, after FROM heddle.audit
-             WHERE ($1::bigint IS NULL OR id < $1)
-               AND ($2::text IS NULL OR kind = $2)
-               AND ($3::text IS NULL OR name = $3)
-               AND ($4::text IS NULL OR actor = $4)
-               AND ($5::text IS NULL OR action = $5)
-               AND ($6::timestamptz IS NULL OR at >= $6)
-               AND ($7::timestamptz IS NULL OR at <= $7)
-             ORDER BY id DESC LIMIT $8",
+        let left_out: &[&str] = match filter.is_for_admin {
+            true => &[],
+            false => &Noun::WORDS_OF_ADMINS,
+        };
+        let rows = sqlx::query!(
+            r#"SELECT w.id AS "id!", w.at AS "at!", w.actor AS "actor!", w.action AS "action!", w.kind AS "kind!",
+                      w.name AS "name!", w.before AS "before?", w.after AS "after?",
+                      w.upto > $9::bigint OR w.stored > $9 AS "cut!"
+                 FROM (SELECT s.*, sum(s.bytes) OVER (ORDER BY s.id DESC ROWS UNBOUNDED PRECEDING) AS upto
+                         FROM (SELECT f.*, coalesce(octet_length(f.before::text), 0)
+                                           + coalesce(octet_length(f.after::text), 0) AS bytes
+                                 FROM (SELECT a.*, sum(a.own) OVER (ORDER BY a.id DESC ROWS UNBOUNDED PRECEDING) AS stored
+                                         FROM (SELECT id, at, actor, action, kind, name, before, after,
+                                                      coalesce(pg_column_size(before), 0)
+                                                      + coalesce(pg_column_size(after), 0) AS own
+                                                 FROM heddle.audit
+                                                WHERE ($1::bigint IS NULL OR id < $1)
+                                                  AND ($2::text IS NULL OR kind = $2)
+                                                  AND ($3::text IS NULL OR name = $3)
+                                                  AND ($4::text IS NULL OR actor = $4)
+                                                  AND ($5::text IS NULL OR action = $5)
+                                                  AND ($6::timestamptz IS NULL OR at >= $6)
+                                                  AND ($7::timestamptz IS NULL OR at <= $7)
+                                                  AND kind <> ALL ($10::text[])
+                                                ORDER BY id DESC LIMIT $8) AS a) AS f
+                                WHERE f.stored - f.own <= $9) AS s) AS w
+                WHERE w.upto - w.bytes <= $9
+                ORDER BY w.id DESC"#,
             cursor,
             filter.kind.as_deref(),
             filter.name.as_deref(),
@@ -154,10 +175,25 @@ impl Store {
             filter.from,
             filter.to,
             limit + 1,
+            PAGE_BYTES_MAX,
+            left_out as &[&str],
         )
         .fetch_all(&self.control)
         .await?;
-        Ok(Page::of(rows, limit, |row| row.id.to_string()))
+        let rows = rows.into_iter().map(|row| {
+            let entry = AuditRow {
+                id: row.id,
+                at: row.at,
+                actor: row.actor,
+                action: row.action,
+                kind: row.kind,
+                name: row.name,
+                before: row.before,
+                after: row.after,
+            };
+            (entry, row.cut)
+        });
+        Ok(Page::of_bounded(rows.collect(), limit, |row| row.id.to_string()))
     }
 
     /// Deletes at most `limit` rows older than `before`.

@@ -36,7 +36,7 @@ macro_rules! nouns {
             pub const WORDS: &[&str] = &[$($word),*];
 
             /// Its name in `changes.kind` and `audit.kind`.
-            pub fn as_str(self) -> &'static str {
+            pub const fn as_str(self) -> &'static str {
                 match self {
                     $(Self::$noun => $word,)*
                 }
@@ -78,6 +78,18 @@ nouns! {
     Topic = "topic",
 }
 
+impl Noun {
+    /// Those of which only an admin can list the objects.
+    const OF_ADMINS: [Self; 3] = [Self::Connection, Self::Secret, Self::Token];
+
+    /// Their names in the audit. An entry about a session is one about its token.
+    pub const WORDS_OF_ADMINS: [&str; 3] = [
+        Self::OF_ADMINS[0].as_str(),
+        Self::OF_ADMINS[1].as_str(),
+        Self::OF_ADMINS[2].as_str(),
+    ];
+}
+
 /// The result of a PUT.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Put<T> {
@@ -88,6 +100,14 @@ pub struct Put<T> {
     /// Whether anything was written.
     pub changed: bool,
 }
+
+/// How many bytes of JSON one statement reads for a page whose items may be large: it ends with the item that goes beyond,
+/// so it has at least one. A specification can have megabytes, and a page five hundred of them.
+///
+/// These statements add up twice. First they add up what Postgres stores (`pg_column_size`), which costs nothing: so that no
+/// more than so much of it is unpacked, however many rows the limit allows. Then they add up what is left as JSON text,
+/// which can be much longer than what is stored.
+pub const PAGE_BYTES_MAX: i64 = 4 << 20;
 
 /// One page of a list.
 #[derive(Clone, Debug, PartialEq)]
@@ -106,6 +126,17 @@ impl<T> Page<T> {
         items.truncate(limit);
         let next = if more { items.last().map(key) } else { None };
         Self { items, next }
+    }
+
+    /// The same of rows that were read up to [`PAGE_BYTES_MAX`], each with whether it goes beyond that: then more may
+    /// follow the last one.
+    pub(crate) fn of_bounded(rows: Vec<(T, bool)>, limit: i64, key: impl Fn(&T) -> String) -> Self {
+        let last = rows.last().filter(|(_, cut)| *cut).map(|(row, _)| key(row));
+        let page = Self::of(rows.into_iter().map(|(row, _)| row).collect(), limit, key);
+        Self {
+            next: page.next.or(last),
+            ..page
+        }
     }
 }
 

@@ -7,6 +7,7 @@
 
 use heddle_domain::Time;
 
+use crate::change::PAGE_BYTES_MAX;
 use crate::{Store, StoreError};
 
 /// The position of a reader: after the `n`th event of a row.
@@ -33,6 +34,8 @@ pub struct EventRow {
 #[derive(Clone, Debug)]
 pub struct EventPage {
     pub rows: Vec<EventRow>,
+    /// Whether the page ends because of its bytes ([`PAGE_BYTES_MAX`]): more rows may follow.
+    pub is_cut: bool,
     /// All transactions below this one have ended.
     pub settled: u64,
     /// The first transaction that had not begun.
@@ -40,7 +43,8 @@ pub struct EventPage {
 }
 
 impl Store {
-    /// Events after a position, of these kinds, at most `limit` rows.
+    /// Events after a position, of these kinds, at most `limit` rows. The page ends earlier with the row that goes beyond
+    /// [`PAGE_BYTES_MAX`]: an event of an assignment has its params.
     pub async fn events_after(
         &self,
         after: EventPosition,
@@ -56,23 +60,37 @@ impl Store {
         // Bounds and rows in one statement, so as of one moment and in one round trip.
         let rows = sqlx::query!(
             r#"SELECT b.settled AS "settled!", b.next AS "next!", e.xid AS "xid?", e.id AS "id?", e.kind AS "kind?",
-                      e.at AS "at?", e.data AS "data?"
+                      e.at AS "at?", e.data AS "data?", e.cut AS "cut?"
                  FROM (SELECT pg_snapshot_xmin(pg_current_snapshot())::text AS settled,
                               pg_snapshot_xmax(pg_current_snapshot())::text AS next) AS b
                  LEFT JOIN LATERAL (
-                      SELECT v.xid::text AS xid, v.id, v.kind, v.at, v.data::text AS data FROM heddle.events v
-                       WHERE (v.xid, v.id) > ($1::text::xid8, $2) AND v.xid < pg_snapshot_xmin(pg_current_snapshot())
-                         AND ($3::text[] IS NULL OR v.kind = ANY ($3))
-                       ORDER BY v.xid, v.id LIMIT $4) AS e ON true"#,
+                      SELECT w.xid::text AS xid, w.id, w.kind, w.at, w.data,
+                             w.upto > $5::bigint OR w.stored > $5 AS cut
+                        FROM (SELECT s.*, sum(octet_length(s.data)) OVER (ORDER BY s.xid, s.id ROWS UNBOUNDED PRECEDING) AS upto
+                                FROM (SELECT f.xid, f.id, f.kind, f.at, f.data::text AS data, f.stored
+                                        FROM (SELECT r.*, sum(pg_column_size(r.data))
+                                                          OVER (ORDER BY r.xid, r.id ROWS UNBOUNDED PRECEDING) AS stored
+                                                FROM (SELECT v.xid, v.id, v.kind, v.at, v.data FROM heddle.events v
+                                                       WHERE (v.xid, v.id) > ($1::text::xid8, $2)
+                                                         AND v.xid < pg_snapshot_xmin(pg_current_snapshot())
+                                                         AND ($3::text[] IS NULL OR v.kind = ANY ($3))
+                                                       ORDER BY v.xid, v.id LIMIT $4) AS r) AS f
+                                       WHERE f.stored - pg_column_size(f.data) <= $5
+                                       -- Because of the offset, each text is made once.
+                                       ORDER BY f.xid, f.id OFFSET 0) AS s) AS w
+                       WHERE w.upto - octet_length(w.data) <= $5
+                       ORDER BY w.xid, w.id) AS e ON true"#,
             after.xid.to_string(),
             id,
             kinds,
-            limit
+            limit,
+            PAGE_BYTES_MAX
         )
         .fetch_all(&self.pool)
         .await?;
         let (mut settled, mut next) = (0, 0);
         let mut events = Vec::with_capacity(rows.len());
+        let is_cut = rows.last().and_then(|row| row.cut).unwrap_or(false);
         for row in rows {
             (settled, next) = (number(id, &row.settled)?, number(id, &row.next)?);
             let (Some(xid), Some(id), Some(kind), Some(at), Some(data)) = (row.xid, row.id, row.kind, row.at, row.data)
@@ -90,6 +108,7 @@ impl Store {
         }
         Ok(EventPage {
             rows: events,
+            is_cut,
             settled,
             next,
         })

@@ -39,7 +39,7 @@ pub struct Audit {
     /// Only changes by this person or token
     #[arg(long)]
     pub actor: Option<String>,
-    /// Only changes of this kind of object: group, run, secret, token, ...
+    /// Only changes of this kind of object: group, run, script, ...; connection, secret, token: only as an admin
     #[arg(long)]
     pub kind: Option<String>,
     /// Only changes of the object with this name

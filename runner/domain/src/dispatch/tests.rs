@@ -55,6 +55,18 @@ fn a_priority_has_bounds() {
     }
 }
 
+/// The bound of a run's params; a stored offer beyond it is still given out.
+#[test]
+fn params_have_a_bound() {
+    let frame = r#"{"a":""}"#.len();
+    for (bytes, is_new) in [(PARAMS_BYTES_MAX, true), (PARAMS_BYTES_MAX + 1, false)] {
+        let params = json!({"a": "x".repeat(bytes - frame)});
+        assert_eq!(check_params(params.as_object().unwrap()).is_ok(), is_new, "{bytes}");
+        let stored = offer(json!({"audience": "gid_a", "params": params.clone()}));
+        assert_eq!(stored.map(|offer| Value::Object(offer.params)), Ok(params));
+    }
+}
+
 #[test]
 fn occurrences_are_reckoned() {
     let once = json!({"kind": "once", "audience": "gid_a", "starts_at": "2026-11-20T09:00:00Z"});

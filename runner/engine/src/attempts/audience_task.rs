@@ -8,7 +8,7 @@
 use std::sync::Arc;
 
 use heddle_domain::bounded::or_trouble;
-use heddle_domain::dispatch::{Offer, OfferSpec, check_user};
+use heddle_domain::dispatch::{Offer, OfferSpec, check_params, check_user};
 use heddle_domain::run::AttemptKey;
 use heddle_domain::run::offer_name::name_of_task_run;
 use heddle_domain::schema::Schema;
@@ -58,6 +58,9 @@ impl Attempts {
         // The database gives offers back as values, with the bound that an offer over HTTP has: its params are one level below.
         if framed::is_deeper(&params, NESTING_MAX - 1) {
             return invalid(format!("params: nested more than {} levels deep", NESTING_MAX - 1));
+        }
+        if let Err(detail) = check_params(&params) {
+            return invalid(detail);
         }
         if let Some(template) = &asked.template {
             let Some(found) = self.node.store.template(template.as_str()).await? else {

@@ -123,17 +123,18 @@ impl Engine {
     }
 
     /// Finishes work on many objects even if its caller goes away; only a stopping node ends it sooner. `REQUESTS_MAX`
-    /// bounds such work.
-    pub async fn to_the_end<T, F>(&self, work: F) -> Result<T, EngineError>
+    /// bounds such work, and `actor` gets at most half of the slots. The callers that wait are bounded by whoever calls:
+    /// by the API's bound on requests, of one caller and of all.
+    pub async fn to_the_end<T, F>(&self, actor: &str, work: F) -> Result<T, EngineError>
     where
         T: Send + 'static,
         F: Future<Output = T> + Send + 'static,
     {
-        let permit = self.runs.requests.bulk.clone().acquire_owned().await;
-        let permit = permit.map_err(|_| EngineError::Stopping)?;
+        let slot = self.runs.requests.bulk.take(actor, usize::MAX).await;
+        let slot = slot.ok_or(EngineError::Stopping)?;
         let stop = self.runs.node.stop.clone();
         let ended = self.runs.node.tracker.spawn(async move {
-            let _permit = permit;
+            let _held = slot;
             stop.run_until_cancelled(work).await
         });
         match ended.await {

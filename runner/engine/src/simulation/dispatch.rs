@@ -1,6 +1,7 @@
 //! Assignments of offers to users.
 
 use heddle_domain::dispatch::{Offer, OfferSpec};
+use heddle_store::event::EventPosition;
 
 use super::*;
 use crate::dispatch::{Cache, Dispatch, DispatchConfig, Dispatcher, Next, Reaper as DispatchReaper};
@@ -93,4 +94,35 @@ async fn the_end_of_an_offer_waits_for_no_run_that_cannot_be_read() {
 
 async fn next(dispatcher: &Dispatcher, uid: &str) -> Next {
     dispatcher.next(uid, Duration::ZERO).await.expect("an answer")
+}
+
+/// The feed is read in pieces for which a node has room, however large the events are, and none is left out.
+#[tokio::test]
+async fn the_feed_is_read_in_pieces() {
+    let world = World::at("2026-03-01T00:00:00Z").await;
+    world
+        .execute(
+            "INSERT INTO heddle.events (kind, at, data)
+             SELECT 'run.failed', clock_timestamp(), jsonb_build_object('n', n, 'text', repeat('x', 1048576))
+               FROM generate_series(1, 8) AS n;
+             INSERT INTO heddle.events (kind, at, data)
+             SELECT 'run.failed', clock_timestamp(), jsonb_build_object('n', n) FROM generate_series(9, 20) AS n",
+        )
+        .await;
+    let (mut after, mut pieces, mut numbers) = (EventPosition::default(), Vec::new(), Vec::new());
+    while numbers.len() < 20 {
+        let page = world.store.events_after(after, None, 1_000).await.expect("a page");
+        let Some(last) = page.rows.last() else {
+            // The feed waits for transactions of other tests.
+            tokio::task::yield_now().await;
+            continue;
+        };
+        (after.xid, after.id) = (last.xid, last.id);
+        pieces.push((page.rows.len(), page.is_cut));
+        let number = |data: &str| serde_json::from_str::<Value>(data).expect("JSON")["n"].as_i64();
+        numbers.extend(page.rows.iter().filter_map(|row| number(&row.data)));
+    }
+    assert_eq!(numbers, Vec::from_iter(1..=20));
+    assert_eq!(&pieces[..2], [(4, true), (4, true)]);
+    assert_eq!(pieces[2..].iter().map(|(rows, _)| rows).sum::<usize>(), 12);
 }

@@ -60,7 +60,7 @@ pub use tokens::{TOKEN_PREFIX, USES_WRITTEN_EVERY, token_hash};
 pub enum Access {
     /// Nothing: health, and the description of the API.
     Open,
-    /// To read anything except secrets.
+    /// To read anything except what only an admin can list; the audit leaves its entries out.
     View,
     /// To change groups and runs.
     Operate,
@@ -308,6 +308,7 @@ async fn admitted(app: &App, request: &Parts, acts: bool, now: Time) -> Result<A
             Some(text) => {
                 let admitted = Admitted::by(app, peer, Shown::Session, text, now).await?;
                 if acts {
+                    session::check_acts(&request.method)?;
                     session::check_origin(&request.headers, request.uri.authority())?;
                 }
                 admitted

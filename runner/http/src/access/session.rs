@@ -13,9 +13,12 @@
 //! must come from our own origin: `Sec-Fetch-Site: same-origin`, which no page can forge, or an `Origin` with our own
 //! host. Browsers send at least one of them with every writing request; a client that sends neither is no browser, and
 //! can use a token.
+//!
+//! Where a request comes from does not help where a GET changes something: a redirect after a form of ours is such a
+//! request, and so is a link on a page of ours. So these few routes accept no cookie at all.
 
 use axum::http::uri::Authority;
-use axum::http::{HeaderMap, HeaderValue, header};
+use axum::http::{HeaderMap, HeaderValue, Method, header};
 use heddle_domain::{Chance, Time};
 
 use crate::problem::Problem;
@@ -109,6 +112,17 @@ fn is_forwarded_https(headers: &HeaderMap) -> bool {
     said.is_some_and(|said| said.eq_ignore_ascii_case("https"))
 }
 
+/// 403 for a request that changes something by GET, wherever it comes from.
+pub(crate) fn check_acts(method: &Method) -> Result<(), Problem> {
+    match method.is_safe() {
+        true => Err(Problem::forbidden(
+            "this call changes something by GET, for which a session cookie is not accepted; send the header \
+            `Authorization: Bearer hdl_...`, or use POST",
+        )),
+        false => Ok(()),
+    }
+}
+
 /// 403 unless a request comes from a page of our own.
 pub(crate) fn check_origin(headers: &HeaderMap, authority: Option<&Authority>) -> Result<(), Problem> {
     let text = |name: header::HeaderName| headers.get(name).and_then(|value| value.to_str().ok());
@@ -170,6 +184,13 @@ mod tests {
                 ],
                 false,
             );
+        }
+    }
+
+    #[test]
+    fn a_cookie_changes_nothing_by_get() {
+        for (method, fine) in [(Method::GET, false), (Method::HEAD, false), (Method::POST, true)] {
+            assert_eq!(check_acts(&method).is_ok(), fine, "{method}");
         }
     }
 

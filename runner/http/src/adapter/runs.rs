@@ -206,9 +206,9 @@ pub(crate) async fn bulk(
     let done = if dry_run {
         engine.bulk_dry_run(&found, &control).await?
     } else {
-        let (own, runs, control) = (engine.clone(), runs.clone(), control.clone());
-        let all = async move { own.bulk(&runs, &control, &actor).await };
-        engine.to_the_end(all).await??
+        let (own, runs, control, by) = (engine.clone(), runs.clone(), control.clone(), actor.clone());
+        let all = async move { own.bulk(&runs, &control, &by).await };
+        engine.to_the_end(&actor, all).await??
     };
     for (id, done) in runs.into_iter().zip(done) {
         let Err(error) = done else {
@@ -241,12 +241,12 @@ fn left_out(error: ControlError, id: RunId, control: &BulkControl) -> Result<Opt
 
 /// Cancels the live runs of a group, even if nobody waits for it.
 pub(crate) async fn cancel_group(engine: &Engine, group_id: i64, actor: String) -> Result<u64, Refusal> {
-    let own = engine.clone();
+    let (own, by) = (engine.clone(), actor.clone());
     engine
-        .to_the_end(async move {
+        .to_the_end(&actor, async move {
             let runs = own.store().live_runs_of(group_id).await?;
             let cancel = BulkControl::Change(BulkAction::Cancel);
-            let done = own.bulk(&runs, &cancel, &actor).await?;
+            let done = own.bulk(&runs, &cancel, &by).await?;
             Ok::<_, Refusal>(done.iter().filter(|done| done.is_ok()).count() as u64)
         })
         .await?

@@ -5,8 +5,9 @@ use heddle_api::{AuditEntry, List, Node, Prune, Pruned, RetentionOrPruned, Stats
 use heddle_domain::id::uuid_v7;
 use heddle_domain::retention::{EndState, Retention};
 use heddle_store::audit::{AuditFilter, AuditRow};
+use heddle_store::change::Noun;
 
-use crate::access::Access;
+use crate::access::{Access, Role};
 use crate::adapter;
 use crate::describe::of;
 use crate::problem::Problem;
@@ -44,6 +45,11 @@ pub(crate) fn routes() -> Vec<Route> {
             Access::View,
             "List what people changed, newest first",
             audit,
+        )
+        .detail(
+            "Only an admin gets entries about tokens, sessions, secrets and connections. For all other roles, the list is \
+            without them, and the `kind` of one of them is 403. A page ends with the entry with which it has more than \
+            4 MiB of `before` and `after`. Then it has fewer entries than `limit`, and a `next_cursor`.",
         )
         .list()
         .query(
@@ -146,6 +152,15 @@ fn shown(row: AuditRow) -> AuditEntry {
 
 async fn audit(request: Request) -> Outcome {
     let text = |key: &str| request.query(key).map(str::to_owned);
+    let is_for_admin = request.caller.role == Role::Admin;
+    if let Some(kind) = request.query("kind")
+        && !is_for_admin
+        && Noun::WORDS_OF_ADMINS.contains(&kind)
+    {
+        return Err(Problem::forbidden(format!(
+            "only an admin can list the objects of the kind `{kind}`, so only an admin gets their entries in the audit"
+        )));
+    }
     let filter = AuditFilter {
         kind: text("kind"),
         name: request.query_name("name").or_else(|| request.query_name("thing")),
@@ -153,6 +168,7 @@ async fn audit(request: Request) -> Outcome {
         action: text("action"),
         from: request.query_time("from")?,
         to: request.query_time("to")?,
+        is_for_admin,
     };
     let page = request
         .app

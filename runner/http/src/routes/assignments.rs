@@ -19,7 +19,11 @@ const LISTED: chrono::TimeDelta = chrono::TimeDelta::days(7);
 pub(crate) fn routes() -> Vec<Route> {
     vec![
         Route::new(Method::Get, "/v1/assignments", Access::View, "List assignments", list)
-            .detail("Newest first. Without `from`, only those of the last seven days, or of the seven days before `to`.")
+            .detail(
+                "Newest first. Without `from`, only those of the last seven days, or of the seven days before `to`. A page \
+                ends with the assignment with which it has more than 4 MiB of params and results. Then it has fewer \
+                assignments than `limit`, and a `next_cursor`.",
+            )
             .list()
             .query("uid", "Only assignments of this user.")
             .query(

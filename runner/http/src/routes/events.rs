@@ -12,6 +12,7 @@ use heddle_api::{Event, Moment};
 use heddle_domain::Chain;
 use heddle_domain::Fault;
 use heddle_engine::Engine;
+use heddle_store::change::PAGE_BYTES_MAX;
 use heddle_store::event::{EventPage, EventPosition, EventRow};
 use heddle_store::{Store, StoreError};
 use serde::Deserialize;
@@ -161,10 +162,12 @@ fn lines(row: &EventRow, after: EventPosition, out: &mut Vec<(EventPosition, Str
     Ok(())
 }
 
-/// How many rows are read after so many rows that stood for so many events.
-fn next_page(rows: i64, events: u64) -> i64 {
-    let each = events / rows.max(1) as u64;
-    ((PAGE_EVENTS / each.max(1)) as i64).clamp(1, PAGE)
+/// How many rows are read after so many rows that stood for so many events and had so many bytes: the statement looks at
+/// the size of each row that it may read, so of large rows it is asked for few.
+fn next_page(rows: i64, events: u64, bytes: u64) -> i64 {
+    let each = |of_all: u64| (of_all / rows.max(1) as u64).max(1);
+    let fitting = (PAGE_EVENTS / each(events)).min(PAGE_BYTES_MAX as u64 / each(bytes));
+    (fitting as i64).clamp(1, PAGE)
 }
 
 impl Feed {
@@ -214,7 +217,7 @@ impl Feed {
                     ));
                 }
             };
-            let full = page.rows.len() as i64 == rows;
+            let full = page.is_cut || page.rows.len() as i64 == rows;
             let last = page.rows.last().map(|row| (row.xid, row.id));
             let mut found = Vec::new();
             let after = self.after;
@@ -223,7 +226,8 @@ impl Feed {
                 return Some((Err(std::io::Error::other("an event cannot be read")), self.ended()));
             }
             if full {
-                self.page = next_page(rows, found.len() as u64);
+                let bytes: u64 = page.rows.iter().map(|row| row.data.len() as u64).sum();
+                self.page = next_page(page.rows.len() as i64, found.len() as u64, bytes);
             }
             found.truncate(self.left.try_into().unwrap_or(usize::MAX));
             self.left -= found.len() as u64;
@@ -373,9 +377,11 @@ mod tests {
 
     #[test]
     fn rows_of_many_events_are_read_few_at_a_time() {
-        assert_eq!(next_page(PAGE_FIRST, PAGE_FIRST as u64), PAGE);
-        assert_eq!(next_page(PAGE_FIRST, PAGE_FIRST as u64 * 1_000), 4);
+        assert_eq!(next_page(PAGE_FIRST, PAGE_FIRST as u64, 800), PAGE);
+        assert_eq!(next_page(PAGE_FIRST, PAGE_FIRST as u64 * 1_000, 800), 4);
         // What a reader had read of its first row is not counted; a position beyond the wanted number does not stop it.
-        assert_eq!((next_page(1, 0), next_page(1, 1_000_000)), (PAGE, 1));
+        assert_eq!((next_page(1, 0, 0), next_page(1, 1_000_000, 0)), (PAGE, 1));
+        // Of rows with much text, too: so many that they fit into a page.
+        assert_eq!((next_page(16, 16, 4 << 20), next_page(1, 1, 32 << 20)), (16, 1));
     }
 }

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use axum::http::StatusCode;
 use heddle_api::{List, Occurrence, Offer, OfferSpec, OfferTerms};
 use heddle_domain::bounded::or_trouble;
-use heddle_domain::dispatch::{Offer as Compiled, check_audience, check_priority, check_user};
+use heddle_domain::dispatch::{Offer as Compiled, check_audience, check_params, check_priority, check_user};
 use heddle_domain::schema::Schema;
 use heddle_domain::{Fault, Faults, Name, Time};
 use heddle_store::Store;
@@ -33,6 +33,10 @@ const STRETCH_MAX: chrono::TimeDelta = chrono::TimeDelta::days(366);
 pub(crate) fn routes() -> Vec<Route> {
     vec![
         Route::new(Method::Get, "/v1/offers", Access::View, "List offers", list)
+            .detail(
+                "A page ends with the offer with which it has more than 4 MiB. Then it has fewer offers than `limit`, and \
+                a `next_cursor`.",
+            )
             .list()
             .query("audience", "Only offers to this audience.")
             .answers(200, of::<List<Offer>>()),
@@ -139,6 +143,23 @@ async fn save(mut request: Request) -> Outcome {
     put(created, &view(&row)?)
 }
 
+/// What only a new spec is refused for: stored offers may be so, and can be read.
+fn check_new(spec: &OfferSpec) -> Faults {
+    let mut faults = Faults::default();
+    // One error for an audience is enough.
+    let user = check_audience(&spec.audience).map_or(Ok(()), |()| check_user(&spec.audience));
+    for (pointer, checked) in [
+        ("/audience", user),
+        ("/priority", check_priority(spec.priority)),
+        ("/params", check_params(&spec.params)),
+    ] {
+        if let Err(detail) = checked {
+            faults.add(pointer, detail);
+        }
+    }
+    faults
+}
+
 async fn write(request: &Request, id: &Name, mut body: Value, only_new: bool) -> Result<(OfferRow, bool), Problem> {
     if let Some(fields) = body.as_object_mut() {
         // What an answer says besides, so that an answer can be sent back.
@@ -154,19 +175,13 @@ async fn write(request: &Request, id: &Name, mut body: Value, only_new: bool) ->
     let before = store.offer(id).await?;
     let created_at = before.as_ref().map_or(request.now, |row| row.created_at);
     let template = spec.template.clone();
-    let user = check_user(&spec.audience);
-    let priority = check_priority(spec.priority);
+    let new = check_new(&spec);
     let compiled = Compiled::compile(spec, created_at);
     let mut faults = Faults::default();
     if let Err(found) = &compiled {
         found.0.iter().for_each(|fault| faults.push(fault.clone()));
     }
-    if let (Err(detail), false) = (user, faults.0.iter().any(|fault| fault.pointer == "/audience")) {
-        faults.add("/audience", detail);
-    }
-    if let Err(detail) = priority {
-        faults.add("/priority", detail);
-    }
+    new.0.into_iter().for_each(|fault| faults.push(fault));
     if let Some(template) = template {
         match store.template(&template).await? {
             None => faults.add("/template", format!("there is no template `{template}`")),

@@ -1,5 +1,7 @@
 //! The error of a statement, and whether another try is useful.
 
+use std::error::Error;
+
 use heddle_domain::{ERROR_MESSAGE_BYTES_MAX, storable_text};
 
 /// How many bytes of an error message are kept for the SQLSTATE, which comes after the server's text.
@@ -17,6 +19,27 @@ pub(super) fn message_of(text: &str, code: &str, more: [Option<&str>; 2]) -> Str
     }
     message.truncate(message.floor_char_boundary(ERROR_MESSAGE_BYTES_MAX));
     message
+}
+
+/// How many causes of an error are looked at.
+const CAUSES_MAX: usize = 16;
+
+/// An error of connecting, for the log: only its kind. The texts of its causes may name the address: that of a
+/// certificate for another host names both hosts, and that of a socket its path.
+pub(super) fn without_address(error: &(dyn Error + 'static)) -> String {
+    let mut said = error.to_string();
+    let causes = std::iter::successors(error.source(), |cause| (*cause).source());
+    for cause in causes.take(CAUSES_MAX) {
+        let Some(io) = cause.downcast_ref::<std::io::Error>() else {
+            continue;
+        };
+        let inner = io.get_ref().and_then(|inner| inner.downcast_ref::<rustls::Error>());
+        match inner {
+            Some(rustls::Error::InvalidCertificate(_)) => said.push_str(": the server's certificate is not accepted"),
+            _ => said.push_str(&format!(": {}", io.kind())),
+        }
+    }
+    said
 }
 
 /// A statement that failed.
@@ -91,6 +114,43 @@ mod tests {
         let said = message_of("no", "P0001", [Some(&long), None]);
         assert!(said.starts_with("no (SQLSTATE P0001); é"), "{said}");
         assert!(said.len() <= ERROR_MESSAGE_BYTES_MAX, "{}", said.len());
+    }
+
+    /// An error with a text that names no address, and a cause with one that may.
+    #[derive(Debug)]
+    struct Handshake(std::io::Error);
+
+    impl std::fmt::Display for Handshake {
+        fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+            f.write_str("error performing TLS handshake")
+        }
+    }
+
+    impl Error for Handshake {
+        fn source(&self) -> Option<&(dyn Error + 'static)> {
+            Some(&self.0)
+        }
+    }
+
+    #[test]
+    fn a_failed_connection_names_no_address() {
+        use rustls::CertificateError::NotValidForNameContext;
+        use std::io::ErrorKind;
+        let elsewhere = rustls::Error::InvalidCertificate(NotValidForNameContext {
+            expected: rustls::pki_types::ServerName::try_from("db.internal").unwrap(),
+            presented: vec!["DnsName(\"other.internal\")".into()],
+        });
+        let said = |cause: std::io::Error| without_address(&Handshake(cause));
+        let cause = std::io::Error::new(ErrorKind::InvalidData, elsewhere);
+        assert!(cause.to_string().contains("db.internal"), "{cause}");
+        assert_eq!(
+            said(cause),
+            "error performing TLS handshake: the server's certificate is not accepted"
+        );
+        assert_eq!(
+            said(std::io::Error::new(ErrorKind::NotFound, "no db.internal")),
+            "error performing TLS handshake: entity not found"
+        );
     }
 
     #[test]

@@ -23,7 +23,6 @@ use deadpool_postgres::{
 };
 pub use failure::{Class, Failure};
 use futures::TryStreamExt;
-use heddle_domain::Chain;
 use parking_lot::Mutex;
 pub use reach::Reach;
 use std::collections::HashMap;
@@ -161,7 +160,8 @@ impl Databases {
                     ),
                 },
                 None => {
-                    tracing::warn!(connection = name, error = %Chain(&error), "cannot connect to a database of scripts");
+                    let error = failure::without_address(&error);
+                    tracing::warn!(connection = name, %error, "cannot connect to a database of scripts");
                     Failure::passing(format!("connection `{name}`: cannot connect to the database"))
                 }
             },

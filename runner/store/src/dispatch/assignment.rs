@@ -30,7 +30,7 @@ use heddle_domain::id::uuid_v7_floor;
 use serde_json::{Value, json};
 use uuid::Uuid;
 
-use crate::change::{self, By, Noun, Page};
+use crate::change::{self, By, Noun, PAGE_BYTES_MAX, Page};
 use crate::database::{PgSession, column};
 use crate::span::ID_SLACK;
 use crate::transaction::transaction;
@@ -362,7 +362,37 @@ impl Store {
             .collect()
     }
 
-    /// Assignments, newest first, after `cursor`.
+    /// How many of these assignments, newest first, fit into a page: those up to the one that goes beyond
+    /// [`PAGE_BYTES_MAX`] with its params and its result. The params of many assignments are measured once for each version
+    /// of an offer.
+    async fn fitting(&self, ids: &[Uuid]) -> Result<usize, StoreError> {
+        let count = sqlx::query_scalar!(
+            r#"WITH found AS MATERIALIZED (
+                   SELECT id, offer_id, version, 0 AS bytes FROM heddle.holds WHERE id = ANY ($1)
+                    UNION ALL
+                   SELECT id, offer_id, version, coalesce(octet_length(result), 0)
+                     FROM heddle.assignments WHERE id = ANY ($1)
+               ),
+               versions AS MATERIALIZED (
+                   SELECT v.offer_id, v.version, octet_length(v.params::text) AS bytes
+                     FROM (SELECT DISTINCT offer_id, version FROM found) f
+                     JOIN heddle.offer_versions v ON v.offer_id = f.offer_id AND v.version = f.version
+               )
+               SELECT count(*) AS "count!"
+                 FROM (SELECT sum(s.bytes) OVER (ORDER BY s.id DESC ROWS UNBOUNDED PRECEDING) - s.bytes AS before
+                         FROM (SELECT f.id, f.bytes + v.bytes AS bytes
+                                 FROM found f JOIN versions v ON v.offer_id = f.offer_id AND v.version = f.version) s) w
+                WHERE w.before <= $2::bigint"#,
+            ids,
+            PAGE_BYTES_MAX
+        )
+        .fetch_one(&self.pool)
+        .await?;
+        Ok(usize::try_from(count).unwrap_or(0))
+    }
+
+    /// Assignments, newest first, after `cursor`. A page may have fewer than `limit`, and still have a next page: see
+    /// `fitting`.
     pub async fn assignments(
         &self,
         filter: &AssignmentFilter,
@@ -427,16 +457,24 @@ impl Store {
                 .await?
             };
         }
-        let ids = match (uid, &filter.audience) {
+        let mut ids = match (uid, &filter.audience) {
             (Some(_), _) => ids!("uid = $3 AND ($8::text IS NULL OR audience = $8)"),
             (None, Some(_)) => ids!("audience = $8"),
             (None, None) => ids!("true"),
         };
+        let fitting = self.fitting(&ids).await?.max(1);
+        let is_cut = fitting < ids.len();
+        ids.truncate(fitting);
         let mut rows = self.assignments_by_id(&ids).await?;
         rows.sort_by_key(|row| std::cmp::Reverse(row.id));
         // Each statement has one snapshot, so an assignment is in one of the tables only: this is a safeguard.
         rows.dedup_by_key(|row| row.id);
-        Ok(Page::of(rows, limit, |row| row.id.to_string()))
+        let page = Page::of(rows, limit, |row| row.id.to_string());
+        let last = ids.last().filter(|_| is_cut).map(Uuid::to_string);
+        Ok(Page {
+            next: page.next.or(last),
+            ..page
+        })
     }
 }
 

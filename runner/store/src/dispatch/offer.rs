@@ -8,7 +8,7 @@ use heddle_domain::spec::write_as_jsonb;
 use serde_json::Value;
 use uuid::Uuid;
 
-use crate::change::{self, By, Noun, Page, Put};
+use crate::change::{self, By, Noun, PAGE_BYTES_MAX, Page, Put};
 use crate::config::named::{Named, PutAudit, Stop};
 use crate::database::{PgSession, Pool};
 use crate::exhausted::{Exhausted, TakenEnd};
@@ -341,29 +341,56 @@ impl Store {
         .await?)
     }
 
-    /// Offers by name, after `cursor`.
+    /// Offers by name, after `cursor`. A page may have fewer than `limit`, and still have a next page: it ends with the
+    /// offer that goes beyond [`PAGE_BYTES_MAX`].
     pub async fn offers(
         &self,
         audience: Option<&str>,
         cursor: Option<&str>,
         limit: i64,
     ) -> Result<Page<OfferRow>, StoreError> {
-        let rows = sqlx::query_as!(
-            OfferRow,
-            "SELECT id, name, audience, version, starts_at, spec, run, created_at, updated_at
-               FROM heddle.offers
-              WHERE deleted_at IS NULL AND ($1::text IS NULL OR name > $1) AND ($2::text IS NULL OR audience = $2)
-              ORDER BY name LIMIT $3",
+        let rows = sqlx::query!(
+            r#"SELECT w.id AS "id!", w.name AS "name!", w.audience AS "audience!", w.version AS "version!",
+                      w.starts_at AS "starts_at!", w.spec AS "spec!", w.run AS "run?", w.created_at AS "created_at!",
+                      w.updated_at AS "updated_at!", w.upto > $4::bigint OR w.stored > $4 AS "cut!"
+                 FROM (SELECT s.*, sum(s.bytes) OVER (ORDER BY s.name ROWS UNBOUNDED PRECEDING) AS upto
+                         FROM (SELECT f.*, octet_length(f.spec::text) AS bytes
+                                 FROM (SELECT o.*, sum(pg_column_size(o.spec))
+                                                   OVER (ORDER BY o.name ROWS UNBOUNDED PRECEDING) AS stored
+                                         FROM (SELECT id, name, audience, version, starts_at, spec, run, created_at, updated_at
+                                                 FROM heddle.offers
+                                                WHERE deleted_at IS NULL AND ($1::text IS NULL OR name > $1)
+                                                  AND ($2::text IS NULL OR audience = $2)
+                                                ORDER BY name LIMIT $3) AS o) AS f
+                                WHERE f.stored - pg_column_size(f.spec) <= $4) AS s) AS w
+                WHERE w.upto - w.bytes <= $4
+                ORDER BY w.name"#,
             cursor,
             audience,
-            limit + 1
+            limit + 1,
+            PAGE_BYTES_MAX
         )
         .fetch_all(&self.pool)
         .await?;
-        Ok(Page::of(rows, limit, |row| row.name.clone()))
+        let rows = rows.into_iter().map(|row| {
+            let offer = OfferRow {
+                id: row.id,
+                name: row.name,
+                audience: row.audience,
+                version: row.version,
+                starts_at: row.starts_at,
+                spec: row.spec,
+                run: row.run,
+                created_at: row.created_at,
+                updated_at: row.updated_at,
+            };
+            (offer, row.cut)
+        });
+        Ok(Page::of_bounded(rows.collect(), limit, |row| row.name.clone()))
     }
 
-    /// Offers that may have an occurrence in some time, by their number, after a given one.
+    /// Offers that may have an occurrence in some time, by their number, after a given one. Their specs are without the
+    /// params, which do not say when an offer is due, and are nearly all of the bytes.
     pub async fn offers_due(
         &self,
         audience: Option<&str>,
@@ -373,11 +400,11 @@ impl Store {
     ) -> Result<Vec<OfferRow>, StoreError> {
         Ok(sqlx::query_as!(
             OfferRow,
-            "SELECT id, name, audience, version, starts_at, spec, run, created_at, updated_at
-               FROM heddle.offers
-              WHERE deleted_at IS NULL AND id > $1 AND ($2::text IS NULL OR audience = $2)
-                AND starts_at <= $4 AND (kind <> 0 OR starts_at >= $3)
-              ORDER BY id LIMIT $5",
+            r#"SELECT id, name, audience, version, starts_at, spec - 'params' AS "spec!", run, created_at, updated_at
+                 FROM heddle.offers
+                WHERE deleted_at IS NULL AND id > $1 AND ($2::text IS NULL OR audience = $2)
+                  AND starts_at <= $4 AND (kind <> 0 OR starts_at >= $3)
+                ORDER BY id LIMIT $5"#,
             behind,
             audience,
             from,

@@ -8,6 +8,7 @@ use maud::{Markup, html};
 use serde_json::json;
 
 use super::answer::Answer;
+use super::exists;
 use crate::ctx::UPLOAD;
 use crate::elements::glyph;
 use crate::frame::{Page, languages};
@@ -31,15 +32,23 @@ fn wanted(ctx: &Ctx, form: &[(String, String)]) -> String {
     ours(to)
 }
 
-/// An address of ours, whatever was given. Browsers read `\` as `/`, and remove tabs and ends of lines first: for them
-/// `/<tab>/evil.example` is another site.
+/// The address of a page of ours, whatever was given: another site could send here somebody who signs in, and so let
+/// the browser ask for any address of this node with the new session. Browsers read `\` as `/`, and remove tabs and ends
+/// of lines first: for them `/<tab>/evil.example` is another site.
 fn ours(to: String) -> String {
     let plain = |c: char| c != '\\' && !c.is_control();
-    if to.starts_with('/') && !to.starts_with("//") && to.chars().all(plain) {
+    if to.starts_with('/') && !to.starts_with("//") && to.chars().all(plain) && is_page(&to) {
         to
     } else {
         "/".to_owned()
     }
+}
+
+/// Whether a browser that is sent to this address asks for a page: it resolves `..` first, also if it is written `%2e%2e`.
+fn is_page(to: &str) -> bool {
+    let base = url::Url::parse("http://ours.invalid");
+    let asked = base.and_then(|base| base.join(to));
+    asked.is_ok_and(|asked| exists(asked.path()))
 }
 
 /// Shown instead of every page to a person who has not signed in, or as a `worker`, who has no pages; leads to the wanted
@@ -294,6 +303,24 @@ mod tests {
             "/\u{7f}/evil.example/",
         ] {
             assert_eq!(ours(to.into()), "/", "{to:?}");
+        }
+    }
+
+    #[test]
+    fn nobody_is_sent_to_what_is_no_page() {
+        for to in [
+            "/task-scheduler/task/timerTaskDel?taskId=5",
+            "/groups/../task-scheduler/task/timerTaskDel?taskId=5",
+            "/groups/%2E%2e/task-scheduler/task/timerTaskDel?taskId=5",
+            "/./task-scheduler/task/timerTaskDel?taskId=5",
+            "/.//task-scheduler/task/timerTaskDel?taskId=5",
+            "/v1/tokens",
+            "/metrics",
+        ] {
+            assert_eq!(ours(to.into()), "/", "{to:?}");
+        }
+        for to in ["/?day=1", "/groups/a#spec", "/runs/../groups/%2F"] {
+            assert_eq!(ours(to.into()), to);
         }
     }
 }

@@ -3,6 +3,7 @@
 use axum::http::Method;
 use chrono::SecondsFormat;
 use heddle_api::{AuditEntry, Connection, List, MadeToken, Node, Role, Secret, SignedIn, Token};
+use heddle_store::change::Noun;
 use maud::{Markup, html};
 use serde_json::{Value, json};
 
@@ -213,6 +214,15 @@ const AUDITED: [&str; 19] = [
     "topic",
 ];
 
+/// What is done only to objects of which only an admin sees entries.
+const ACTIONS_OF_ADMINS: [&str; 4] = ["sign_in", "sign_out", "end_sessions", "refuse"];
+
+/// Those words of the audit whose entries the viewer may get.
+fn seen_by(ctx: &Ctx, words: &[&'static str], of_admins: &[&str]) -> Vec<&'static str> {
+    let is_seen = |word: &&str| ctx.viewer.administers() || !of_admins.contains(word);
+    words.iter().copied().filter(is_seen).collect()
+}
+
 /// A field of the filter of the audit. A value from the address stays chosen, even if it is not in the list.
 fn audit_choice(ctx: &Ctx, name: &str, all: String, among: &[&str], word: fn(&Ctx, &str) -> String) -> Markup {
     let asked = ctx.q(name);
@@ -232,11 +242,13 @@ async fn audit(ctx: &Ctx) -> Result<Markup, Trouble> {
     let groups: Vec<&str> = found.items.iter().map(|one| one.name.as_str()).collect();
     ctx.know_topics(&groups).await?;
     let entries = entries(ctx, &found.items);
+    let actions = seen_by(ctx, &ACTIONS, &ACTIONS_OF_ADMINS);
+    let kinds = seen_by(ctx, &AUDITED, &Noun::WORDS_OF_ADMINS);
     Ok(html! {
         section.panel {
             form.filters method="get" role="search" aria-label=(t!(ctx, "filter")) {
-                (audit_choice(ctx, "action", t!(ctx, "all-actions"), &ACTIONS, elements::audit_action))
-                (audit_choice(ctx, "kind", t!(ctx, "all-kinds"), &AUDITED, elements::audit_kind))
+                (audit_choice(ctx, "action", t!(ctx, "all-actions"), &actions, elements::audit_action))
+                (audit_choice(ctx, "kind", t!(ctx, "all-kinds"), &kinds, elements::audit_kind))
                 @for name in ["name", "actor"] {
                     label.hidden for=(name) { (t!(ctx, name)) }
                     input id=(name) type="search" name=(name) value=[ctx.q(name)] placeholder=(t!(ctx, name));

@@ -18,11 +18,11 @@ use heddle_domain::spec::{Dedupe, SubmissionSpec, whole_number};
 use heddle_domain::state::{RunState, Trigger};
 use heddle_domain::wait::RunWait;
 use heddle_domain::{Faults, Name, Time};
+use heddle_sandbox::FairSlots;
 use heddle_store::live::{Created, GroupNeed, NewRun, QueueRow, ReadyRow, RunFacts};
 use heddle_store::run::{RunRow, RunTerms};
 use serde_json::{Map, Value, json};
 use sha2::{Digest, Sha256};
-use tokio::sync::Semaphore;
 use uuid::Uuid;
 
 use crate::node::Node;
@@ -36,18 +36,20 @@ use crate::{Engine, EngineError, RunContext, Runs};
 /// Bounds for concurrent requests of people: new runs, and controls of many runs.
 pub(crate) struct Requests {
     pub(crate) submissions: GroupCommit<Submissions>,
-    /// Permits for controls of many runs.
-    pub(crate) bulk: Arc<Semaphore>,
+    /// Slots for controls of many runs, by their callers.
+    pub(crate) bulk: Arc<FairSlots>,
 }
 
-/// How many requests control many runs at once on a node; others wait.
+/// How many requests control many runs at once on a node, and how many of one caller; others wait. A caller who sends
+/// hundreds waits for itself, and does not hold up others.
 pub(crate) const REQUESTS_MAX: usize = 4;
+const REQUESTS_OF_ONE_MAX: usize = REQUESTS_MAX / 2;
 
 impl Requests {
     pub(crate) fn new(submissions: GroupCommit<Submissions>) -> Self {
         Self {
             submissions,
-            bulk: Arc::new(Semaphore::new(REQUESTS_MAX)),
+            bulk: FairSlots::new(REQUESTS_MAX, REQUESTS_OF_ONE_MAX),
         }
     }
 }
