@@ -47,6 +47,7 @@ mod interruptions;
 mod kept;
 mod kills;
 mod logs;
+mod lost_answers;
 mod mails;
 mod mapped;
 mod messages;
