@@ -267,6 +267,35 @@ async fn callers_do_not_wait_for_each_other() {
     assert_eq!(node.run_now(&runs[0]).await["state"], "cancelled");
 }
 
+/// Reruns with a key can be repeated: a call that ended early leaves some, and the same call again makes only these.
+#[tokio::test]
+async fn many_are_rerun_once_with_a_key() {
+    let (_world, node) = World::with_node().await;
+    populate(&node, "g", FEW).await;
+    let all = ids(&node.all("/v1/runs?group=g").await);
+    let rerun = async |ids: &[String], key: &str| {
+        let body = json!({"filter": {"ids": ids}, "action": "rerun", "key": key});
+        node.post("/v1/runs/bulk", body).await
+    };
+    let first = rerun(&all[..2], "k").await.expect_status(200);
+    assert_eq!((&first["changed"], &first["refused"]), (&json!(2), &json!([])));
+    let second = rerun(&all[..], "k").await.expect_status(200);
+    assert_eq!((&second["matched"], &second["changed"]), (&json!(3), &json!(1)));
+    let refused = second["refused"].as_array().expect("refusals");
+    assert_eq!(refused.len(), 2, "{second:#}");
+    for one in refused {
+        let detail = one["detail"].as_str().expect("a detail");
+        assert!(detail.contains("already has this key"), "{detail}");
+    }
+    let reruns = node.all("/v1/runs?group=g&trigger=rerun").await;
+    assert_eq!(reruns.len(), 3);
+    for run in &reruns {
+        assert_eq!(run["key"], format!("k/{}", run["source"].as_str().expect("a source")));
+    }
+    let long = "k".repeat(476);
+    rerun(&all[..], long.as_str()).await.expect_problem(422, &["/key"]);
+}
+
 /// Of runs that were submitted with the same params and `dedupe`, one comes back, and the others say which one.
 #[tokio::test]
 async fn params_are_taken_once() {

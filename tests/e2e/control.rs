@@ -275,6 +275,27 @@ async fn rerun_repeats_what_was_asked() {
     assert_eq!(task(&again, "t")["output"]["params"], json!({"a": 1, "b": 2}));
 }
 
+/// A rerun with a key can be repeated after a lost answer: there is one new run, and the repeat names it.
+#[tokio::test]
+async fn a_rerun_with_a_key_is_made_once() {
+    let (_world, node) = World::with_node().await;
+    node.put_group("g", one(json!({"script": "echo"}))).await;
+    let run = id(&node.run("g", json!({"key": "k"})).await);
+    let path = format!("/v1/runs/{run}/rerun");
+    let again = node.post(&path, json!({"key": "again"})).await.expect_status(202);
+    assert_eq!(again["key"], "again");
+    let repeat = node.post(&path, json!({"key": "again"})).await.expect_status(409);
+    assert_eq!(repeat["existing"], again["id"], "{repeat:#}");
+    ends(&node, REFUSED, &["run", "rerun", &run, "--key", "again"]);
+    node.post(&path, json!({"key": "k"})).await.expect_status(409);
+    for wrong in ["".to_owned(), "k".repeat(513)] {
+        node.post(&path, json!({"key": wrong}))
+            .await
+            .expect_problem(422, &["/key"]);
+    }
+    assert_eq!(heddle_tests::runs(&node, "g").await.len(), 2);
+}
+
 /// A rerun is a new run: its group must be there, and be enabled unless somebody forces it.
 #[tokio::test]
 async fn rerun_asks_the_group() {

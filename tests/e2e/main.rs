@@ -48,6 +48,7 @@ mod kept;
 mod kills;
 mod large_pages;
 mod logs;
+mod lost_answers;
 mod mails;
 mod mapped;
 mod messages;

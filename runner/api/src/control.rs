@@ -31,13 +31,17 @@ pub struct ScriptsChoice {
 }
 
 /// The options of a rerun.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct RerunOptions {
     /// The script versions to use.
     pub scripts: Scripts,
     /// Create the run even if the group is disabled.
     pub force: bool,
+    /// Your own id for the new run, unique within the group, 1 to 512 bytes. If a run of the group has it, no run is created,
+    /// and the answer is 409 with that run's id. Default: none.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub key: Option<String>,
 }
 
 /// A reason is required: without one, the request is read, and refused with its pointer.
@@ -267,6 +271,10 @@ pub struct Bulk {
     /// For `restart` and `rerun`: the script versions. Default: `pinned`.
     #[serde(default)]
     pub scripts: Scripts,
+    /// For `rerun`: your own id for this call, 1 to 475 bytes. Each new run gets the key `KEY/ID`, with the id of the run that
+    /// it repeats. Where a run of the group has this key, no run is created, and the run is in `refused`. Default: none.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub key: Option<String>,
     /// For `state` and `override`: the new state, `succeeded` or `failed`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub state: Option<RunState>,
@@ -292,6 +300,7 @@ impl Bulk {
             action,
             dry_run: false,
             scripts: Scripts::default(),
+            key: None,
             state: None,
             reason: String::new(),
             task: None,

@@ -43,6 +43,9 @@ pub struct WorkerReport {
     pub lost: u64,
     /// Task runs that were given back at the stop.
     pub released: u64,
+    /// Outcomes that were perhaps accepted: the server could not be reached, and refused the repeat. Either it had accepted
+    /// the outcome before, or the claim had ended.
+    pub unsure: u64,
 }
 
 /// A worker of one queue.
@@ -72,6 +75,7 @@ struct Counts {
     reported: AtomicU64,
     lost: AtomicU64,
     released: AtomicU64,
+    unsure: AtomicU64,
 }
 
 impl Worker {
@@ -180,6 +184,7 @@ impl Worker {
             reported: counts.reported.load(Ordering::Relaxed),
             lost: counts.lost.load(Ordering::Relaxed),
             released: counts.released.load(Ordering::Relaxed),
+            unsure: counts.unsure.load(Ordering::Relaxed),
         })
     }
 }
@@ -230,8 +235,8 @@ impl Held {
         }
     }
 
-    /// Reports the outcome, again where the server cannot be reached: a repeat of what was accepted is refused, and
-    /// counts as reported then.
+    /// Reports the outcome, again where the server cannot be reached. A repeat of what was accepted is refused, and so is an
+    /// outcome that came too late: then nobody knows which it was.
     async fn report(&self, outcome: Outcome) {
         let mut again_after = AGAIN_AFTER;
         for attempt in 1..=REPORTS_MAX {
@@ -249,7 +254,7 @@ impl Held {
                     again_after = (again_after * 2).min(AGAIN_AFTER_MAX);
                     continue;
                 }
-                Err(error) if error.status() == Some(409) && attempt > 1 => &self.counts.reported,
+                Err(error) if error.status() == Some(409) && attempt > 1 => &self.counts.unsure,
                 Err(error) if error.status() == Some(413) => {
                     // A result that is too large will not become smaller.
                     let message = error.to_string();
@@ -264,5 +269,57 @@ impl Held {
             return;
         }
         self.counts.lost.fetch_add(1, Ordering::Relaxed);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use tokio::io::{AsyncReadExt, AsyncWriteExt};
+    use tokio::net::TcpListener;
+
+    use super::*;
+
+    /// A server that closes the first connection without an answer, and refuses what comes with the second.
+    async fn refusing_at_last(listener: TcpListener) {
+        drop(listener.accept().await.unwrap());
+        let (mut stream, _) = listener.accept().await.unwrap();
+        let mut request = Vec::new();
+        // The body ends it.
+        while !request.ends_with(b"}") {
+            assert!(stream.read_buf(&mut request).await.unwrap() > 0);
+        }
+        let body = r#"{"type": "about:blank", "title": "Conflict", "status": 409, "detail": "it has ended"}"#;
+        let answer = format!(
+            "HTTP/1.1 409 Conflict\r\ncontent-type: application/problem+json\r\ncontent-length: {}\r\n\
+             connection: close\r\n\r\n{body}",
+            body.len()
+        );
+        stream.write_all(answer.as_bytes()).await.unwrap();
+        stream.shutdown().await.unwrap();
+    }
+
+    #[tokio::test]
+    async fn a_repeat_that_is_refused_is_not_counted_as_accepted() {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let url = format!("http://{}", listener.local_addr().unwrap());
+        let server = tokio::spawn(refusing_at_last(listener));
+        let claim = json!({
+            "id": uuid::Uuid::nil(), "token": "t", "run": uuid::Uuid::nil(), "group": "g", "task": "t", "item": null,
+            "attempt": 1, "params": {}, "context": {}, "lease_expires_at": "2026-11-21T08:00:00.000000Z",
+        });
+        let counts = Arc::new(Counts::default());
+        let (_stop, stopping) = watch::channel(false);
+        let held = Held {
+            client: Client::new(&url, None).unwrap(),
+            claim: serde_json::from_value(claim).unwrap(),
+            lease: Duration::from_secs(30),
+            counts: counts.clone(),
+            stopping,
+            drain: Duration::ZERO,
+        };
+        held.report(Outcome::Done(json!(1))).await;
+        server.await.unwrap();
+        let of = |count: &AtomicU64| count.load(Ordering::Relaxed);
+        assert_eq!((of(&counts.reported), of(&counts.lost), of(&counts.unsure)), (0, 0, 1));
     }
 }

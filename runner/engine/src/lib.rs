@@ -531,9 +531,9 @@ impl Engine {
         self.services.notify.counts()
     }
 
-    /// Stops claiming. Waits for current attempts and notifications for the configured time, gives back the rest, and
-    /// releases the lease. It takes at most 5 s longer than that, whether the database answers or not. What could not
-    /// be returned is taken over when the lease has expired.
+    /// Stops claiming. Waits for current attempts, for outcomes that are not recorded yet, and for notifications, all for the
+    /// configured time. Then gives back the rest, and releases the lease. It takes at most 5 s longer than that, whether the
+    /// database answers or not. What could not be returned is taken over when the lease has expired.
     pub fn drain(&self) -> UseCase<'_, ()> {
         Box::pin(self.leave())
     }

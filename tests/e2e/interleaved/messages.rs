@@ -4,7 +4,8 @@ use chrono::{NaiveDate, TimeDelta};
 use heddle_domain::Clock;
 use heddle_domain::message::{bucket_of, message_id};
 use heddle_store::message::{
-    BatchTerms, Claimed, DaySlice, Finish, Finished, MessageIngest, MessageSearch, MessageState, NewMessage,
+    BatchTerms, CancelFilter, Claimed, DaySlice, Finish, Finished, MessageIngest, MessageSearch, MessageState,
+    NewMessage,
 };
 use heddle_store::topic::TopicDelete;
 use heddle_store::{Store, StoreError};
@@ -487,4 +488,38 @@ async fn days_that_somebody_deletes() {
     close(holder, false).await;
     assert!(store.forget_deleted_topic().await.unwrap());
     assert_eq!(count(&sql, "message_days").await, 0);
+}
+
+/// `release_days`: an ingest is open while its day is noted as drained. Its messages are left to send: the day is kept for
+/// them, and a cancel finds them.
+#[tokio::test]
+async fn messages_that_come_to_a_drained_day() {
+    let (_world, drained, sql, _) = Drained::set_up().await;
+    let today = drained.day;
+    let drained = Drained {
+        day: today.pred_opt().expect("a day"),
+        ..drained
+    };
+    let (store, topic, day) = (&drained.store, drained.topic, drained.day);
+    store.prepare_day(topic, day, None).await.unwrap();
+    let mut ingest = store.ingest(topic).await.unwrap();
+    ingest.write(&[drained.message(5, 1, 7, 1)]).await.unwrap();
+    ingest.note_slice(day, 5, Wall.now());
+    assert_eq!(store.close_days(topic, today).await.unwrap(), 1);
+    assert!(ingest.commit().await.unwrap());
+    assert_eq!(unhindered(store.release_days(topic, 0, 10)).await.unwrap(), 0);
+    assert_eq!(count(&sql, "message_slices WHERE state = 0").await, 1);
+    let of_day = CancelFilter {
+        day: Some(day),
+        ..CancelFilter::default()
+    };
+    let report = store.cancel_messages(by(), topic, "t", of_day).await.unwrap();
+    assert_eq!(report.cancelled, 1);
+    // The retention begins when the last message has ended.
+    let hour = HOUR.num_milliseconds();
+    sql.batch_execute("UPDATE heddle.message_days SET drained_at = drained_at - interval '2 hours'")
+        .await
+        .unwrap();
+    assert_eq!(store.release_days(topic, hour, 10).await.unwrap(), 0);
+    assert_eq!(store.release_days(topic, 0, 10).await.unwrap(), 1);
 }

@@ -117,6 +117,9 @@ pub enum RunCommand {
         /// Create the run even if the group is disabled
         #[arg(long)]
         force: bool,
+        /// Your own id for the new run. If a run of the group has it, no run is created
+        #[arg(long)]
+        key: Option<String>,
         /// Follow the run until it ends
         #[arg(short, long)]
         watch: bool,
@@ -259,12 +262,16 @@ pub(crate) async fn run(session: &Session, command: RunCommand) -> Result<ExitCo
             id,
             scripts,
             force,
+            key,
             watch,
         } => {
             let id = id.find(session).await?;
             let mut body = repeated(scripts);
             if force {
                 body["force"] = json!(true);
+            }
+            if let Some(key) = key {
+                body["key"] = json!(key);
             }
             again(session, id, "rerun", body, watch).await
         }

@@ -105,6 +105,7 @@ pub(super) async fn bulk(session: &Session, options: BulkOptions) -> Result<Exit
     }
     let mut bulk = Bulk {
         dry_run: options.dry_run,
+        key: options.key,
         state: options.to_state.map(|state| state.parse().map_err(usage)).transpose()?,
         reason: options.reason.unwrap_or_default(),
         task: options.task.map(|task| name(&task, "--task")).transpose()?,

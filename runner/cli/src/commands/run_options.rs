@@ -34,6 +34,9 @@ pub struct BulkOptions {
     /// For `clear`: also run the tasks that depend on the task [default: true]
     #[arg(long, num_args = 0..=1, default_missing_value = "true", require_equals = true)]
     pub(super) downstream: Option<bool>,
+    /// For `rerun`: your own id for this command. With the same one, no run is repeated twice
+    #[arg(long)]
+    pub(super) key: Option<String>,
     /// For `state`: the new state
     #[arg(long, value_parser = words(&RunState::OVERRIDES, RunState::as_str))]
     pub(super) to_state: Option<String>,

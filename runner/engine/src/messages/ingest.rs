@@ -12,7 +12,7 @@ use chrono::NaiveDate;
 use heddle_domain::message::{Incoming, bucket_of, message_id, read};
 use heddle_domain::topic::{Granularity, Topic};
 use heddle_domain::{Fault, Faults, Time};
-use heddle_store::message::{DaySlice, MessageIngest, NewMessage};
+use heddle_store::message::{DaySlice, LateKey, MessageIngest, NewMessage};
 use heddle_store::topic::TopicRow;
 use tokio::sync::OwnedSemaphorePermit;
 use tokio::time::Instant;
@@ -38,6 +38,9 @@ const SLICE_MICROS: i64 = 100_000;
 /// How many days one transaction writes to. Each day is a partition with indexes; each of these needs a lock, and the
 /// server has some ten thousand locks for all.
 const DAYS_MAX: usize = 200;
+
+/// On how many earlier days the key of a past message is looked for. Each is two partitions with indexes, as above.
+const KEY_DAYS_MAX: i64 = 100;
 
 /// How often a day is prepared again because somebody cancelled it in between.
 const PREPARE_MAX: u32 = 5;
@@ -127,6 +130,42 @@ impl Open {
         self.slices.insert((message.day, end), slice);
         slice
     }
+}
+
+/// Those of the messages that are stored with an earlier day. A past message is stored with today, so at a repeat of it after
+/// midnight, today does not have its key. It is the same message if it was due on the same day: keys are unique within the
+/// day that was asked for. Messages without a key, and those that were not due on an earlier day, cost nothing here.
+async fn stored_before(
+    tx: &mut MessageIngest,
+    topic: &Topic,
+    messages: &[NewMessage],
+) -> Result<HashSet<Uuid>, IngestError> {
+    let late_key = |message: &NewMessage| {
+        let key = message.key.as_ref()?;
+        let due_day = topic.today(message.due_at?);
+        (due_day < message.day).then(|| LateKey {
+            id: message.id,
+            key: key.clone(),
+            due_day,
+            day: message.day,
+        })
+    };
+    let late: Vec<LateKey> = messages.iter().filter_map(late_key).collect();
+    if late.is_empty() {
+        return Ok(HashSet::new());
+    }
+    let due_days: HashMap<Uuid, NaiveDate> = late.iter().map(|late| (late.id, late.due_day)).collect();
+    let found = tx.earlier_keys(&late, KEY_DAYS_MAX).await?;
+    let is_same = |found: &(Uuid, Time)| due_days.get(&found.0) == Some(&topic.today(found.1));
+    Ok(found.into_iter().filter(is_same).map(|found| found.0).collect())
+}
+
+/// Keeps some of the messages, with their lines.
+fn keep(messages: &mut Vec<NewMessage>, lines: &mut Vec<u64>, is_kept: impl Fn(&NewMessage) -> bool) {
+    let kept: Vec<bool> = messages.iter().map(&is_kept).collect();
+    let mut kept = kept.into_iter();
+    lines.retain(|_| kept.next().unwrap_or(true));
+    messages.retain(is_kept);
 }
 
 /// One caller's stream of messages.
@@ -240,12 +279,15 @@ impl Ingestion {
             });
         }
         if keyed {
-            let fresh = open.tx.take_keys(&messages).await?;
             let all = messages.len();
-            let is_new = |message: &NewMessage| message.key.is_none() || fresh.contains(&message.id);
-            let mut kept = messages.iter().map(is_new);
-            lines.retain(|_| kept.next().unwrap_or(true));
-            messages.retain(is_new);
+            let earlier = stored_before(&mut open.tx, &self.topic, &messages).await?;
+            if !earlier.is_empty() {
+                keep(&mut messages, &mut lines, |message| !earlier.contains(&message.id));
+            }
+            let fresh = open.tx.take_keys(&messages).await?;
+            keep(&mut messages, &mut lines, |message| {
+                message.key.is_none() || fresh.contains(&message.id)
+            });
             open.repeated += (all - messages.len()) as u64;
         }
         open.tx.write(&messages).await?;

@@ -12,7 +12,7 @@ use tokio::time::Instant;
 use uuid::Uuid;
 
 use super::Queues;
-use crate::node::group_commit::is_passing;
+use crate::node::group_commit::{Met, is_passing};
 use crate::node::signals::Signal;
 use crate::runs::change::notices::{tell_started, tells_start};
 use crate::runs::contexts::{context_of, item_of};
@@ -157,7 +157,16 @@ impl Queues {
             fresh: &fresh,
             bytes_max: CLAIM_BYTES_MAX as i64,
         };
-        let answer = self.node.store.claim_queued(&terms).await?;
+        let answer = match self.node.store.claim_queued(&terms).await.map_err(EngineError::from) {
+            Ok(answer) => answer,
+            Err(error) => {
+                if Met::of(&error) == Met::NoDatabase {
+                    // Perhaps only the answer was lost. The next try has other ids.
+                    self.unheld.note(&fresh, self.node.clock.elapsed());
+                }
+                return Err(error);
+            }
+        };
         let limited = answer.limited_ms.map(Duration::from_millis);
         let Some(last) = answer.claimed.iter().map(|claimed| claimed.position).max() else {
             return Ok(Found {

@@ -21,6 +21,7 @@ mod minutes;
 mod reaper;
 mod settle;
 mod unclaim;
+mod unheld;
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -42,6 +43,7 @@ pub(crate) use minutes::Minutes;
 pub(crate) use reaper::Reaper;
 use settle::Settlements;
 pub use settle::{Beat, ClaimEnd, ClaimRefused};
+use unheld::Unheld;
 
 /// How often queues with waiting polls are checked without a wake-up.
 const POLL_EVERY: Duration = Duration::from_millis(500);
@@ -71,6 +73,8 @@ pub(crate) struct Queues {
     ends: GroupCommit<Settlements>,
     /// How many task runs workers have ended since the last recording, for the charts of queues.
     ended: minutes::Ends,
+    /// Claims that may exist, and that nobody has got.
+    unheld: Unheld,
 }
 
 /// The group commit that ends claims, before it is started.
@@ -91,6 +95,7 @@ impl Queues {
             seen: Cache::new(REMEMBERED_MAX),
             ends,
             ended: minutes::Ends::default(),
+            unheld: Unheld::default(),
         };
         (Arc::new(queues), GatheringClaims(gathering))
     }
@@ -132,7 +137,7 @@ impl Part for Queues {
     }
 }
 
-/// Makes up for wake-ups that were lost.
+/// Makes up for what was lost: wake-ups, and answers of claims.
 pub(crate) struct LostWakeups(pub(crate) Arc<Queues>);
 
 impl Service for LostWakeups {
@@ -155,6 +160,7 @@ impl Service for LostWakeups {
             let filled = self.0.node.store.queues_with_work(&names).await?;
             filled.iter().for_each(|name| queued.wake(name, WOKEN_AT_ONCE));
         }
+        self.0.give_back_unheld().await?;
         Ok(POLL_EVERY)
     }
 }

@@ -13,7 +13,7 @@ use heddle_store::live::{ClaimKey, ClaimReport, ClaimStatus, Locked};
 
 use super::{ASKS_MAX, Queues};
 use crate::node::Node;
-use crate::node::group_commit::{Answered, Asked, Commits, Committed, Policy, answer, chunks};
+use crate::node::group_commit::{Answered, Asked, Commits, Committed, Met, Policy, answer, chunks};
 use crate::runs::contexts::Contexts;
 use crate::runs::create::batch_run::check_batch_output;
 use crate::runs::ending::{Applied, Ending, applied, message_kept};
@@ -72,7 +72,17 @@ impl From<EngineError> for ClaimRefused {
 }
 
 /// Receives the answer for a claim; or the reason why it is refused at once.
-type Begun = Result<Answered<bool>, ClaimRefused>;
+type Begun = Result<Answered<Settled>, ClaimRefused>;
+
+/// What became of a request to end a claim.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Settled {
+    /// It has ended the claim.
+    Ended,
+    /// There is no such claim. If a commit of this request was cut off before, it may itself have ended the claim: then the
+    /// attempt has this state.
+    Missing { ended_as: Option<AttemptState> },
+}
 
 /// A claim that ends.
 pub(crate) struct Settling {
@@ -80,6 +90,24 @@ pub(crate) struct Settling {
     ending: Ending,
     /// Its queue, if the run is known and the claim does not return to the queue.
     queue: Option<Arc<str>>,
+    /// A commit of it was cut off: it may be recorded already.
+    cut_off: bool,
+}
+
+impl Settling {
+    fn settled(&self, accepted: &HashSet<(RunId, AttemptKey)>) -> Settled {
+        if accepted.contains(&(self.claim.run, self.claim.at)) {
+            return Settled::Ended;
+        }
+        let ended_as = match &self.ending {
+            Ending::Succeeded(_) => Some(AttemptState::Succeeded),
+            Ending::Failed { .. } => Some(AttemptState::Failed),
+            _ => None,
+        };
+        Settled::Missing {
+            ended_as: ended_as.filter(|_| self.cut_off),
+        }
+    }
 }
 
 /// Ends claims; each answer says whether the caller held the claim.
@@ -87,7 +115,7 @@ pub(crate) struct Settlements(pub(super) Arc<Queues>);
 
 impl Commits for Settlements {
     type Request = Settling;
-    type Answer = bool;
+    type Answer = Settled;
     type Then = ();
     const POLICY: Policy = Policy {
         what: "ends of claims",
@@ -98,7 +126,7 @@ impl Commits for Settlements {
         workers: 1,
         tries_max: Some(TRIES_MAX),
         again_after: AGAIN_AFTER,
-        // A claim that was recorded does not exist any more, and the caller learns what happened to it.
+        // A claim that was recorded does not exist any more. Then the state of its attempt says by whom (`Queues::ended`).
         repeatable: true,
     };
 
@@ -123,16 +151,22 @@ impl Commits for Settlements {
             .iter()
             .map(|settling| (settling.claim, settling.ending.clone()))
             .collect();
-        let accepted = self.0.settle(&ends, false, None).await?;
-        let own = |settling: &Settling| accepted.contains(&(settling.claim.run, settling.claim.at));
-        for queue in batch
-            .iter()
-            .filter(|settling| own(settling))
-            .filter_map(|settling| settling.queue.as_ref())
-        {
-            self.0.ended.count(queue);
+        let accepted = match self.0.settle(&ends, false, None).await {
+            Ok(accepted) => accepted,
+            Err(error) => {
+                if Met::of(&error) == Met::NoDatabase {
+                    batch.iter_mut().for_each(|settling| settling.cut_off = true);
+                }
+                return Err(error);
+            }
+        };
+        let settled: Vec<Settled> = batch.iter().map(|settling| settling.settled(&accepted)).collect();
+        for (settling, settled) in batch.iter().zip(&settled) {
+            if let (Settled::Ended, Some(queue)) = (settled, &settling.queue) {
+                self.0.ended.count(queue);
+            }
         }
-        Ok((batch.iter().map(own).collect(), ()))
+        Ok((settled, ()))
     }
 }
 
@@ -174,6 +208,7 @@ impl Queues {
                         queue: context.and_then(|context| queue_of(context, claim.at, &ending)),
                         claim,
                         ending,
+                        cut_off: false,
                     });
                     waiting.push((claim, None));
                 }
@@ -191,10 +226,15 @@ impl Queues {
         Ok(begun.collect())
     }
 
-    async fn ended(&self, claim: &ClaimKey, answered: Answered<bool>) -> Result<(), ClaimRefused> {
-        match answer(answered).await? {
-            true => Ok(()),
-            false => Err(ClaimRefused::Old(reason(&self.status(claim).await?))),
+    async fn ended(&self, claim: &ClaimKey, answered: Answered<Settled>) -> Result<(), ClaimRefused> {
+        let Settled::Missing { ended_as } = answer(answered).await? else {
+            return Ok(());
+        };
+        let status = self.status(claim).await?;
+        match ended_as {
+            // Who has the token of an attempt ends it only once in this way: this was the commit that was cut off.
+            Some(state) if status.attempt == Some(state) => Ok(()),
+            _ => Err(ClaimRefused::Old(reason(&status))),
         }
     }
 

@@ -14,8 +14,9 @@
 //!
 //! A batch that fails as a whole is repeated run by run, so that an error of one run does not affect the others. Only two
 //! kinds of errors end the whole control instead. If the database was lost, the batch may have been committed, and a second
-//! override, restart or clear of the same runs would not be what the caller asked for. And reruns are never repeated: those
-//! of the batch that were created would be created twice.
+//! override, restart or clear of the same runs would not be what the caller asked for. And reruns are never repeated here:
+//! those of the batch that were created would be created twice, or, if they have keys, would seem to be refused. The caller
+//! repeats reruns with a key.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
@@ -205,7 +206,7 @@ impl Runs {
     ) -> Result<Answers, EngineError> {
         let mut answers = match control {
             BulkControl::Change(action) => self.change_all(runs, action, actor).await?,
-            BulkControl::Rerun(rerun) => self.rerun_all(runs, *rerun, actor).await?,
+            BulkControl::Rerun(rerun) => self.rerun_all(runs, rerun, actor).await?,
             BulkControl::Delete => self.delete_all(runs, actor).await?,
         };
         self.answer_others(runs, control, &mut answers).await?;
@@ -217,7 +218,7 @@ impl Runs {
         match control {
             BulkControl::Change(action) => self.control(run, action, actor).await,
             BulkControl::Rerun(rerun) => {
-                let mut answers = self.rerun_all(&[run], *rerun, actor).await?;
+                let mut answers = self.rerun_all(&[run], rerun, actor).await?;
                 answers.remove(&run).unwrap_or(Ok(()))
             }
             BulkControl::Delete => self.delete_alone(run, actor).await,
@@ -395,7 +396,7 @@ impl Runs {
     /// the item that each of them must have, if one is named.
     async fn try_revision(&self, revision: &Revision, control: &BulkControl) -> Result<Option<TaskKey>, ControlError> {
         if let BulkControl::Rerun(rerun) = control {
-            return self.try_rerun(revision, *rerun).await.map(|()| None);
+            return self.try_rerun(revision, rerun).await.map(|()| None);
         }
         check_again(&revision.group_name).map_err(ControlError::Refused)?;
         if matches!(control.control(), Control::Restart | Control::Clear) {
@@ -422,6 +423,7 @@ mod tests {
         let rerun = Rerun {
             active_scripts: false,
             force: false,
+            key: None,
         };
         for state in RunState::ALL {
             let deleted = BulkControl::Delete.check(*state).map_err(|refused| refused.to_string());
@@ -429,7 +431,7 @@ mod tests {
                 true => assert_eq!(deleted, Ok(())),
                 false => assert_eq!(deleted, Err(not_deleted(*state))),
             }
-            assert!(BulkControl::Rerun(rerun).check(*state).is_ok());
+            assert!(BulkControl::Rerun(rerun.clone()).check(*state).is_ok());
         }
         let restart = BulkControl::Change(BulkAction::Restart(false));
         assert!(restart.check(RunState::Failed).is_ok() && restart.check(RunState::Succeeded).is_err());
@@ -440,6 +442,7 @@ mod tests {
         let rerun = Rerun {
             active_scripts: false,
             force: false,
+            key: None,
         };
         let (lost, other) = (EngineError::Unavailable, EngineError::Contended);
         for (control, of_lost, of_other) in [

@@ -39,6 +39,11 @@ impl Part for Runs {
         self.held.len()
     }
 
+    /// Also those that have ended: an outcome that this node does not record before it leaves makes its attempt a lost one.
+    fn in_hand(&self) -> usize {
+        self.held.known()
+    }
+
     fn stop_in_hand(&self) {
         self.held.cancel_all();
     }

@@ -5,6 +5,7 @@
 
 use std::collections::{BTreeMap, HashMap};
 
+use heddle_domain::Faults;
 use heddle_domain::bounded::or_trouble;
 use heddle_domain::framed;
 use heddle_domain::id::RunId;
@@ -16,23 +17,46 @@ use serde_json::{Map, Value, json};
 use crate::node::catalog::Revision;
 use crate::runs::controlled::{Answers, ControlError};
 use crate::runs::create::batch_run::check_again;
-use crate::runs::create::check::check_params;
+use crate::runs::create::check::{KEY_BYTES_MAX, check_key, check_params};
 use crate::runs::create::submit::{Layout, Request, finish, open_group};
 use crate::{Engine, EngineError, Runs, SubmitError};
 
+/// What the key of one of many runs has more than the key of the call: `/` and an id. In bytes.
+const KEY_MORE_BYTES: usize = 37;
+
 /// How a run is repeated.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Rerun {
     /// With the scripts that are active now, not with those of the run.
     pub active_scripts: bool,
     /// Also while its group is disabled.
     pub force: bool,
+    /// The new run's key; of many runs, what their keys begin with. A run is not repeated if its group has a run with the key.
+    pub key: Option<String>,
+}
+
+impl Rerun {
+    /// Checks the key, for one run or for many.
+    pub fn check(&self, many: bool) -> Result<(), Faults> {
+        let mut faults = Faults::default();
+        let more = if many { KEY_MORE_BYTES } else { 0 };
+        if let Some(key) = &self.key {
+            check_key(key, KEY_BYTES_MAX - more, &mut faults);
+        }
+        faults.or(())
+    }
+
+    /// The key of the run that repeats this one, of many.
+    fn key_of(&self, run: RunId) -> Option<String> {
+        self.key.as_ref().map(|key| format!("{key}/{run}"))
+    }
 }
 
 impl Engine {
     /// Creates a run like an ended or live one; the audit entry is in the same commit.
-    pub async fn rerun(&self, row: &RunRow, rerun: Rerun, actor: &str) -> Result<RunId, SubmitError> {
-        let request = self.runs.like(row, rerun, actor).await?;
+    pub async fn rerun(&self, row: &RunRow, rerun: &Rerun, actor: &str) -> Result<RunId, SubmitError> {
+        rerun.check(false)?;
+        let request = self.runs.like(row, rerun, rerun.key.clone(), actor).await?;
         let (id, context) = (request.run.id, request.context.clone());
         let answered = self.runs.requests.submissions.send(request)?;
         Ok(finish(id, &context, answered).await?.0)
@@ -65,7 +89,7 @@ impl Runs {
     }
 
     /// Whether runs of a revision can be repeated, as an answer of a control of many runs.
-    pub(super) async fn try_rerun(&self, revision: &Revision, rerun: Rerun) -> Result<(), ControlError> {
+    pub(super) async fn try_rerun(&self, revision: &Revision, rerun: &Rerun) -> Result<(), ControlError> {
         let checked = self.check_rerun(revision.group_id, &revision.group_name, rerun.force);
         match checked.await {
             Ok(()) => Ok(()),
@@ -75,7 +99,13 @@ impl Runs {
 
     /// A run like another one, laid out. It is refused if the params of the other one cannot be read: it would fail like that.
     /// If it gets other scripts, the params have to fit these, as those of a submission.
-    async fn like(&self, row: &RunRow, rerun: Rerun, actor: &str) -> Result<Request, SubmitError> {
+    async fn like(
+        &self,
+        row: &RunRow,
+        rerun: &Rerun,
+        key: Option<String>,
+        actor: &str,
+    ) -> Result<Request, SubmitError> {
         self.check_rerun(row.group_id, &row.group_name, rerun.force).await?;
         let params = framed::read_params(&row.terms.params)
             .map_err(|error| SubmitError::Refused(format!("the params of run {} cannot be read: {error}", row.id)))?;
@@ -92,7 +122,7 @@ impl Runs {
         };
         let terms = RunTerms {
             trigger: Trigger::Rerun,
-            key: None,
+            key,
             source: Some(row.id),
             created_by: Some(actor.to_owned()),
             ..row.terms.clone()
@@ -107,8 +137,8 @@ impl Runs {
     }
 
     /// Repeats many runs, which are read in one statement; returns an answer for each. `Err` says what stopped it: some
-    /// may be repeated already, so it must not be tried again.
-    pub(super) async fn rerun_all(&self, runs: &[RunId], rerun: Rerun, actor: &str) -> Result<Answers, EngineError> {
+    /// may be repeated already, so it must not be tried again here. With a key, the caller may.
+    pub(super) async fn rerun_all(&self, runs: &[RunId], rerun: &Rerun, actor: &str) -> Result<Answers, EngineError> {
         let filter = RunFilter {
             ids: runs.iter().map(|run| run.0).collect(),
             ..RunFilter::default()
@@ -122,7 +152,7 @@ impl Runs {
                 answers.insert(run, Err(ControlError::NotFound("run")));
                 continue;
             };
-            match self.like(row, rerun, actor).await {
+            match self.like(row, rerun, rerun.key_of(run), actor).await {
                 Ok(request) => {
                     let (id, context) = (request.run.id, request.context.clone());
                     let answered = self.requests.submissions.send_patiently(request).await?;
@@ -139,5 +169,28 @@ impl Runs {
             answers.insert(run, answer);
         }
         Ok(answers)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_key_has_room_for_an_id() {
+        let run = RunId(uuid::Uuid::max());
+        let with = |bytes: usize| Rerun {
+            active_scripts: false,
+            force: false,
+            key: Some("k".repeat(bytes)),
+        };
+        let longest = with(KEY_BYTES_MAX - KEY_MORE_BYTES);
+        assert!(longest.check(true).is_ok());
+        assert_eq!(longest.key_of(run).map(|key| key.len()), Some(KEY_BYTES_MAX));
+        assert!(with(KEY_BYTES_MAX - KEY_MORE_BYTES + 1).check(true).is_err());
+        assert!(with(KEY_BYTES_MAX).check(false).is_ok());
+        for bytes in [0, KEY_BYTES_MAX + 1] {
+            assert!(with(bytes).check(false).is_err(), "{bytes}");
+        }
     }
 }

@@ -264,3 +264,37 @@ async fn an_attempt_of_somebody_else_is_stopped_when_it_is_old_enough() {
     node.tick(&mut reaper).await;
     assert!(held.stop.is_cancelled());
 }
+
+/// A node that stops waits for the outcomes of attempts that have ended, until the database has them. Without that, such an
+/// attempt would be lost, and would count as one.
+#[tokio::test]
+async fn a_node_that_stops_waits_for_outcomes_that_are_not_recorded() {
+    let (world, mut node) = with_one_attempt().await;
+    let (run, at) = node.only_begun();
+    drop(node.records());
+    let slow = "CREATE FUNCTION public.slow() RETURNS trigger LANGUAGE plpgsql AS
+             $$ BEGIN PERFORM pg_advisory_xact_lock(77); RETURN NULL; END $$;
+         CREATE TRIGGER slow BEFORE DELETE ON heddle.running FOR EACH STATEMENT EXECUTE FUNCTION public.slow();
+         SELECT pg_advisory_lock(77)";
+    world.execute(slow).await;
+    let runs = &node.runs;
+    let report = Report {
+        run,
+        at,
+        context: runs.contexts.get(&run).expect("its context"),
+        held: runs.held.get(run, at.key).expect("it is in hand"),
+        end: End::plain(Ending::Succeeded("null".into())),
+        finished_at: world.now(),
+        lasted: Duration::ZERO,
+        lines: Vec::new(),
+    };
+    assert_eq!((runs.attempts_in_hand(), runs.in_hand()), (1, 1));
+    runs.reports.record(&runs.node, report);
+    let waits = "SELECT EXISTS (SELECT FROM pg_locks l JOIN pg_database d ON d.oid = l.database
+          WHERE d.datname = current_database() AND l.locktype = 'advisory' AND NOT l.granted)";
+    until(async || world.one::<bool>(waits).await).await;
+    assert_eq!((runs.attempts_in_hand(), runs.in_hand()), (0, 1), "its slot is free");
+    world.execute("SELECT pg_advisory_unlock(77)").await;
+    until(async || runs.in_hand() == 0).await;
+    assert_eq!(world.runs("succeeded").await.len(), 1);
+}

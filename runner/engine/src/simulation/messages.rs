@@ -68,6 +68,17 @@ impl Sending {
         assert_eq!((report.accepted, report.rejected), (due.len() as u64, Vec::new()));
     }
 
+    /// Whether a message with this key is new.
+    async fn is_new(&self, due: &str, key: &str) -> bool {
+        let mut stream = self.messages.ingest("t").await.expect("a topic");
+        let line = json!({"sender": 1, "receiver": 1, "due": due, "key": key}).to_string();
+        let lines = [(1, line.as_str())];
+        stream.push(lines.into_iter()).await.expect("a message");
+        let report = stream.finish().await.expect("a report");
+        assert_eq!((report.accepted, report.rejected), (1, Vec::new()));
+        report.repeated == 0
+    }
+
     /// What a worker gets: the senders of the messages of each batch.
     async fn claim(&self) -> Vec<(QueueClaim, Vec<u64>)> {
         let claims = claim(&self.queues, Duration::from_secs(60)).await;
@@ -257,4 +268,26 @@ async fn there_are_partitions_for_messages_of_the_next_days() {
     world.pass_for(&node, MOMENT).await;
     node.tick(&mut days).await;
     assert_eq!(last().await, "2030-06-10");
+}
+
+/// A past message is stored with the present day. Its repeat on a later day is a repeat all the same, also if it was due long
+/// before it came first; a message of the same key that was due on another day is another message.
+#[tokio::test]
+async fn a_repeat_after_midnight_is_a_repeat() {
+    let sending = Sending::begun("2030-06-01T23:59:58Z", json!({"retention": "3d"})).await;
+    let (world, node) = (&sending.world, &sending.node);
+    let (now, long_ago) = ("2030-06-01T23:59:58Z", "2030-05-20T12:00:00Z");
+    assert!(sending.is_new(now, "a").await && sending.is_new(long_ago, "b").await);
+    assert!(!sending.is_new(now, "a").await && !sending.is_new(long_ago, "b").await);
+    world.pass_for(node, TimeDelta::seconds(4)).await;
+    assert!(!sending.is_new(now, "a").await, "it was stored yesterday");
+    assert!(!sending.is_new(long_ago, "b").await);
+    assert!(sending.is_new("2030-06-02T00:00:01Z", "a").await, "it is due today");
+    assert!(
+        sending.is_new("2030-05-31T12:00:00Z", "b").await,
+        "it was due on another day"
+    );
+    world.pass_for(node, TimeDelta::days(2)).await;
+    assert!(!sending.is_new(now, "a").await && !sending.is_new(long_ago, "b").await);
+    assert!(sending.is_new(now, "c").await);
 }

@@ -50,9 +50,13 @@ impl Control {
             Self::Restart(scripts) => BulkAction::Restart(scripts == Scripts::Active),
             Self::Override { state, reason } => BulkAction::Override(state, reason),
             Self::Clear(clear) => BulkAction::Clear(clear),
-            Self::Rerun(RerunOptions { scripts, force }) => {
+            Self::Rerun(RerunOptions { scripts, force, key }) => {
                 let active_scripts = scripts == Scripts::Active;
-                return BulkControl::Rerun(Rerun { active_scripts, force });
+                return BulkControl::Rerun(Rerun {
+                    active_scripts,
+                    force,
+                    key,
+                });
             }
             Self::Delete => return BulkControl::Delete,
         })
@@ -160,7 +164,7 @@ pub(crate) async fn control(engine: &Engine, id: RunId, control: Control, actor:
         }
         BulkControl::Rerun(rerun) => {
             let row = row(engine, id).await?;
-            let new = engine.rerun(&row, rerun, &actor).await?;
+            let new = engine.rerun(&row, &rerun, &actor).await?;
             get(engine, new, Duration::ZERO).await
         }
         BulkControl::Delete => {
@@ -193,6 +197,10 @@ pub(crate) async fn bulk(
     dry_run: bool,
     actor: String,
 ) -> Result<BulkReport, Refusal> {
+    let control = control.of_engine();
+    if let BulkControl::Rerun(rerun) = &control {
+        rerun.check(true).map_err(Refusal::Invalid)?;
+    }
     let found = engine.store().run_states(&filter, BULK_MAX).await?;
     let runs: Vec<RunId> = found.iter().map(|(id, ..)| *id).collect();
     let mut report = BulkReport {
@@ -202,7 +210,6 @@ pub(crate) async fn bulk(
         refused: Vec::new(),
         dry_run,
     };
-    let control = control.of_engine();
     let done = if dry_run {
         engine.bulk_dry_run(&found, &control).await?
     } else {

@@ -69,15 +69,16 @@ pub(crate) fn routes() -> Vec<Route> {
             rerun,
         )
         .detail(
-            "`scripts`: `pinned` (default: the script versions recorded on the run) or `active`. If the group has been \
-                deleted, the answer is 404.",
+            "`scripts`: `pinned` (default: the script versions recorded on the run) or `active`. With a `key`, the call can \
+                be repeated after a lost answer: it creates one run. If the group has been deleted, the answer is 404.",
         )
         .takes(of::<RerunOptions>())
         .optional()
         .answers(202, of::<Run>())
         .problem(
             409,
-            "The group is disabled, and `force` is not `true`; or the run carries a batch of messages.",
+            "The group is disabled, and `force` is not `true`; or the run carries a batch of messages; or a run of the \
+                group has the `key`, and `existing` is its id.",
         )
         .problem(
             422,
@@ -116,7 +117,7 @@ pub(crate) fn routes() -> Vec<Route> {
         .detail(
             "`action`: `cancel`, `pause`, `resume`, `restart`, `rerun`, `state` (or `override`; with `state` \
                 and `reason`), `clear` (with `task`; optionally `item`, `downstream` and `reason`, as for one run) or \
-                `delete`. `restart` and `rerun` accept `scripts`. A field that means nothing for the action is refused. \
+                `delete`. `restart` and `rerun` accept `scripts`, `rerun` also accepts `key`. A field that means nothing for the action is refused. \
                 `dry_run: true` changes nothing and answers what would happen: `refused` has the runs that \
                 the action would not change.",
         )
@@ -198,7 +199,8 @@ async fn delete(request: Request) -> Outcome {
 fn fields_of(action: BulkAction) -> &'static [&'static str] {
     match action {
         BulkAction::Cancel | BulkAction::Pause | BulkAction::Resume | BulkAction::Delete => &[],
-        BulkAction::Restart | BulkAction::Rerun => &["scripts"],
+        BulkAction::Restart => &["scripts"],
+        BulkAction::Rerun => &["scripts", "key"],
         BulkAction::State | BulkAction::Override => &["state", "reason"],
         BulkAction::Clear => &["task", "item", "downstream", "reason"],
     }
@@ -211,6 +213,7 @@ fn check_fields(body: &Bulk) -> Result<(), Problem> {
     let mut faults = Faults::default();
     for (field, given) in [
         ("scripts", body.scripts != Scripts::default()),
+        ("key", body.key.is_some()),
         ("state", body.state.is_some()),
         ("reason", !body.reason.trim().is_empty()),
         ("task", body.task.is_some()),
@@ -240,6 +243,7 @@ async fn bulk(mut request: Request) -> Outcome {
         BulkAction::Rerun => Control::Rerun(RerunOptions {
             scripts: body.scripts,
             force: false,
+            key: body.key,
         }),
         BulkAction::Delete => Control::Delete,
         BulkAction::Clear => Control::Clear(Clear {
@@ -289,7 +293,7 @@ mod tests {
     #[test]
     fn a_field_without_a_meaning_for_the_action_is_refused() {
         let all = json!({
-            "scripts": "active", "state": "failed", "reason": "why", "task": "a", "item": 1, "downstream": false,
+            "scripts": "active", "key": "k", "state": "failed", "reason": "why", "task": "a", "item": 1, "downstream": false,
         });
         for (action, accepted) in [
             ("cancel", vec![]),
@@ -297,14 +301,14 @@ mod tests {
             ("resume", vec![]),
             ("delete", vec![]),
             ("restart", vec!["/scripts"]),
-            ("rerun", vec!["/scripts"]),
+            ("rerun", vec!["/scripts", "/key"]),
             ("state", vec!["/state", "/reason"]),
             ("override", vec!["/state", "/reason"]),
             ("clear", vec!["/reason", "/task", "/item", "/downstream"]),
         ] {
             let mut body = all.clone();
             body["action"] = json!(action);
-            let expected: Vec<&str> = ["/scripts", "/state", "/reason", "/task", "/item", "/downstream"]
+            let expected: Vec<&str> = ["/scripts", "/key", "/state", "/reason", "/task", "/item", "/downstream"]
                 .into_iter()
                 .filter(|field| !accepted.contains(field))
                 .collect();

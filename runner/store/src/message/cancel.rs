@@ -106,9 +106,16 @@ impl Store {
         name: &str,
         filter: CancelFilter,
     ) -> Result<CancelReport, StoreError> {
+        // Messages may have come to a day after it was noted as drained: see `release_days`.
         let days = sqlx::query_scalar!(
-            "SELECT day FROM heddle.message_days
-              WHERE topic = $1 AND dropped_at IS NULL AND drained_at IS NULL AND ($2::date IS NULL OR day = $2) ORDER BY day",
+            "SELECT d.day FROM heddle.message_days d
+              WHERE d.topic = $1 AND d.dropped_at IS NULL AND ($2::date IS NULL OR d.day = $2)
+                AND (d.drained_at IS NULL
+                  OR EXISTS (SELECT FROM heddle.message_slices s WHERE s.topic = $1 AND s.day = d.day AND s.state = 0)
+                  OR EXISTS (SELECT FROM heddle.message_batches b WHERE b.topic = $1 AND b.day = d.day)
+                  OR EXISTS (SELECT FROM heddle.message_retries r
+                              WHERE r.topic = $1 AND r.day = d.day AND r.due_at IS NOT NULL))
+              ORDER BY d.day",
             topic,
             filter.day
         )

@@ -248,6 +248,10 @@ impl Store {
     /// Stores the counts of a topic's drained days whose retention (in milliseconds) is over, and deletes all that is
     /// kept of them except the messages. At most `limit` days; returns how many.
     ///
+    /// [`Store::close_days`] does not see messages whose transaction is open at that moment: they come to a day that is
+    /// noted as drained. So what is left to send is looked for once more, and the retention begins when the last message
+    /// has ended.
+    ///
     /// Locking: drained days, in order, skipping locked ones. What belongs to a day is deleted under its row's lock.
     pub async fn release_days(&self, topic: i32, retention_ms: i64, limit: i64) -> Result<u64, StoreError> {
         transaction!(self, pool, "release_message_days", |tx| {
@@ -269,6 +273,14 @@ impl Store {
                     SELECT e.topic, e.day FROM heddle.message_days e
                      WHERE e.topic = $1 AND e.dropped_at IS NULL
                        AND e.drained_at <= clock_timestamp() - $2::bigint * interval '1 millisecond'
+                       AND NOT EXISTS (SELECT FROM heddle.message_slices s
+                                        WHERE s.topic = $1 AND s.day = e.day AND s.state = 0)
+                       AND NOT EXISTS (SELECT FROM heddle.message_batches b WHERE b.topic = $1 AND b.day = e.day)
+                       AND NOT EXISTS (SELECT FROM heddle.message_retries r
+                                        WHERE r.topic = $1 AND r.day = e.day AND r.due_at IS NOT NULL)
+                       AND NOT EXISTS (SELECT FROM heddle.message_outcomes o
+                                        WHERE o.topic = $1 AND o.day = e.day
+                                          AND o.last_at > clock_timestamp() - $2::bigint * interval '1 millisecond')
                      ORDER BY e.day LIMIT $3 FOR UPDATE SKIP LOCKED)
              RETURNING d.day",
                 topic,

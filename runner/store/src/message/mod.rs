@@ -61,5 +61,5 @@ pub use cancel::{CancelFilter, CancelReport, Cancelled};
 pub use day::{BucketRow, DayCounts, DayRow};
 pub use find::{MessageRow, MessageSearch, MessageState};
 pub use finish::{FailedMessage, Finish, Finished, MessageEffect};
-pub use ingest::{DaySlice, MessageIngest, NewMessage};
+pub use ingest::{DaySlice, LateKey, MessageIngest, NewMessage};
 pub use queued::EndedQueueBatch;

@@ -15,7 +15,7 @@ use crate::node::catalog::{Group, Resolution};
 pub const PARAMS_BYTES_MAX: usize = 256 * 1024;
 
 /// The longest key of a run, in bytes.
-const KEY_BYTES_MAX: usize = 512;
+pub(crate) const KEY_BYTES_MAX: usize = 512;
 
 /// How many labels a run has at most, and how long they are.
 const LABELS_MAX: usize = 64;
@@ -86,15 +86,18 @@ pub(crate) fn check_params(
     faults.or(())
 }
 
+/// The bounds of a key.
+pub(crate) fn check_key(key: &str, bytes_max: usize, faults: &mut Faults) {
+    if key.is_empty() || key.len() > bytes_max || key.contains('\0') {
+        let detail = format!("`key` must have 1 to {bytes_max} bytes and no zero byte");
+        faults.add("/key", detail);
+    }
+}
+
 /// The bounds of a submission that do not depend on the group.
 fn check_bounds(spec: &SubmissionSpec, faults: &mut Faults) {
-    if let Some(key) = &spec.key
-        && (key.is_empty() || key.len() > KEY_BYTES_MAX || key.contains('\0'))
-    {
-        faults.add(
-            "/key",
-            format!("`key` must have 1 to {KEY_BYTES_MAX} bytes and no zero byte"),
-        );
+    if let Some(key) = &spec.key {
+        check_key(key, KEY_BYTES_MAX, faults);
     }
     if let Some(priority) = spec.priority
         && !(-1000..=1000).contains(&priority)

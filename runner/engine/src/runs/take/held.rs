@@ -218,6 +218,11 @@ impl HeldAttempts {
         self.count.load(Ordering::Relaxed)
     }
 
+    /// How many attempts are known here: those that run, and those that have ended and whose outcome is not recorded yet.
+    pub(crate) fn known(&self) -> usize {
+        self.attempts.lock().len()
+    }
+
     pub(crate) fn park(&self) {
         self.parked.fetch_add(1, Ordering::Relaxed);
     }

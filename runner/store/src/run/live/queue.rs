@@ -356,6 +356,28 @@ impl Store {
         })
     }
 
+    /// The claims with these ids, each with its queue. It reads all claims: their ids have no index.
+    pub async fn claims_of_ids(&self, ids: &[Uuid]) -> Result<Vec<(ClaimKey, String)>, StoreError> {
+        let rows = sqlx::query!(
+            "SELECT run, task, item, attempt, id, lease, queue FROM heddle.queue_claims WHERE id = ANY ($1)",
+            ids
+        )
+        .fetch_all(&self.pool)
+        .await?;
+        Ok(rows
+            .into_iter()
+            .map(|row| {
+                let claim = ClaimKey {
+                    id: row.id,
+                    run: RunId(row.run),
+                    at: AttemptKey::from_numbers(row.task, row.item, row.attempt),
+                    lease: row.lease,
+                };
+                (claim, row.queue)
+            })
+            .collect())
+    }
+
     /// The queues of claims that are held.
     pub async fn queues_of_claims(&self, keys: &[ClaimKey]) -> Result<Vec<(Uuid, String)>, StoreError> {
         let by = Keys::of(keys, |key| (key.run, key.at));
