@@ -118,7 +118,7 @@ impl Connection {
                 (false, false) => since + limits.stranger_head_timeout,
                 (true, false) => since + limits.stranger_request_timeout,
                 (false, true) => since + limits.header_timeout,
-                // The route limits the time of a known caller's request.
+                // The route limits the time of a known caller's request, `Progress` that of an answer that nobody reads.
                 (true, true) => now + limits.header_timeout,
             };
             if until <= now {

@@ -25,6 +25,7 @@ mod limits;
 pub mod metrics;
 mod openapi;
 pub mod problem;
+mod progress;
 pub mod request;
 mod routes;
 mod schemas;
