@@ -91,6 +91,11 @@ impl Connection {
         }
     }
 
+    /// Whether a caller has been known on it.
+    pub(crate) fn is_known(&self) -> bool {
+        self.known.load(Ordering::Relaxed)
+    }
+
     /// Whether a request is open, and since when that, or silence, lasts.
     fn activity(&self) -> (bool, Instant) {
         let since = self.since.load(Ordering::Acquire);
