@@ -108,6 +108,32 @@ async fn slow_bodies_of_nobody() {
     assert!(line.contains(" 408 "), "{line}");
 }
 
+/// Who may not report on claims is told so by the head of the request: nothing of the body, which may be large, is read.
+#[tokio::test]
+async fn a_report_of_somebody_who_may_not_is_not_read() {
+    let (_world, node) = World::with_node().await;
+    let made = node
+        .post("/v1/tokens", json!({"name": "user", "role": "worker", "uids": ["u1"]}))
+        .await
+        .expect_status(201);
+    let token = made["token"].as_str().unwrap();
+    for path in [
+        "/v1/claims/complete",
+        "/v1/claims/00000000-0000-0000-0000-000000000001/complete",
+    ] {
+        let head = format!(
+            "POST {path} HTTP/1.1\r\nHost: {}\r\nAuthorization: Bearer {token}\r\nContent-Type: application/json\r\n\
+             Content-Length: 30000000\r\n\r\n{{",
+            node.authority()
+        );
+        let mut stream = TcpStream::connect(node.authority()).await.unwrap();
+        stream.write_all(head.as_bytes()).await.unwrap();
+        let mut line = String::new();
+        BufReader::new(stream).read_line(&mut line).await.unwrap();
+        assert!(line.contains(" 403 "), "{path}: {line}");
+    }
+}
+
 /// How often one token may ask can be bounded.
 #[tokio::test]
 async fn a_rate_for_each_token() {

@@ -113,9 +113,10 @@ impl Host for Beside {
         known: bool,
         body: Body,
         bytes_max: usize,
+        counted: bool,
     ) -> BoxFuture<'a, Result<Bytes, Turned>> {
         Box::pin(async move {
-            let read = heddle_http::read_form(&self.app, parts, known, body, bytes_max);
+            let read = heddle_http::read_form(&self.app, parts, known, body, bytes_max, counted);
             read.await.map_err(turned)
         })
     }

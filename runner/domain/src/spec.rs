@@ -27,7 +27,7 @@ pub use plain::{whole_number, write_as_jsonb};
 pub use read::{gather_group, parse_group, parse_submission, read};
 pub(crate) use read::{optional, priority, script, whole};
 pub use schedule::{CronDialect, DailySpec, Enabled, Misfire, OnceSpec, ScheduleSpec};
-pub use strict::{NESTING_MAX, StrictError, parse_json_strict};
+pub use strict::{EntriesMax, NESTING_MAX, StrictError, parse_json_strict};
 pub use yaml::parse_yaml_documents;
 pub(crate) use yaml::read_yaml;
 pub use yaml_bounded::{YamlError, parse_yaml_strict};

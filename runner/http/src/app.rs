@@ -12,6 +12,7 @@ use tokio::sync::Semaphore;
 
 use crate::access::provider::Provider;
 use crate::access::{Rates, Signer, TokenCache};
+use crate::fair_bytes::FairBytes;
 use crate::kept::Kept;
 use crate::metrics::Page;
 
@@ -51,6 +52,14 @@ pub struct HttpConfig {
     pub waits_max: usize,
     /// Uploads at once; some more wait, the rest gets 429. One caller gets half of them.
     pub uploads_max: usize,
+    /// Bytes of memory that large bodies take together, with the values that are read from them; more get 429. One
+    /// caller gets three quarters of them.
+    pub bodies_bytes_max: usize,
+    /// Bytes of large answers that have not been sent yet, together; more get 429. One caller gets three quarters of
+    /// them.
+    pub answers_bytes_max: usize,
+    /// How long a request waits for some of these bytes.
+    pub memory_wait: Duration,
     pub wait_max: Duration,
     /// The keys of short-lived tokens signed for one uid, at least 32 bytes each; none: there are no such tokens. The
     /// first one signs.
@@ -76,6 +85,9 @@ impl Default for HttpConfig {
             requests_max: 1_024,
             waits_max: 10_000,
             uploads_max: 4,
+            bodies_bytes_max: 512 * 1024 * 1024,
+            answers_bytes_max: 512 * 1024 * 1024,
+            memory_wait: Duration::from_secs(2),
             wait_max: Duration::from_secs(60),
             device_keys: Vec::new(),
             provider: None,
@@ -186,6 +198,9 @@ pub struct Shared {
     /// The same of those that wait or follow.
     pub(crate) waits: Arc<FairSlots>,
     pub(crate) uploads: Arc<FairSlots>,
+    /// The memory for large bodies, and for large answers: the owners are callers.
+    pub(crate) bodies: Arc<FairBytes>,
+    pub(crate) answers: Arc<FairBytes>,
     /// How many more uploads may wait for a slot.
     pub(crate) uploads_waiting: Arc<Semaphore>,
     /// Uploads that wait for the interpreter of their language, and have no slot meanwhile.
@@ -223,6 +238,8 @@ impl App {
             requests: FairSlots::new(config.requests_max, most_of(config.requests_max)),
             waits: FairSlots::new(config.waits_max, most_of(config.waits_max)),
             uploads: FairSlots::new(config.uploads_max, config.uploads_max / 2),
+            bodies: FairBytes::new(config.bodies_bytes_max, most_of(config.bodies_bytes_max)),
+            answers: FairBytes::new(config.answers_bytes_max, most_of(config.answers_bytes_max)),
             unknown_bodies: FairSlots::new(UNKNOWN_SLOW_MAX, UNKNOWN_SLOW_OF_ONE_MAX),
             uploads_waiting: Arc::new(Semaphore::new(UPLOADS_WAITING_MAX)),
             interpreter_waits: FairSlots::new(UPLOADS_WAITING_MAX, UPLOADS_WAITING_MAX / 2),

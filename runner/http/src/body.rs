@@ -1,4 +1,8 @@
-//! Bodies of requests: how many bytes they may have, and how long they may take.
+//! Bodies of requests: how many bytes they may have, how long they may take, and how much memory they take together.
+//!
+//! A body is in memory while it arrives, which may take minutes, and until its request has been handled. So what it has
+//! beyond a small part counts against the memory for bodies ([`crate::fair_bytes`]), of which each caller has a share: as
+//! it arrives, and not before, because a length that is only announced takes nothing.
 //!
 //! Known callers get the time that a slow line needs. A body of an unknown caller is read before anything else is done
 //! with its request, so that it blocks nothing: it must be small, and arrive at once, or take one of a few slots, of
@@ -9,11 +13,12 @@ use std::time::Duration;
 
 use axum::body::Body;
 use axum::http::{HeaderMap, StatusCode, header};
-use bytes::{Bytes, BytesMut};
+use bytes::Bytes;
 use futures::StreamExt;
 
 use crate::access::Peer;
 use crate::app::App;
+use crate::fair_bytes::HeldBytes;
 use crate::problem::Problem;
 
 /// The maximum bytes of an unknown caller's body: a sign-in has a token in it.
@@ -24,6 +29,62 @@ const UNKNOWN_AT_ONCE: Duration = Duration::from_millis(200);
 
 /// How long it may take altogether.
 const UNKNOWN_TIMEOUT: Duration = Duration::from_secs(5);
+
+/// How many bytes of a body, with its values, do not count: requests have slots, so these are few enough.
+const UNCOUNTED_BYTES: usize = 256 * 1024;
+
+/// Shorter texts have too few values to count.
+const WEIGHED_FROM_BYTES: usize = 2 * 1024;
+
+/// Seconds after which a caller without memory should come back.
+const RETRY_SECONDS: u64 = 1;
+
+/// Memory that bodies take, and how long they wait for it.
+pub(crate) struct BodyMemory {
+    held: HeldBytes,
+    wait: Duration,
+    /// The most that one body may count.
+    most: usize,
+}
+
+impl BodyMemory {
+    /// For one body of this caller; it has taken nothing yet.
+    pub(crate) fn of(app: &App, owner: &str) -> Self {
+        Self {
+            held: app.bodies.of(owner),
+            wait: app.config.memory_wait,
+            most: app.bodies.each_max(),
+        }
+    }
+
+    /// Counts a body of so many bytes altogether.
+    async fn take(&mut self, whole: usize) -> Result<(), Problem> {
+        let counted = whole.saturating_sub(UNCOUNTED_BYTES).min(self.most);
+        let more = counted.saturating_sub(self.held.bytes());
+        if more == 0 || self.held.grow(more, self.wait).await {
+            return Ok(());
+        }
+        Err(Problem::overloaded(
+            "too many bytes of request bodies on this node at the same time, in total or from this caller; try again \
+             later",
+            RETRY_SECONDS,
+        ))
+    }
+
+    /// Counts the values that will be read from a body of JSON, before they are. A body with more than one caller may have
+    /// counts as that much: it is read when the caller has nothing else.
+    pub(crate) async fn take_values(&mut self, text: &[u8], weight: fn(&[u8]) -> usize) -> Result<(), Problem> {
+        if text.len() < WEIGHED_FROM_BYTES {
+            return Ok(());
+        }
+        self.take(text.len().saturating_add(weight(text))).await
+    }
+
+    /// The same bytes, which count until the last part of them is dropped.
+    pub(crate) fn keep(self, bytes: Bytes) -> Bytes {
+        self.held.keep(bytes)
+    }
+}
 
 /// Refuses a compressed body (reading it as it is would only give an error about UTF-8), and a body whose header
 /// announces too many bytes.
@@ -47,20 +108,49 @@ pub(crate) fn check_head(headers: &HeaderMap, bytes_max: usize) -> Result<(), Pr
     Ok(())
 }
 
-/// Reads a body to its end; it may pause for `idle`, and take `whole`.
-pub(crate) async fn read(body: Body, bytes_max: usize, idle: Duration, whole: Duration) -> Result<Bytes, Problem> {
+/// Makes room in a buffer for a piece of at most `bytes_max` altogether. It grows by doubling, but to no more than that, and
+/// what it takes is counted.
+async fn make_room(
+    read: &mut Vec<u8>,
+    piece: usize,
+    bytes_max: usize,
+    memory: Option<&mut BodyMemory>,
+) -> Result<(), Problem> {
+    let needed = read.len() + piece;
+    if needed <= read.capacity() {
+        return Ok(());
+    }
+    let whole = needed.max(read.capacity().saturating_mul(2).min(bytes_max));
+    if let Some(memory) = memory {
+        memory.take(whole).await?;
+    }
+    read.reserve_exact(whole - read.len());
+    Ok(())
+}
+
+/// Reads a body to its end; it may pause for `idle`, and take `whole`. What it takes of the `memory` stays taken.
+pub(crate) async fn read(
+    body: Body,
+    bytes_max: usize,
+    idle: Duration,
+    whole: Duration,
+    mut memory: Option<&mut BodyMemory>,
+) -> Result<Bytes, Problem> {
     let read = async {
         let mut stream = body.into_data_stream();
-        let mut read = BytesMut::new();
+        let mut read = Vec::<u8>::new();
         loop {
             match tokio::time::timeout(idle, stream.next()).await {
                 Err(_) => return Err(late()),
-                Ok(None) => return Ok(read.freeze()),
+                Ok(None) => return Ok(Bytes::from(read)),
                 Ok(Some(Err(error))) => return Err(Problem::malformed(broken(&error))),
                 Ok(Some(Ok(piece))) if read.len() + piece.len() > bytes_max => {
                     return Err(Problem::too_large(bytes_max));
                 }
-                Ok(Some(Ok(piece))) => read.extend_from_slice(&piece),
+                Ok(Some(Ok(piece))) => {
+                    make_room(&mut read, piece.len(), bytes_max, memory.as_deref_mut()).await?;
+                    read.extend_from_slice(&piece);
+                }
             }
         }
     };
@@ -88,7 +178,7 @@ pub(crate) async fn read_unknown(app: &App, peer: Peer, headers: &HeaderMap, bod
         return Ok(Bytes::new());
     }
     check_head(headers, UNKNOWN_BYTES_MAX)?;
-    let mut reading = std::pin::pin!(read(body, UNKNOWN_BYTES_MAX, UNKNOWN_TIMEOUT, UNKNOWN_TIMEOUT));
+    let mut reading = std::pin::pin!(read(body, UNKNOWN_BYTES_MAX, UNKNOWN_TIMEOUT, UNKNOWN_TIMEOUT, None));
     if let Ok(read) = tokio::time::timeout(UNKNOWN_AT_ONCE, reading.as_mut()).await {
         return read;
     }

@@ -91,6 +91,11 @@ impl Connection {
         }
     }
 
+    /// Whether a caller has been known on it.
+    pub(crate) fn is_known(&self) -> bool {
+        self.known.load(Ordering::Relaxed)
+    }
+
     /// Whether a request is open, and since when that, or silence, lasts.
     fn activity(&self) -> (bool, Instant) {
         let since = self.since.load(Ordering::Acquire);
@@ -118,7 +123,7 @@ impl Connection {
                 (false, false) => since + limits.stranger_head_timeout,
                 (true, false) => since + limits.stranger_request_timeout,
                 (false, true) => since + limits.header_timeout,
-                // The route limits the time of a known caller's request.
+                // The route limits the time of a known caller's request, `Progress` that of an answer that nobody reads.
                 (true, true) => now + limits.header_timeout,
             };
             if until <= now {

@@ -3,20 +3,68 @@
 
 use heddle_domain::bounded::Stopped;
 use heddle_domain::fault::pointer_token;
-use heddle_domain::spec::{StrictError, YamlError, parse_json_strict, parse_yaml_strict};
+use heddle_domain::spec::{EntriesMax, StrictError, YamlError, parse_json_strict, parse_yaml_strict};
 use heddle_domain::{Fault, has_nul};
 use serde_json::Value;
 
 use crate::problem::Problem;
 
-/// Reads one JSON document. Not JSON: 400 with line and column. A key twice, U+0000: 422 with a pointer.
-pub fn parse(bytes: &[u8]) -> Result<Value, Problem> {
+/// About how many bytes of memory an entry of an array or an object takes while it is read: the vectors that they are in
+/// are twice as long as they need to be.
+const ENTRY_BYTES: usize = 64;
+
+/// The same of an object: even one entry makes a node with room for eleven.
+const OBJECT_BYTES: usize = 640;
+
+/// The characters of a JSON text that are not in strings.
+fn outside_strings(text: &[u8]) -> impl Iterator<Item = u8> {
+    let (mut in_string, mut escaped) = (false, false);
+    text.iter().copied().filter(move |byte| {
+        match byte {
+            _ if escaped => escaped = false,
+            b'\\' if in_string => escaped = true,
+            b'"' => in_string = !in_string,
+            _ => return !in_string,
+        }
+        false
+    })
+}
+
+/// About how many bytes of memory the values in a JSON text take when it has been read, without its strings: a few bytes of
+/// text become hundreds in memory.
+pub(crate) fn weight(text: &[u8]) -> usize {
+    let weights = outside_strings(text).map(|sign| match sign {
+        b'[' | b',' => ENTRY_BYTES,
+        b'{' => OBJECT_BYTES,
+        _ => 0,
+    });
+    weights.sum()
+}
+
+/// The same of the entries of the outermost array alone, if what is in them is read later, some of it at a time.
+pub(crate) fn outer_weight(text: &[u8]) -> usize {
+    let mut depth = 0_usize;
+    let mut entries = 0;
+    for sign in outside_strings(text) {
+        match sign {
+            b'[' | b'{' => depth += 1,
+            b']' | b'}' => depth = depth.saturating_sub(1),
+            b',' if depth == 1 => entries += 1,
+            _ => {}
+        }
+    }
+    entries * ENTRY_BYTES
+}
+
+/// Reads one JSON document. Not JSON: 400 with line and column. A key twice, U+0000, an array in one of the given fields with
+/// too many entries: 422 with a pointer.
+pub fn parse(bytes: &[u8], entries_max: EntriesMax) -> Result<Value, Problem> {
     if bytes.trim_ascii().is_empty() {
         return Err(Problem::malformed("the body is empty; JSON was expected"));
     }
-    let value = parse_json_strict(bytes).map_err(|error| match error {
+    let value = parse_json_strict(bytes, entries_max).map_err(|error| match error {
         StrictError::Malformed(detail) => Problem::malformed(format!("the body is not JSON: {detail}")),
-        StrictError::Duplicate(fault) => Problem::invalid(fault),
+        StrictError::Duplicate(fault) | StrictError::TooMany(fault) => Problem::invalid(fault),
     })?;
     check(&value)?;
     Ok(value)
@@ -29,7 +77,7 @@ pub fn parse_yaml(text: &str) -> Result<Value, Problem> {
         YamlError::Refused(StrictError::Malformed(detail)) => {
             Problem::malformed(format!("the body is not YAML: {detail}"))
         }
-        YamlError::Refused(StrictError::Duplicate(fault)) => Problem::invalid(fault),
+        YamlError::Refused(StrictError::Duplicate(fault) | StrictError::TooMany(fault)) => Problem::invalid(fault),
         YamlError::Stopped(Stopped::Trouble(_)) => Problem::unavailable(error.to_string(), 1),
         YamlError::Stopped(_) => Problem::invalid_at("", error.to_string()),
     })?;
@@ -74,7 +122,7 @@ mod tests {
     use serde_json::json;
 
     fn check_parse(input: &str, expect: Result<Value, (u16, &str)>) {
-        match (parse(input.as_bytes()), expect) {
+        match (parse(input.as_bytes(), &[]), expect) {
             (Ok(value), Ok(expect)) => assert_eq!(value, expect),
             (Err(problem), Err((status, pointer))) => {
                 assert_eq!(problem.status.as_u16(), status, "{input}: {}", problem.detail);
@@ -101,8 +149,26 @@ mod tests {
         check_parse("{} {}", Err((400, "")));
         check_parse("", Err((400, "")));
         check_parse(&"[".repeat(100_000), Err((400, "")));
-        assert!(parse(b"{\n  \"a\": x}").unwrap_err().detail.contains("line 2 column 8"));
-        assert_eq!(parse(b"\"\xff\"").unwrap_err().status.as_u16(), 400);
+        assert!(
+            parse(b"{\n  \"a\": x}", &[])
+                .unwrap_err()
+                .detail
+                .contains("line 2 column 8")
+        );
+        assert_eq!(parse(b"\"\xff\"", &[]).unwrap_err().status.as_u16(), 400);
+    }
+
+    #[test]
+    fn values_weigh_what_they_take_in_memory() {
+        for (text, expect) in [
+            ("", 0),
+            (r#"{"items":[[],[],[]]}"#, OBJECT_BYTES + 6 * ENTRY_BYTES),
+            (r#"{"a":"[,{\",[{\\","b":"\\"}"#, OBJECT_BYTES + ENTRY_BYTES),
+            (r#"["a","b"]"#, 2 * ENTRY_BYTES),
+        ] {
+            assert_eq!(weight(text.as_bytes()), expect, "{text}");
+        }
+        assert_eq!(outer_weight(br#"[{"a":[1,2],"b":","},{},[[],[]]]"#), 2 * ENTRY_BYTES);
     }
 
     #[test]

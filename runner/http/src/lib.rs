@@ -2,9 +2,10 @@
 //! same table as the router.
 //!
 //! A request goes through [`router`]: in dev mode Host and Origin are checked; the table's entry says who may call it
-//! and against which bound on concurrency it counts (beyond that, the answer is 429 at once, with `Retry-After`, and it
-//! is not queued); bodies are bounded in bytes and in time, and unread rests are discarded; then the noun's handler
-//! reads it, calls the store or the engine, and answers. Every error is a [`problem::Problem`].
+//! and against which bound on concurrency it counts, until its answer has been sent (beyond that, the answer is 429 at
+//! once, with `Retry-After`, and it is not queued); bodies are bounded in bytes and in time, and unread rests are
+//! discarded; large bodies and large answers count against the memory for them; then the noun's handler reads it, calls
+//! the store or the engine, and answers. Every error is a [`problem::Problem`].
 
 #![cfg_attr(
     test,
@@ -19,20 +20,25 @@ mod connection;
 mod describe;
 mod docs;
 mod examples;
+mod fair_bytes;
 mod json;
 mod kept;
 mod limits;
 pub mod metrics;
 mod openapi;
 pub mod problem;
+mod progress;
 pub mod request;
 mod routes;
 mod schemas;
+mod sent;
 pub mod serve;
 mod starting;
 mod table;
 mod timer_task;
 mod unread;
+
+use std::sync::Arc;
 
 use axum::Router;
 use axum::extract::MatchedPath;
@@ -57,14 +63,26 @@ pub type Elsewhere =
 /// The API of a node, together with its pages. Paths that begin with `/v1/` stay the API's, whether there is such a
 /// route or not.
 pub fn router_with(app: App, pages: Elsewhere) -> Router {
-    routes::table().router(app, move |request| {
-        let pages = pages.clone();
+    routes::table().router(app.clone(), move |request| {
+        let (app, pages) = (app.clone(), pages.clone());
         async move {
             let path = request.uri().path();
             if path == "/v1" || path.starts_with("/v1/") {
                 return nothing_at(path);
             }
-            pages(request).await
+            // Assets are in memory once.
+            let connection = request.extensions().get::<Arc<connection::Connection>>();
+            let connection = connection.filter(|_| !path.starts_with("/assets/")).cloned();
+            let acts = !request.method().is_safe();
+            let answer = pages(request).await;
+            match connection {
+                // Nobody who is not known takes memory from others.
+                Some(connection) if connection.is_known() => {
+                    let address = connection.peer.address().to_string();
+                    sent::page(&app, &address, acts, answer).unwrap_or_else(Problem::into_response)
+                }
+                _ => answer,
+            }
         }
     })
 }
@@ -85,20 +103,29 @@ pub async fn admit(app: &App, parts: &mut axum::http::request::Parts) -> Result<
     Ok(access::Vouched::new(admitted, token_watch))
 }
 
-/// Reads the body of a form, for pages, within the bounds for `known` callers or for others.
+/// Reads the body of a form, for pages, within the bounds for `known` callers or for others. It counts against the memory
+/// for bodies until it is dropped, unless the pages have a bound of their own for it.
 pub async fn read_form(
     app: &App,
     parts: &axum::http::request::Parts,
     known: bool,
     body: axum::body::Body,
     bytes_max: usize,
+    counted: bool,
 ) -> Result<bytes::Bytes, Problem> {
     if !known {
         return body::read_unknown(app, access::Peer::of(parts), &parts.headers, body).await;
     }
     body::check_head(&parts.headers, bytes_max)?;
-    let config = &app.config;
-    body::read(body, bytes_max, config.body_idle_timeout, config.body_timeout).await
+    let vouched = parts.extensions.get::<access::Vouched>();
+    let actor = vouched.map_or("", |vouched| vouched.caller().actor.as_str());
+    let mut memory = counted.then(|| body::BodyMemory::of(app, actor));
+    let (idle, whole) = (app.config.body_idle_timeout, app.config.body_timeout);
+    let read = body::read(body, bytes_max, idle, whole, memory.as_mut()).await?;
+    Ok(match memory {
+        Some(memory) => memory.keep(read),
+        None => read,
+    })
 }
 
 /// The OpenAPI 3.1 description of the API.

@@ -18,6 +18,9 @@ pub struct ServeLimits {
     pub stranger_head_timeout: Duration,
     /// How long a request of theirs may take, from its head to the end of its answer.
     pub stranger_request_timeout: Duration,
+    /// How long a connection may take nothing of an answer that is to be written: whoever reads slowly is served, whoever
+    /// reads nothing is closed.
+    pub unread_timeout: Duration,
     /// Bytes of a request's head.
     pub header_bytes_max: usize,
     /// How long requests under way may go on once the node shuts down.
@@ -33,6 +36,7 @@ impl Default for ServeLimits {
             header_timeout: Duration::from_secs(30),
             stranger_head_timeout: Duration::from_secs(10),
             stranger_request_timeout: Duration::from_secs(60),
+            unread_timeout: Duration::from_secs(30),
             header_bytes_max: 64 * 1024,
             drain_timeout: Duration::from_secs(25),
         }

@@ -14,6 +14,7 @@ use bytes::Bytes;
 use heddle_api::moment::parse_moment;
 use heddle_api::{List, accepts};
 use heddle_domain::chance::fraction;
+use heddle_domain::spec::EntriesMax;
 use heddle_domain::{Faults, Name, Span, Time};
 use heddle_engine::FairSlot;
 use heddle_store::change::{By, Page};
@@ -26,9 +27,10 @@ use tokio::time::Instant;
 
 use crate::access::{Caller, Peer, TokenWatch, refused};
 use crate::app::App;
-use crate::body;
+use crate::body::{self, BodyMemory};
 use crate::json;
 use crate::problem::Problem;
+use crate::sent::{self, Reserved};
 
 /// The number of items on a page of a list, by default.
 pub const LIMIT_DEFAULT: i64 = 50;
@@ -70,6 +72,8 @@ pub struct Request {
     pub(crate) body_optional: bool,
     /// Behind a mutex only because a body must not be used from two threads, which nobody does.
     pub(crate) body: Mutex<Body>,
+    /// What a large body takes of the memory for bodies, while it is handled.
+    pub(crate) body_memory: Option<BodyMemory>,
     /// The slot of an upload, which it gives back while it only waits for an interpreter.
     pub(crate) upload_slot: Option<FairSlot>,
 }
@@ -314,11 +318,34 @@ impl Request {
         let config = &self.app.config;
         let (idle, whole) = (config.body_idle_timeout, config.body_timeout);
         let body = std::mem::replace(self.body.get_mut(), Body::empty());
-        tokio::select! {
+        // Uploads have few slots, which bound what they take.
+        let counted = self.upload_slot.is_none();
+        let mut memory = counted.then(|| BodyMemory::of(&self.app, &self.caller.actor));
+        let read = tokio::select! {
             biased;
-            read = body::read(body, bytes_max, idle, whole) => read,
+            read = body::read(body, bytes_max, idle, whole, memory.as_mut()) => read,
             () = self.token_ended() => Err(refused()),
+        };
+        self.body_memory = memory;
+        read
+    }
+
+    /// Counts the values that will be read from a body of JSON, which have this weight.
+    pub(crate) async fn count_values(&mut self, bytes: &[u8], weight: fn(&[u8]) -> usize) -> Result<(), Problem> {
+        match &mut self.body_memory {
+            Some(memory) => memory.take_values(bytes, weight).await,
+            None => Ok(()),
         }
+    }
+
+    /// The body is in memory no more: for a handler that waits, and has taken little out of it.
+    pub(crate) fn forget_body(&mut self) {
+        self.body_memory = None;
+    }
+
+    /// Takes the memory for an answer of so many bytes, before it is made.
+    pub(crate) async fn reserve_answer(&self, bytes: usize) -> Result<Option<Reserved>, Problem> {
+        sent::reserve(&self.app, &self.caller.actor, bytes).await
     }
 
     /// Waits until the caller's token or session is not valid any more.
@@ -356,7 +383,7 @@ impl Request {
     /// The body as JSON.
     pub async fn json(&mut self) -> Result<Value, Problem> {
         let bytes_max = self.app.config.body_bytes_max;
-        self.json_up_to(bytes_max).await
+        self.json_up_to(bytes_max, &[]).await
     }
 
     /// Refuses a body that says of itself that it is no JSON.
@@ -370,11 +397,15 @@ impl Request {
         }
     }
 
-    /// The body as JSON of up to so many bytes.
-    pub async fn json_up_to(&mut self, bytes_max: usize) -> Result<Value, Problem> {
+    /// The body as JSON of up to so many bytes, whose arrays in these fields have at most so many entries.
+    pub async fn json_up_to(&mut self, bytes_max: usize, entries_max: EntriesMax) -> Result<Value, Problem> {
         self.is_json()?;
         let bytes = self.bytes(bytes_max).await?;
-        self.left_out(&bytes).map_or_else(|| json::parse(&bytes), Ok)
+        if let Some(value) = self.left_out(&bytes) {
+            return Ok(value);
+        }
+        self.count_values(&bytes, json::weight).await?;
+        json::parse(&bytes, entries_max)
     }
 
     /// What an empty body means, if it may be left out.
@@ -385,11 +416,12 @@ impl Request {
     /// The body as a spec, in JSON or YAML.
     pub async fn spec(&mut self) -> Result<Value, Problem> {
         let bytes_max = self.app.config.body_bytes_max;
-        self.spec_up_to(bytes_max).await
+        self.spec_up_to(bytes_max, &[]).await
     }
 
     /// The body as a spec, in JSON of up to so many bytes, or in YAML, which costs more to read, of up to the usual ones.
-    pub async fn spec_up_to(&mut self, bytes_max: usize) -> Result<Value, Problem> {
+    /// In JSON, the arrays in these fields have at most so many entries.
+    pub async fn spec_up_to(&mut self, bytes_max: usize, entries_max: EntriesMax) -> Result<Value, Problem> {
         let media_type = self.media_type()?;
         let bytes_max = match media_type {
             MediaType::Json => bytes_max,
@@ -399,8 +431,9 @@ impl Request {
         if let Some(value) = self.left_out(&bytes) {
             return Ok(value);
         }
+        self.count_values(&bytes, json::weight).await?;
         match media_type {
-            MediaType::Json => json::parse(&bytes),
+            MediaType::Json => json::parse(&bytes, entries_max),
             MediaType::Yaml => {
                 let text = std::str::from_utf8(&bytes).map_err(|_| Problem::malformed("the body is not UTF-8"))?;
                 json::parse_yaml(text)

@@ -9,13 +9,14 @@ use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper_util::rt::TokioIo;
 use hyper_util::service::TowerToHyperService;
-use tokio::net::TcpListener;
+use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
 use tokio::task::JoinSet;
 
 use crate::access::Peer;
 use crate::connection::Crowd;
 use crate::limits::ServeLimits;
+use crate::progress::Progress;
 use crate::starting::starting;
 
 /// How long to wait when the kernel has no file descriptor for another connection.
@@ -23,6 +24,20 @@ const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 
 /// How often connections to close are searched for, while there is no room.
 const ROOM_CHECKED_EVERY: Duration = Duration::from_millis(200);
+
+/// How many bytes of an answer the kernel takes before they can be sent.
+#[cfg(target_os = "linux")]
+const UNSENT_BYTES_MAX: u32 = 128 << 10;
+
+/// Lets writes wait for the client instead of filling the kernel's buffer, which may have megabytes: a slow client would be
+/// as one that reads nothing ([`crate::progress`]) for as long as it takes to read a third of them.
+fn bound_unsent(stream: &TcpStream) {
+    // Elsewhere, or if it fails, the buffer is what bounds them.
+    #[cfg(target_os = "linux")]
+    let _ = socket2::SockRef::from(stream).set_tcp_notsent_lowat(UNSENT_BYTES_MAX);
+    #[cfg(not(target_os = "linux"))]
+    let _ = stream;
+}
 
 /// Room for another connection.
 async fn slot(slots: &Arc<Semaphore>, crowd: &Crowd) -> OwnedSemaphorePermit {
@@ -75,6 +90,7 @@ pub async fn serve(
         };
         // Answers are written whole; waiting to fill packets only delays them.
         let _ = stream.set_nodelay(true);
+        bound_unsent(&stream);
         let router = routers.borrow().clone().unwrap_or_else(|| starting.clone());
         let routes = TowerToHyperService::new(router);
         let noted = Arc::clone(&member.0);
@@ -90,7 +106,8 @@ pub async fn serve(
             let _slot = slot;
             let mut builder = http1::Builder::new();
             builder.max_buf_size(limits.header_bytes_max);
-            let connection = builder.serve_connection(TokioIo::new(stream), service);
+            let stream = TokioIo::new(Progress::new(stream, limits.unread_timeout));
+            let connection = builder.serve_connection(stream, service);
             let mut connection = std::pin::pin!(connection);
             let mut over = std::pin::pin!(member.0.is_over(&limits));
             // An error on a connection concerns only its client: nothing to log.

@@ -15,6 +15,7 @@ use axum::http::request::Parts;
 use axum::http::{HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{MethodFilter, MethodRouter};
+use futures::FutureExt;
 use futures::future::BoxFuture;
 use heddle_domain::Faults;
 use heddle_domain::fault::pointer_token;
@@ -29,6 +30,7 @@ use crate::describe::Shape;
 use crate::guard;
 use crate::problem::Problem;
 use crate::request::{LIMIT_DEFAULT, LIMIT_MAX, Outcome, Request, parse_query};
+use crate::sent::{self, Hold};
 
 /// The methods that routes have.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -530,9 +532,13 @@ async fn handle(
     }
     let query = parse_query(parts.uri.query())?;
     check_query(&route, &query)?;
-    // A waiting or following request ends with the token of its caller.
-    let lasting = token_watch.clone().filter(|_| route.pace == Pace::Waits);
-    let shared = app.clone();
+    if route.acts {
+        sent::check_room(&app, &caller.actor)?;
+    }
+    // A waiting or following request ends with the token of its caller; so does an answer that takes long to be sent.
+    let ends_with = token_watch.clone();
+    let lasting = ends_with.as_ref().filter(|_| route.pace == Pace::Waits);
+    let (shared, owner) = (app.clone(), caller.clone());
     let mut request = Request {
         app,
         caller,
@@ -545,13 +551,14 @@ async fn handle(
         query,
         body_optional: route.body_optional || route.takes.is_empty(),
         body: Mutex::new(body),
+        body_memory: None,
         upload_slot: slot.take_if(|_| route.pace == Pace::Uploads),
     };
     if route.takes_nothing() {
         request.nothing().await?;
     }
     let handled = (route.handler)(request);
-    let response = match &lasting {
+    let response = match lasting {
         None => handled.await?,
         Some(token_watch) => tokio::select! {
             biased;
@@ -559,13 +566,28 @@ async fn handle(
             () = token_watch.ended(&shared) => return Err(refused()),
         },
     };
-    // A stream counts for as long as it is read.
-    Ok(match slot {
-        Some(slot) if route.pace == Pace::Waits => {
-            hold(response, slot, lasting.map(|token_watch| (token_watch, shared)))
-        }
-        _ => response,
-    })
+    sending(shared, &route, &owner.actor, ends_with, slot, response)
+}
+
+/// The answer, with which the request counts until all of it has been sent: a stream for as long as it is read.
+fn sending(
+    app: App,
+    route: &Route,
+    actor: &str,
+    token_watch: Option<TokenWatch>,
+    slot: Option<FairSlot>,
+    mut response: Response,
+) -> Outcome {
+    let memory = match route.access {
+        // These answers are small, or texts that are in memory once. Nobody who is not known takes memory from others.
+        Access::Open => None,
+        _ => sent::count(&app, actor, route.acts, &mut response)?,
+    };
+    let is_stream = http_body::Body::size_hint(response.body()).exact().is_none();
+    let end = token_watch
+        .filter(|_| is_stream || memory.is_some())
+        .map(|token_watch| async move { token_watch.ended(&app).await }.boxed());
+    Ok(sent::held(response, Hold::new(slot, memory), end))
 }
 
 /// Refuses parameters that the route does not have, as unknown fields of a body are refused: `dryrun` for `dry_run`, or
@@ -596,27 +618,6 @@ fn check_query(route: &Route, query: &[(String, String)]) -> Result<(), Problem>
         );
     }
     faults.or(()).map_err(Problem::invalid)
-}
-
-/// Keeps a slot until the body has been sent; a body that is still being made ends with the token of its caller.
-fn hold(response: Response, slot: FairSlot, token_watch: Option<(TokenWatch, App)>) -> Response {
-    use futures::StreamExt;
-    if http_body::Body::size_hint(response.body()).exact().is_some() {
-        return response;
-    }
-    let end = async move {
-        match token_watch {
-            Some((token_watch, app)) => token_watch.ended(&app).await,
-            None => std::future::pending().await,
-        }
-    };
-    response.map(|body| {
-        let pieces = body.into_data_stream().take_until(end);
-        axum::body::Body::from_stream(pieces.map(move |piece| {
-            let _held = &slot;
-            piece
-        }))
-    })
 }
 
 #[cfg(test)]

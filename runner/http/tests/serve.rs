@@ -114,6 +114,59 @@ async fn a_crowd_that_says_nothing_keeps_nobody_out() {
     server.abort();
 }
 
+/// A long answer that tells when nobody has it any more.
+struct Told {
+    bytes: Vec<u8>,
+    dropped: tokio::sync::mpsc::Sender<()>,
+}
+
+impl AsRef<[u8]> for Told {
+    fn as_ref(&self) -> &[u8] {
+        &self.bytes
+    }
+}
+
+impl Drop for Told {
+    fn drop(&mut self) {
+        let _ = self.dropped.try_send(());
+    }
+}
+
+/// The kernel takes a part of a long answer. If nobody reads that, the connection is closed, and the answer is not kept.
+#[tokio::test]
+async fn an_answer_that_nobody_reads_is_given_up() {
+    /// More than the kernel buffers.
+    const BYTES: usize = 64 << 20;
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = listener.local_addr().unwrap();
+    let (dropped, mut drops) = tokio::sync::mpsc::channel(1);
+    let long = move || {
+        let told = Told {
+            bytes: vec![b'x'; BYTES],
+            dropped: dropped.clone(),
+        };
+        async move { bytes::Bytes::from_owner(told) }
+    };
+    let router = Router::new().route("/", get(long));
+    let limits = ServeLimits {
+        unread_timeout: Duration::from_millis(50),
+        // Nothing else ends it.
+        header_timeout: Duration::from_secs(3_600),
+        stranger_head_timeout: Duration::from_secs(3_600),
+        stranger_request_timeout: Duration::from_secs(3_600),
+        ..ServeLimits::default()
+    };
+    let server = tokio::spawn(serve(listener, served(router), limits, std::future::pending()));
+    let mut client = TcpStream::connect(address).await.unwrap();
+    client.write_all(b"GET / HTTP/1.1\r\nHost: x\r\n\r\n").await.unwrap();
+    drops.recv().await.expect("the answer is given up");
+    // What the kernel has taken may still be read, or be lost; then the connection ends.
+    let mut read = Vec::new();
+    let _ = client.read_to_end(&mut read).await;
+    assert!(read.len() < BYTES, "{}", read.len());
+    server.abort();
+}
+
 /// What is not HTTP, or too large, is refused by hyper before a service is called: a status, nothing else, and the end.
 #[tokio::test]
 async fn what_is_no_http_gets_a_status_alone() {

@@ -92,7 +92,11 @@ pub(crate) async fn answer(ui: Ui, request: Request) -> Response {
     };
     // The place is held until the answer is made: until then, the body is in memory.
     let (read, _place) = match place {
-        Ok(place) => (ui.host.read(&head, viewer.is_some(), body, limit).await, place),
+        Ok(place) => {
+            // Places bound what uploads take, and nothing else does: all of them have room.
+            let counted = place.is_none();
+            (ui.host.read(&head, viewer.is_some(), body, limit, counted).await, place)
+        }
         Err(turned) => (Err(turned), None),
     };
     let worker = viewer.as_ref().is_some_and(|viewer| viewer.role == Role::Worker);

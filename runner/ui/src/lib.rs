@@ -143,13 +143,15 @@ pub trait Host: Send + Sync + 'static {
     fn begin<'a>(&'a self, parts: &'a Parts, to: &'a str) -> BoxFuture<'a, Result<Onward, Astray>>;
     /// Handles the browser's return from the provider.
     fn finish<'a>(&'a self, parts: &'a Parts) -> BoxFuture<'a, Result<Onward, Astray>>;
-    /// Reads the body of a request. Its time and size are bounded, more tightly for a caller who is not `known`.
+    /// Reads the body of a request. Its time and size are bounded, more tightly for a caller who is not `known`. If it is
+    /// `counted`, so is the memory that all bodies of the node take together.
     fn read<'a>(
         &'a self,
         parts: &'a Parts,
         known: bool,
         body: Body,
         bytes_max: usize,
+        counted: bool,
     ) -> BoxFuture<'a, Result<Bytes, Turned>>;
     /// Calls the API, as if the request had come over the network.
     fn call(&self, request: Request) -> BoxFuture<'static, Response>;

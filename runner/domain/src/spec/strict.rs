@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use serde::de::{DeserializeSeed, Error, MapAccess, SeqAccess, Visitor};
+use serde::de::{DeserializeSeed, Error, IgnoredAny, MapAccess, SeqAccess, Visitor};
 use serde::{Deserialize, Deserializer, Serialize};
 use serde_json::{Map, Number, Value};
 
@@ -21,20 +21,32 @@ pub enum StrictError {
     /// An object has a key twice; the pointer is the second one's.
     #[error("{0}")]
     Duplicate(Fault),
+    /// An array has more entries than it may have.
+    #[error("{0}")]
+    TooMany(Fault),
 }
 
-/// Reads JSON, and refuses keys that occur twice, numbers that JSON does not have and too deep nesting.
-pub fn parse_json_strict(bytes: &[u8]) -> Result<Value, StrictError> {
+/// How many entries the arrays in some fields of a document may have.
+pub type EntriesMax = &'static [(&'static str, usize)];
+
+/// Reads JSON, and refuses keys that occur twice, numbers that JSON does not have and too deep nesting. It stops where an
+/// array in a field of the document has too many entries: an entry of three bytes becomes a value of 32, and whoever counts
+/// them only afterwards has all of them in memory.
+pub fn parse_json_strict(bytes: &[u8], entries_max: EntriesMax) -> Result<Value, StrictError> {
     let mut deserializer = serde_json::Deserializer::from_slice(bytes);
-    let mut position = Position::default();
+    let mut position = Position {
+        entries_max,
+        ..Position::default()
+    };
     let malformed = |error: serde_json::Error| {
         let too_deep = format!("nested more than {NESTING_MAX} levels deep");
         StrictError::Malformed(error.to_string().replace("recursion limit exceeded", &too_deep))
     };
     let read = Strict(&mut position).deserialize(&mut deserializer);
-    let value = read.map_err(|error| match position.duplicate {
-        Some(fault) => StrictError::Duplicate(fault),
-        None => malformed(error),
+    let value = read.map_err(|error| match (position.duplicate, position.too_many) {
+        (Some(fault), _) => StrictError::Duplicate(fault),
+        (None, Some(fault)) => StrictError::TooMany(fault),
+        (None, None) => malformed(error),
     })?;
     deserializer.end().map_err(malformed)?;
     Ok(value)
@@ -46,11 +58,23 @@ pub(super) struct Position {
     keys: Vec<String>,
     /// The fault of the key that ended the reading, because it occurs a second time.
     pub(super) duplicate: Option<Fault>,
+    /// The bounds of arrays, and the fault of the one that ended the reading.
+    entries_max: EntriesMax,
+    too_many: Option<Fault>,
 }
 
 impl Position {
     pub(super) fn pointer(&self) -> String {
         self.keys.iter().map(|key| format!("/{}", pointer_token(key))).collect()
+    }
+
+    /// How many entries an array that begins here may have.
+    fn entries_max(&self) -> usize {
+        let [field] = self.keys.as_slice() else {
+            return usize::MAX;
+        };
+        let bound = self.entries_max.iter().find(|(name, _)| *name == field.as_str());
+        bound.map_or(usize::MAX, |(_, most)| *most)
     }
 
     /// The fault of a key that occurs a second time in the object that is being read.
@@ -110,7 +134,17 @@ impl<'de> Visitor<'de> for Strict<'_> {
     }
     fn visit_seq<A: SeqAccess<'de>>(self, mut seq: A) -> Result<Value, A::Error> {
         let mut items = Vec::new();
+        let most = self.0.entries_max();
         loop {
+            if items.len() == most {
+                if seq.next_element::<IgnoredAny>()?.is_none() {
+                    return Ok(Value::Array(items));
+                }
+                let fault = Fault::at(self.0.pointer(), format!("must have at most {most} entries"));
+                let error = A::Error::custom(&fault);
+                self.0.too_many = Some(fault);
+                return Err(error);
+            }
             self.0.keys.push(items.len().to_string());
             match seq.next_element_seed(Strict(self.0))? {
                 Some(item) => items.push(item),
@@ -144,7 +178,7 @@ mod tests {
     use super::*;
 
     fn check(text: &str, expect: Result<&str, &str>) {
-        let got = parse_json_strict(text.as_bytes())
+        let got = parse_json_strict(text.as_bytes(), &[])
             .map(|value| value.to_string())
             .map_err(|error| error.to_string());
         match (&got, expect) {
@@ -175,5 +209,25 @@ mod tests {
         );
         let deep = format!("{}{}", "[".repeat(NESTING_MAX), "]".repeat(NESTING_MAX));
         check(&deep, Ok(&deep));
+    }
+
+    #[test]
+    fn arrays_are_read_up_to_their_bounds() {
+        let within = |text: &str| parse_json_strict(text.as_bytes(), &[("items", 2), ("more", 0)]);
+        let all = r#"{"items":[[1,2,3],{"items":[1,2,3]}],"more":[],"other":[1,2,3]}"#;
+        assert_eq!(within(all).map(|value| value.to_string()), Ok(all.to_owned()));
+        for (text, expect) in [
+            (r#"{"items":[[],[],[]]}"#, "/items: must have at most 2 entries"),
+            // What follows is not read: it need not even be JSON.
+            (r#"{"items":[1,2,3, x"#, "/items: must have at most 2 entries"),
+            (r#"{"items":[],"more":[[]]}"#, "/more: must have at most 0 entries"),
+        ] {
+            let refused = within(text).expect_err(text);
+            assert!(matches!(refused, StrictError::TooMany(_)), "{text}: {refused}");
+            assert_eq!(refused.to_string(), expect, "{text}");
+        }
+        assert!(matches!(within(r#"{"items":[1,2"#), Err(StrictError::Malformed(_))));
+        let after = within(r#"{"items":[1,2],"a":{"b":1,"b":2}}"#).expect_err("a key twice");
+        assert!(after.to_string().starts_with("/a/b: duplicate"), "{after}");
     }
 }

@@ -2,6 +2,7 @@
 
 use heddle_api::{Audience, List, MembersPatch, MembersSpec};
 use heddle_domain::dispatch::{bare_uid, check_audience};
+use heddle_domain::spec::EntriesMax;
 use heddle_domain::{Fault, Faults};
 use heddle_store::audience::{AudienceRow, Members};
 
@@ -13,6 +14,9 @@ use crate::table::{Method, Route};
 
 /// How many members one request names.
 const NAMED_MAX: usize = 200_000;
+
+/// The fields with them, which are read up to so many.
+const MEMBERS_MAX: EntriesMax = &[("members", NAMED_MAX), ("add", NAMED_MAX), ("remove", NAMED_MAX)];
 
 pub(crate) fn routes() -> Vec<Route> {
     vec![
@@ -144,7 +148,7 @@ async fn get(request: Request) -> Outcome {
 async fn replace(mut request: Request) -> Outcome {
     let audience = group(&request)?;
     let bytes_max = request.app.config.batch_bytes_max;
-    let body: MembersSpec = typed(request.spec_up_to(bytes_max).await?, "")?;
+    let body: MembersSpec = typed(request.spec_up_to(bytes_max, MEMBERS_MAX).await?, "")?;
     let members = uids(body.members, "/members")?;
     let done = request
         .app
@@ -157,7 +161,7 @@ async fn replace(mut request: Request) -> Outcome {
 async fn change(mut request: Request) -> Outcome {
     let audience = group(&request)?;
     let bytes_max = request.app.config.batch_bytes_max;
-    let body: MembersPatch = typed(request.spec_up_to(bytes_max).await?, "")?;
+    let body: MembersPatch = typed(request.spec_up_to(bytes_max, MEMBERS_MAX).await?, "")?;
     let (add, remove) = (uids(body.add, "/add")?, uids(body.remove, "/remove")?);
     let change = Members::Change {
         add: &add,

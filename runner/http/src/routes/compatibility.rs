@@ -171,6 +171,7 @@ fn no_task(id: i64) -> Problem {
 async fn text_of(request: &mut Request) -> Result<String, Problem> {
     let bytes_max = request.app.config.batch_bytes_max;
     let bytes = request.bytes(bytes_max).await?;
+    request.count_values(&bytes, crate::json::weight).await?;
     String::from_utf8(bytes.into()).map_err(|_| Problem::malformed("the body is not UTF-8"))
 }
 

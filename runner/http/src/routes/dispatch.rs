@@ -126,6 +126,7 @@ async fn next(mut request: Request) -> Outcome {
         if poll.wait.is_some() {
             wait = request.bounded_wait(poll.wait)?;
         }
+        request.forget_body();
     }
     let (uid, dispatcher) = (user(&request)?, &request.app.dispatcher);
     // Most polls by far end here: nothing is copied for them.

@@ -171,6 +171,7 @@ async fn take(mut request: Request) -> Outcome {
     })?;
     let bytes_max = request.app.config.batch_bytes_max;
     let bytes = request.bytes(bytes_max).await?;
+    request.count_values(&bytes, crate::json::outer_weight).await?;
     if bytes.trim_ascii().is_empty() {
         return Err(Problem::malformed("the body is empty; messages were expected"));
     }

@@ -6,7 +6,7 @@ use heddle_api::{
     ClaimAnswer, ClaimAnswers, ClaimFailure, ClaimOutput, ClaimRequest, ClaimToken, Claims, Heartbeat, Items, List,
     OfClaim, Queue, QueueMinute, QueueSpec, QueueTask, Rate, Worker,
 };
-use heddle_domain::spec::{TAG_CHARS_MAX, TAGS_MAX, is_tag, read};
+use heddle_domain::spec::{EntriesMax, TAG_CHARS_MAX, TAGS_MAX, is_tag, read};
 use heddle_domain::{ERROR_MESSAGE_BYTES_MAX, Fault, Faults, Span, Time, storable_text};
 use heddle_store::queue::{QueueChange, QueueView, WorkerView};
 use serde_json::Value;
@@ -403,6 +403,7 @@ async fn claim(mut request: Request) -> Outcome {
     tags.sort();
     tags.dedup();
     let wait = request.bounded_wait(body.wait)?;
+    request.forget_body();
     let spec = ClaimSpec {
         queue,
         worker: body.worker,
@@ -509,9 +510,11 @@ fn take_id(body: &mut Value) -> Result<Option<Uuid>, Faults> {
 
 async fn on_one(mut request: Request, verb: Verb) -> Outcome {
     let id: Uuid = request.id("id", "claim")?;
+    // Before the body is read, which may be large.
+    let queues = bound(&request.caller)?;
     // As much as the call for many: `max_output` may be more than other bodies have.
     let bytes_max = request.app.config.batch_bytes_max;
-    let mut body = request.json_up_to(bytes_max).await?;
+    let mut body = request.json_up_to(bytes_max, &[]).await?;
     let given = take_id(&mut body).map_err(Problem::invalid)?;
     if given.is_some_and(|given| given != id) {
         return Err(Problem::invalid_at(
@@ -520,7 +523,7 @@ async fn on_one(mut request: Request, verb: Verb) -> Outcome {
         ));
     }
     let word = verb.word(id, &body, request.now).map_err(Problem::invalid)?;
-    let mut answers = adapter::claims::on_claims(&request.app.engine, vec![word], bound(&request.caller)?).await?;
+    let mut answers = adapter::claims::on_claims(&request.app.engine, vec![word], queues).await?;
     let until = match answers.pop() {
         Some(answer) => answer?,
         None => return Err(Problem::not_found("claim", &id.to_string())),
@@ -534,15 +537,13 @@ async fn on_one(mut request: Request, verb: Verb) -> Outcome {
     })
 }
 
+/// A call on many claims is read up to so many: it may be long.
+const ITEMS_MAX: EntriesMax = &[("items", CLAIMS_MAX)];
+
 async fn on_many(mut request: Request, verb: Verb) -> Outcome {
+    let queues = bound(&request.caller)?;
     let bytes_max = request.app.config.batch_bytes_max;
-    let body: Items<Value> = typed(request.json_up_to(bytes_max).await?, "")?;
-    if body.items.len() > CLAIMS_MAX {
-        return Err(Problem::invalid_at(
-            "/items",
-            format!("must have at most {CLAIMS_MAX} entries"),
-        ));
-    }
+    let body: Items<Value> = typed(request.json_up_to(bytes_max, ITEMS_MAX).await?, "")?;
     let mut faults = Faults::default();
     let mut words = Vec::with_capacity(body.items.len());
     for (index, mut item) in body.items.into_iter().enumerate() {
@@ -560,7 +561,7 @@ async fn on_many(mut request: Request, verb: Verb) -> Outcome {
     }
     faults.or(()).map_err(Problem::invalid)?;
     let ids: Vec<Uuid> = words.iter().map(|word| word.id).collect();
-    let answers = adapter::claims::on_claims(&request.app.engine, words, bound(&request.caller)?).await?;
+    let answers = adapter::claims::on_claims(&request.app.engine, words, queues).await?;
     let mut problems = OfParts::default();
     let items: Vec<ClaimAnswer> = ids
         .into_iter()

@@ -11,7 +11,7 @@ use futures::{StreamExt, TryStreamExt};
 use heddle_api::{Batch, BatchItem, BatchResults, List, Moment, Run, Submission};
 use heddle_domain::id::RunId;
 use heddle_domain::schedule::local::{parse_moment as parse_day, parse_zone};
-use heddle_domain::spec::parse_submission;
+use heddle_domain::spec::{EntriesMax, parse_submission};
 use heddle_domain::{Fault, Faults, Name};
 use heddle_engine::Engine;
 use heddle_store::run::RunFilter;
@@ -297,10 +297,13 @@ fn item_of(result: Result<Uuid, Problem>, key: Option<String>) -> BatchItem {
     }
 }
 
+/// A batch is read up to so many submissions: its body may be long.
+const RUNS_MAX: EntriesMax = &[("runs", Batch::MAX)];
+
 /// The submissions in the body of a batch.
 async fn batch_of(request: &mut Request) -> Result<Vec<Value>, Problem> {
     let bytes_max = request.app.config.batch_bytes_max;
-    let mut value = request.json_up_to(bytes_max).await?;
+    let mut value = request.json_up_to(bytes_max, RUNS_MAX).await?;
     let Value::Object(body) = &mut value else {
         return Err(Problem::invalid_at("", "an object was expected"));
     };
@@ -314,12 +317,6 @@ async fn batch_of(request: &mut Request) -> Result<Vec<Value>, Problem> {
     let Some(Value::Array(runs)) = body.remove("runs") else {
         return Err(Problem::invalid_at("/runs", "an array of submissions was expected"));
     };
-    if runs.len() > Batch::MAX {
-        return Err(Problem::invalid_at(
-            "/runs",
-            format!("there must be at most {} runs, not {}", Batch::MAX, runs.len()),
-        ));
-    }
     Ok(runs)
 }
 

@@ -22,6 +22,7 @@ use crate::adapter::scripts::InvokeSpec;
 use crate::describe::of;
 use crate::problem::Problem;
 use crate::request::{Outcome, Request, answer, no_content, ok};
+use crate::sent::reserved;
 use crate::table::{Method, Pace, Route, too_many_uploads, upload_slot};
 
 /// How long an invocation may take, unless it says otherwise.
@@ -416,12 +417,13 @@ async fn download(request: &Request, row: &ScriptVersionRow, media_type: &'stati
     if request.has_already(&etag) {
         return Ok((StatusCode::NOT_MODIFIED, [(header::ETAG, etag)]).into_response());
     }
+    // Before the bytes are read: many that are not sent yet may be more than this node has memory for.
+    let memory = request
+        .reserve_answer(usize::try_from(row.size).unwrap_or_default())
+        .await?;
     let bytes = request.app.store.blob(&row.digest).await?.ok_or_else(missing)?.bytes;
-    Ok((
-        [(header::CONTENT_TYPE, media_type.to_owned()), (header::ETAG, etag)],
-        bytes,
-    )
-        .into_response())
+    let headers = [(header::CONTENT_TYPE, media_type.to_owned()), (header::ETAG, etag)];
+    Ok(reserved((headers, bytes).into_response(), memory))
 }
 
 /// What is wrong with params. The schema was checked when it was uploaded.

@@ -3,6 +3,7 @@
 #![allow(clippy::too_many_lines, reason = "a test tells its story from begin to end")]
 
 mod groups;
+mod memory;
 mod problems;
 mod scripts;
 mod secrets;
@@ -125,6 +126,16 @@ impl Fixture {
 
     /// The same with another program as the compiler.
     async fn with_compiler(dev: bool, compiler: &[&str]) -> Self {
+        let config = HttpConfig {
+            dev,
+            script_bytes_max: 1_000,
+            ..HttpConfig::default()
+        };
+        Self::with_config(config, compiler).await
+    }
+
+    /// The same with other bounds.
+    async fn with_config(config: HttpConfig, compiler: &[&str]) -> Self {
         let (cluster, template) = CLUSTER.get_or_init(cluster).await;
         let database = cluster.database(template).await.expect("a database");
         let store = Store::connect(database.url(), 12).await.unwrap();
@@ -139,11 +150,7 @@ impl Fixture {
             secret_keys: keys,
             metrics: Arc::new(|_| {}),
             tracer: None,
-            config: HttpConfig {
-                dev,
-                script_bytes_max: 1_000,
-                ..HttpConfig::default()
-            },
+            config,
         });
         Self {
             router: router(app),
