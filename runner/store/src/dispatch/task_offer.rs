@@ -85,8 +85,8 @@ async fn open_again(tx: &mut PgSession, task: &TaskOffer, now: Time) -> Result<O
 /// Withdraws the offer that a task run has from before it was cleared.
 async fn replace(tx: &mut PgSession, task: &TaskOffer, now: Time) -> Result<(), StoreError> {
     let key = task.ended.at.key;
-    let former = sqlx::query_scalar!(
-        "SELECT id FROM heddle.offers WHERE run = $1 AND task = $2 AND item = $3 AND deleted_at IS NULL",
+    let former = sqlx::query!(
+        "SELECT id, version FROM heddle.offers WHERE run = $1 AND task = $2 AND item = $3 AND deleted_at IS NULL",
         task.ended.run.0,
         key.task as i16,
         key.item_number()
@@ -94,19 +94,21 @@ async fn replace(tx: &mut PgSession, task: &TaskOffer, now: Time) -> Result<(), 
     .fetch_optional(&mut *tx)
     .await?;
     if let Some(former) = former {
-        withdraw_in(tx, former, now).await?;
+        withdraw_in(tx, former.id, former.version, now).await?;
     }
     Ok(())
 }
 
-/// Withdraws an offer within a transaction. Returns the audience, unless another transaction has withdrawn it first.
-async fn withdraw_in(tx: &mut PgSession, id: i64, now: Time) -> Result<Option<String>, StoreError> {
+/// Withdraws an offer within a transaction. Returns the audience, unless another transaction has withdrawn the offer
+/// first, or opened it again: its version is not this one any more.
+async fn withdraw_in(tx: &mut PgSession, id: i64, version: i32, now: Time) -> Result<Option<String>, StoreError> {
     revoke_holds(tx, id, now).await?;
     let audience = sqlx::query_scalar!(
         "UPDATE heddle.offers SET enabled = false, deleted_at = $2, overdue_at = NULL
-          WHERE id = $1 AND deleted_at IS NULL RETURNING audience",
+          WHERE id = $1 AND version = $3 AND deleted_at IS NULL RETURNING audience",
         id,
-        now
+        now,
+        version
     )
     .fetch_optional(&mut *tx)
     .await?;
@@ -250,9 +252,13 @@ impl Store {
 
     /// Withdraws offers whose task run has gone on without them (cancelled, overridden, ended): their holds are
     /// revoked. Returns the audiences.
+    ///
+    /// Locking: each offer in its own transaction, after its holds and its occurrence, in the order of ends. A restart can
+    /// open the offer again between the choice and these locks. Then its version is another one, and the transaction is
+    /// rolled back with what it has revoked.
     pub async fn withdraw_offers(&self, now: Time) -> Result<Vec<String>, StoreError> {
         let gone = sqlx::query!(
-            "SELECT o.id FROM heddle.offers o
+            "SELECT o.id, o.version FROM heddle.offers o
               WHERE o.run IS NOT NULL AND o.deleted_at IS NULL
                 AND CASE WHEN o.enabled
                          THEN NOT EXISTS (SELECT FROM heddle.running r
@@ -266,17 +272,21 @@ impl Store {
         .await?;
         let mut audiences = Vec::new();
         for row in gone {
-            let withdrawn = self.withdraw_offer(row.id, now).await?;
+            let withdrawn = self.withdraw_offer(row.id, row.version, now).await?;
             audiences.extend(withdrawn);
         }
         Ok(audiences)
     }
 
-    /// Returns the audience, unless another transaction has withdrawn the offer first.
-    async fn withdraw_offer(&self, id: i64, now: Time) -> Result<Option<String>, StoreError> {
+    /// Returns the audience, unless another transaction has withdrawn the offer first, or opened it again.
+    async fn withdraw_offer(&self, id: i64, version: i32, now: Time) -> Result<Option<String>, StoreError> {
         transaction!(self, pool, "withdraw_offer", |tx| {
-            let audience = withdraw_in(&mut tx, id, now).await?;
-            tx.commit().await?;
+            let audience = withdraw_in(&mut tx, id, version, now).await?;
+            match audience {
+                Some(_) => tx.commit().await?,
+                // The users keep what they hold of an offer that is open again.
+                None => tx.rollback().await?,
+            }
             Ok(audience)
         })
     }
