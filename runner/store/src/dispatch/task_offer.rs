@@ -250,7 +250,7 @@ impl Store {
         .await?)
     }
 
-    /// Withdraws offers whose task run has gone on without them (cancelled, overridden, ended): their holds are
+    /// Withdraws offers whose task run has gone on without them (cancelled, overridden, ended, cleared): their holds are
     /// revoked. Returns the audiences.
     ///
     /// Locking: each offer in its own transaction, after its holds and its occurrence, in the order of ends. A restart can
@@ -260,7 +260,7 @@ impl Store {
         let gone = sqlx::query!(
             "SELECT o.id, o.version FROM heddle.offers o
               WHERE o.run IS NOT NULL AND o.deleted_at IS NULL
-                AND CASE WHEN o.enabled
+                AND CASE WHEN o.enabled OR o.attempt = 0
                          THEN NOT EXISTS (SELECT FROM heddle.running r
                                            WHERE r.run = o.run AND r.task = o.task AND r.item = o.item
                                              AND r.attempt = o.attempt AND r.lease = 0)

@@ -7,7 +7,8 @@
 --
 -- A user cannot end an assignment whose offer was taken from its task run (the run was cancelled, the task run
 -- overridden): the reaper revokes it (Store::withdraw_offers, which has the same rule, as give has). If the attempt has
--- ended on its own, the offer is closed, and its holds wait for the next attempt.
+-- ended on its own, the offer is closed, and its holds wait for the next attempt. The offer of a task run that was cleared
+-- has the attempt 0, which is never in *running*: nothing waits for its holds, whether it was closed or not.
 WITH asked AS (
     SELECT * FROM UNNEST($1::uuid[], $2::text[], $3::smallint[], $4::text[]) AS a (id, uid, state, result)
 ),
@@ -19,7 +20,7 @@ gone AS (
      WHERE h.uid = ANY (ARRAY[a.uid]) AND h.id = ANY (ARRAY[a.id]) AND (SELECT count(*) FROM locked) >= 0
        AND (a.state > 2 OR (
             SELECT o.run IS NULL
-                OR CASE WHEN o.enabled
+                OR CASE WHEN o.enabled OR o.attempt = 0
                         THEN EXISTS (SELECT FROM heddle.running r
                                       WHERE r.run = ANY (ARRAY[o.run]) AND r.task = o.task AND r.item = o.item
                                         AND r.attempt = o.attempt AND r.lease = 0)
