@@ -32,6 +32,8 @@ pub struct TaskOffer {
     pub name: String,
     pub offer: Offer,
     pub spec: Value,
+    /// For an item of a mapped task: the SHA-256 of its value as JSON text.
+    pub item_hash: Option<Vec<u8>>,
     /// When the attempt times out.
     pub overdue_at: Option<Time>,
 }
@@ -49,21 +51,23 @@ pub struct OfferSettlement {
 /// How many offers without a run are withdrawn at a time.
 const WITHDRAWN_MAX: i64 = 200;
 
-/// Opens a task run's offer again for a new attempt; `None`: it has none yet.
+/// Opens a task run's offer again for a new attempt; `None`: it has none yet that goes on.
 ///
 /// The instant is still that of the first attempt, because stock and the users' history are counted for that
 /// occurrence. Completed assignments stay too, even if the run ended, and the offer with it, before it was restarted. The
 /// offer of a task run that was cleared ([`super::forgotten::forget_offers`]) is not opened again: clearing means to ask again.
+/// Neither is the offer of an item that now has another value, because its map was expanded again. An offer without a hash,
+/// which an older node has made, counts as the offer of any value.
 async fn open_again(tx: &mut PgSession, task: &TaskOffer, now: Time) -> Result<Option<(i64, i32)>, StoreError> {
     let (run, at, key) = (task.ended.run.0, task.ended.at, task.ended.at.key);
     let offer = &task.offer;
     let opened = sqlx::query!(
             "UPDATE heddle.offers
                 SET version = version + 1, enabled = true, attempt = $4, overdue_at = $5, updated_at = $6, stock = $7,
-                    audience = $8, repeats = $9, max_hold = $10,
+                    audience = $8, repeats = $9, max_hold = $10, item_hash = $12,
                     deleted_at = NULL, spec = $11::jsonb || jsonb_build_object('starts_at', spec -> 'starts_at')
               WHERE id = (SELECT id FROM heddle.offers WHERE run = $1 AND task = $2 AND item = $3 ORDER BY id DESC LIMIT 1)
-                AND attempt > 0
+                AND attempt > 0 AND (item_hash IS NULL OR item_hash = $12)
              RETURNING id, version",
             run,
             key.task as i16,
@@ -75,14 +79,15 @@ async fn open_again(tx: &mut PgSession, task: &TaskOffer, now: Time) -> Result<O
             offer.audience,
             offer.mode == Mode::Repeat,
             offer.max_hold.map(|hold| hold.micros() as i64),
-            task.spec
+            task.spec,
+            task.item_hash.as_deref() as Option<&[u8]>
         )
         .fetch_optional(tx)
     .await?;
     Ok(opened.map(|row| (row.id, row.version)))
 }
 
-/// Withdraws the offer that a task run has from before it was cleared.
+/// Withdraws the offer that a task run has from before it was cleared, or from before its item got another value.
 async fn replace(tx: &mut PgSession, task: &TaskOffer, now: Time) -> Result<(), StoreError> {
     let key = task.ended.at.key;
     let former = sqlx::query!(
@@ -124,8 +129,9 @@ async fn make(tx: &mut PgSession, task: &TaskOffer, now: Time) -> Result<i64, St
     let offer = &task.offer;
     let id = sqlx::query_scalar!(
                     "INSERT INTO heddle.offers (name, audience, version, kind, starts_at, stock, repeats, return_failed,
-                         max_hold, enabled, template, spec, run, task, item, attempt, overdue_at, created_at, updated_at)
-                     VALUES ($1, $2, 1, 0, $3, $4, $5, true, $6, true, $7, $8, $9, $10, $11, $12, $13, $14, $14)
+                         max_hold, enabled, template, spec, run, task, item, attempt, overdue_at, created_at, updated_at,
+                         item_hash)
+                     VALUES ($1, $2, 1, 0, $3, $4, $5, true, $6, true, $7, $8, $9, $10, $11, $12, $13, $14, $14, $15)
                      RETURNING id",
                     task.name,
                     offer.audience,
@@ -140,7 +146,8 @@ async fn make(tx: &mut PgSession, task: &TaskOffer, now: Time) -> Result<i64, St
                     key.item_number(),
                     at.attempt as i32,
                     task.overdue_at,
-                    now
+                    now,
+                    task.item_hash.as_deref() as Option<&[u8]>
                 )
                 .fetch_one(tx)
     .await?;
