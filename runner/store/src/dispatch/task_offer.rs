@@ -18,6 +18,7 @@ use crate::{Store, StoreError};
 #[derive(Clone, Debug)]
 pub struct HeldOffer {
     pub id: i64,
+    pub version: i32,
     pub run: RunId,
     pub key: TaskKey,
     /// The run's progress as bytes.
@@ -302,7 +303,7 @@ impl Store {
     /// Only the progress of its run shows which of the two.
     pub async fn held_without_attempt(&self) -> Result<Vec<HeldOffer>, StoreError> {
         let rows = sqlx::query!(
-            r#"SELECT o.id, o.run AS "run!", o.task AS "task!", o.item AS "item!", l.progress
+            r#"SELECT o.id, o.version, o.run AS "run!", o.task AS "task!", o.item AS "item!", l.progress
                  FROM heddle.offers o JOIN heddle.runs_live l ON l.id = ANY (ARRAY[o.run])
                 WHERE o.run IS NOT NULL AND o.deleted_at IS NULL AND NOT o.enabled
                   AND EXISTS (SELECT FROM heddle.holds h WHERE h.offer_id = o.id)
@@ -311,25 +312,56 @@ impl Store {
         )
         .fetch_all(&self.pool)
         .await?;
-        let held = |id, run, task, item, progress| HeldOffer {
-            id,
-            run: RunId(run),
-            key: TaskKey::from_numbers(task, item),
-            progress,
-        };
-        Ok(rows
-            .into_iter()
-            .map(|row| held(row.id, row.run, row.task, row.item, row.progress))
-            .collect())
+        let held = rows.into_iter().map(|row| HeldOffer {
+            id: row.id,
+            version: row.version,
+            run: RunId(row.run),
+            key: TaskKey::from_numbers(row.task, row.item),
+            progress: row.progress,
+        });
+        Ok(held.collect())
     }
 
-    /// Revokes all holds of an offer.
-    pub async fn revoke_held(&self, offer_id: i64, now: Time) -> Result<(), StoreError> {
+    /// Revokes all holds of an offer, unless it was opened again: its version is not this one any more.
+    ///
+    /// Locking: the holds and their occurrence, then the offer, in the order of ends. Nobody opens the offer again before
+    /// the commit.
+    pub async fn revoke_held(&self, offer_id: i64, version: i32, now: Time) -> Result<(), StoreError> {
         transaction!(self, pool, "revoke_held", |tx| {
             revoke_holds(&mut tx, offer_id, now).await?;
-            tx.commit().await?;
+            let unchanged = sqlx::query_scalar!(
+                "SELECT id FROM heddle.offers WHERE id = $1 AND version = $2 FOR NO KEY UPDATE",
+                offer_id,
+                version
+            )
+            .fetch_optional(&mut *tx)
+            .await?;
+            match unchanged {
+                Some(_) => tx.commit().await?,
+                // The users keep what they hold of an offer that is open again.
+                None => tx.rollback().await?,
+            }
             Ok(())
         })
+    }
+
+    /// Revokes what was taken of offers of task runs while they were withdrawn: the withdrawal does not see a hold that is
+    /// not committed yet, and the take does not see the withdrawal. Nobody could complete it, so its user would hold it for
+    /// ever. A take is over in seconds, so only offers that were withdrawn in the last two minutes are read.
+    pub async fn revoke_late_holds(&self, now: Time) -> Result<(), StoreError> {
+        let late = sqlx::query!(
+            "SELECT o.id, o.version FROM heddle.offers o
+              WHERE o.run IS NOT NULL AND o.deleted_at > clock_timestamp() - interval '2 minutes'
+                AND EXISTS (SELECT FROM heddle.holds h WHERE h.offer_id = o.id)
+              LIMIT $1",
+            WITHDRAWN_MAX
+        )
+        .fetch_all(&self.pool)
+        .await?;
+        for offer in late {
+            self.revoke_held(offer.id, offer.version, now).await?;
+        }
+        Ok(())
     }
 }
 
