@@ -12,7 +12,7 @@ use uuid::Uuid;
 
 use super::{HOUR, NODE, Wall, begin, by, close, count, lease, meanwhile, run, set_up, unhindered, waiting};
 
-pub(super) const OCCURRENCE: &str = "2026-01-01T00:00:00Z";
+const OCCURRENCE: &str = "2026-01-01T00:00:00Z";
 
 /// An offer for two users, of which there is one, or as many as there are members.
 pub(super) async fn offer(sql: &Client, stock: Option<i32>, of_task: bool) -> i64 {

@@ -31,7 +31,7 @@ locked AS MATERIALIZED (
 done AS (
     UPDATE heddle.offers o SET enabled = false, overdue_at = NULL
       FROM complete c
-     WHERE o.id = c.id AND o.version = c.version AND o.deleted_at IS NULL AND o.enabled
+     WHERE o.id = ANY ($1) AND o.id = c.id AND o.version = c.version AND o.deleted_at IS NULL AND o.enabled
        AND (SELECT count(*) FROM locked) >= 0
     RETURNING o.id, o.run, o.task, o.item, o.attempt
 )
