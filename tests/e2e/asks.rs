@@ -148,6 +148,135 @@ async fn a_cleared_task_asks_again() {
     assert_eq!(all.len(), 6, "each answer is an assignment of its own");
 }
 
+/// An operator sets the state of a task run, and so its output.
+async fn set(node: &Node, run: &str, task: &str, state: &str, output: Value) {
+    let mut body = json!({"state": state, "reason": "by a test"});
+    if state == "succeeded" {
+        body["output"] = output;
+    }
+    node.put(&format!("/v1/runs/{run}/tasks/{task}/state"), body)
+        .await
+        .expect_status(200);
+}
+
+/// Clearing one item asks again for this item; what was answered for the others stays.
+#[tokio::test]
+async fn a_cleared_item_asks_again() {
+    let (_world, node) = World::with_node().await;
+    let ask = json!({"audience": "{{ item }}", "for_each": ["uid_ann", "uid_bob"]});
+    node.put_group("ask", json!({"tasks": {"ask": ask}})).await;
+    let run = node.start("ask", json!({})).await;
+    let answer = async |uid: &str, answer: &str| {
+        let given = next(&node, uid).await;
+        finish(&node, &given, "completed", json!(answer))
+            .await
+            .expect_status(200);
+    };
+    answer("ann", "no").await;
+    answer("bob", "no").await;
+    let ended = node.ended(&run).await;
+    assert_eq!(task(&ended, "ask")["output"], json!([["no"], ["no"]]), "{ended:#}");
+    node.post(&format!("/v1/runs/{run}/tasks/ask/clear?item=1"), json!({}))
+        .await
+        .expect_status(200);
+    answer("bob", "yes").await;
+    assert_eq!(poll(&node, "ann").await.status, 204, "this item was not cleared");
+    let ended = node.ended(&run).await;
+    assert_eq!(task(&ended, "ask")["output"], json!([["no"], ["yes"]]), "{ended:#}");
+}
+
+/// What is held of a task that is cleared can be completed by nobody any more, also while the task waits for others: it is
+/// taken back, and then everybody is asked anew.
+#[tokio::test]
+async fn a_clear_takes_back_what_is_held() {
+    let (_world, node) = World::with_node().await;
+    members(&node, "gid_g", &users(2)).await;
+    node.put_group(
+        "ask",
+        json!({"tasks": {
+            "first": {"queue": "never"},
+            "ask": {"audience": {"audience": "gid_g", "dispatch_times": 2}, "depends_on": ["first"]},
+        }}),
+    )
+    .await;
+    let run = node.start("ask", json!({})).await;
+    set(&node, &run, "first", "succeeded", json!(1)).await;
+    let (held, failing) = (next(&node, "u0").await, next(&node, "u1").await);
+    finish(&node, &failing, "failed", json!("no")).await.expect_status(200);
+    let ended = node.ended(&run).await;
+    assert_eq!(states(&ended), "ask=failed first=succeeded", "{ended:#}");
+    // The task above waits, so no attempt of the cleared task begins.
+    node.post(&format!("/v1/runs/{run}/tasks/first/clear"), json!({}))
+        .await
+        .expect_status(200);
+    finish(&node, &held, "completed", json!("old"))
+        .await
+        .expect_problem(409, &[]);
+    assignment_becomes(&node, &held, "revoked").await;
+    set(&node, &run, "first", "succeeded", json!(2)).await;
+    for uid in ["u0", "u1"] {
+        let given = next(&node, uid).await;
+        finish(&node, &given, "completed", json!(uid)).await.expect_status(200);
+    }
+    let ended = node.ended(&run).await;
+    assert_eq!(task(&ended, "ask")["output"], json!(["u0", "u1"]), "{ended:#}");
+}
+
+/// When a restart expands a map again, an item whose number has got another value asks anew. What was completed for the same
+/// value stays.
+#[tokio::test]
+async fn an_item_with_another_value_asks_anew() {
+    let (_world, node) = World::with_node().await;
+    node.put_group(
+        "ask",
+        json!({"tasks": {
+            "list": {"queue": "never"},
+            "ask": {"audience": "{{ item }}", "for_each": "{{ upstream.list }}", "depends_on": ["list"]},
+        }}),
+    )
+    .await;
+    let run = node.start("ask", json!({})).await;
+    let answer = async |uid: &str, status: &str| {
+        let given = next(&node, uid).await;
+        finish(&node, &given, status, json!(uid)).await.expect_status(200);
+    };
+    set(
+        &node,
+        &run,
+        "list",
+        "succeeded",
+        json!(["uid_ann", "uid_bob", "uid_cat"]),
+    )
+    .await;
+    answer("ann", "completed").await;
+    answer("bob", "completed").await;
+    answer("cat", "failed").await;
+    let ended = node.ended(&run).await;
+    assert_eq!(states(&ended), "ask=failed list=succeeded", "{ended:#}");
+    // The restart begins with the list, so it expands the map again.
+    set(&node, &run, "list", "failed", Value::Null).await;
+    node.post(&format!("/v1/runs/{run}/restart"), json!({}))
+        .await
+        .expect_status(200);
+    set(
+        &node,
+        &run,
+        "list",
+        "succeeded",
+        json!(["uid_ann", "uid_dan", "uid_cat"]),
+    )
+    .await;
+    answer("dan", "completed").await;
+    answer("cat", "completed").await;
+    assert_eq!(poll(&node, "ann").await.status, 204, "her item has the same value");
+    let ended = node.ended(&run).await;
+    assert_eq!(
+        task(&ended, "ask")["output"],
+        json!([["ann"], ["dan"], ["cat"]]),
+        "{ended:#}"
+    );
+}
+
 /// Each item of a mapped task is an offer of its own: its audience and its params are those of the item, a failure uses up
 /// a retry of this item alone, and the outputs are in the order of the items.
 #[tokio::test]

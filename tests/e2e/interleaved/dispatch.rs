@@ -16,7 +16,7 @@ use super::{HOUR, NODE, Wall, begin, by, close, count, lease, meanwhile, run, se
 const OCCURRENCE: &str = "2026-01-01T00:00:00Z";
 
 /// An offer for two users, of which there is one, or as many as there are members.
-async fn offer(sql: &Client, stock: Option<i32>, of_task: bool) -> i64 {
+pub(super) async fn offer(sql: &Client, stock: Option<i32>, of_task: bool) -> i64 {
     let task = match of_task {
         true => format!("'{}', 0, -1, 1", run(1)),
         false => "NULL, NULL, NULL, NULL".into(),
@@ -59,7 +59,7 @@ fn hold_of(uid: &str) -> Uuid {
 }
 
 /// A statement that gives users something of the offer.
-fn holds(offer: i64, uids: &[&str]) -> String {
+pub(super) fn holds(offer: i64, uids: &[&str]) -> String {
     let rows: Vec<String> = uids
         .iter()
         .map(|uid| {
@@ -95,7 +95,7 @@ fn take(store: &Store, offer_id: i64, uids: &'static [&'static str]) -> JoinHand
 }
 
 /// Users have completed what they hold; how many of them did.
-fn end(store: &Store, uids: &'static [&'static str]) -> JoinHandle<usize> {
+pub(super) fn end(store: &Store, uids: &'static [&'static str]) -> JoinHandle<usize> {
     let store = store.clone();
     tokio::spawn(async move {
         let ends: Vec<End> = uids
@@ -237,7 +237,7 @@ async fn revocations_of_many() {
     let ending = other.transaction().await.unwrap();
     let ends = format!("DELETE FROM heddle.holds WHERE uid = 'u{many:04}'");
     assert_eq!(ending.execute(&ends, &[]).await.unwrap(), 1);
-    meanwhile(&sql, store.revoke_held(offer, Wall.now()), async {
+    meanwhile(&sql, store.revoke_held(offer, 1, Wall.now()), async {
         let next = "SELECT FROM heddle.occurrences FOR UPDATE NOWAIT";
         assert_eq!(
             ending.execute(next, &[]).await.expect("it is locked after all holds"),

@@ -23,6 +23,7 @@ mod runs;
 mod runtimes;
 mod schedules;
 mod stopped_messages;
+mod task_offers;
 
 use std::sync::Arc;
 

@@ -1,9 +1,10 @@
 //! Tasks of the executor `audience`: an attempt becomes an offer. The end of the offer is the end of the attempt.
 //!
-//! The offer belongs to the task run, not to the attempt. When a user fails, the attempt fails and uses up a retry, but
-//! what others have completed or still hold stays. The next attempt opens the offer again, also for the users who did
-//! not complete it. The row in *running* has lease 0, as for sub-runs. When it is gone (a cancel, an override), nobody is
-//! given the offer any more, and the reaper withdraws it.
+//! The offer belongs to the task run, not to the attempt. (The task run of an item is its number and its value: when a map is
+//! expanded again, and the number has got another value, the attempt makes another offer.) When a user fails, the attempt
+//! fails and uses up a retry, but what others have completed or still hold stays. The next attempt opens the offer again,
+//! also for the users who did not complete it. The row in *running* has lease 0, as for sub-runs. When it is gone (a cancel,
+//! an override), nobody is given the offer any more, and the reaper withdraws it.
 
 use std::sync::Arc;
 
@@ -85,6 +86,7 @@ impl Attempts {
         context: &RunContext,
         at: AttemptKey,
         offer: Offer,
+        item_hash: Option<Vec<u8>>,
     ) -> Result<(), EngineError> {
         let now = self.node.now();
         let run = context.facts.id;
@@ -97,6 +99,7 @@ impl Attempts {
             },
             name: name_of_task_run(run, at.key),
             spec: written_out(&offer),
+            item_hash,
             overdue_at: task
                 .timeout
                 .and_then(|timeout| Some(now + chrono::TimeDelta::from_std(timeout).ok()?)),

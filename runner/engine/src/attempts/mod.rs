@@ -235,9 +235,9 @@ impl Attempts {
                 self.runs.held.unpark();
                 end
             }
-            Prepared::Offer(offer) => {
+            Prepared::Offer { offer, item_hash } => {
                 let handed = patient(&self.node, "create an offer", until(Instant::now(), None), || {
-                    self.hand_to_offer(&context, at, (*offer).clone())
+                    self.hand_to_offer(&context, at, (*offer).clone(), item_hash.clone())
                 });
                 match handed.await {
                     // The offer holds the attempt now; the end of the offer ends the attempt.

@@ -17,6 +17,7 @@ use heddle_sandbox::Script;
 use serde::Serialize;
 use serde_json::value::RawValue;
 use serde_json::{Map, Value, json};
+use sha2::{Digest, Sha256};
 
 use super::Attempts;
 use super::http_task::{HttpCall, HttpRequest};
@@ -43,7 +44,11 @@ pub(crate) enum Prepared {
     Queue {
         params: String,
     },
-    Offer(Box<heddle_domain::dispatch::Offer>),
+    Offer {
+        offer: Box<heddle_domain::dispatch::Offer>,
+        /// Of an item: the SHA-256 of its value as JSON text.
+        item_hash: Option<Vec<u8>>,
+    },
     SubRun {
         group: String,
         spec: SubmissionSpec,
@@ -206,7 +211,11 @@ impl Attempts {
             }
             Executor::Audience(asked) => {
                 let offer = self.prepare_offer(asked, scope, effective).await?;
-                Ok(Prepared::Offer(Box::new(offer)))
+                let item_hash = item.map(|(item, _)| Sha256::digest(item.get()).to_vec());
+                Ok(Prepared::Offer {
+                    offer: Box::new(offer),
+                    item_hash,
+                })
             }
         }
     }

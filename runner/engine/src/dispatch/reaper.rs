@@ -18,7 +18,8 @@ use crate::runs::change::transition::progress_of;
 /// How often holds are checked.
 const EVERY: Duration = Duration::from_millis(200);
 
-/// How often offers without a run are withdrawn, and completed offers that nobody has noticed are settled.
+/// How often offers without a run are withdrawn; and how often completed offers that nobody has noticed are settled, and
+/// holds are revoked that were taken during a withdrawal.
 const WITHDRAW_EVERY: TimeDelta = TimeDelta::seconds(1);
 const SWEEP_EVERY: TimeDelta = TimeDelta::seconds(5);
 
@@ -86,6 +87,7 @@ impl Dispatch {
         self.node.store.settle_overdue_offers().await?;
         if sweeps {
             self.node.store.settle_completed_offers().await?;
+            self.node.store.revoke_late_holds(self.node.now()).await?;
         }
         Ok(())
     }
@@ -104,7 +106,8 @@ impl Dispatch {
                 }
             };
             if progress.state(held.key).is_none_or(TaskState::is_settled) {
-                self.node.store.revoke_held(held.id, self.node.now()).await?;
+                let now = self.node.now();
+                self.node.store.revoke_held(held.id, held.version, now).await?;
             }
         }
         Ok(())

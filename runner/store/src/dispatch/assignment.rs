@@ -12,7 +12,8 @@
 //!
 //! 1. rows of *holds*, in the order of users;
 //! 2. rows of *occurrences*, in the order of (offer, occurrence);
-//! 3. offers of task runs, for their settlement;
+//! 3. offers of task runs, for their settlement, in id order. A clear locks offers in this order too, after its run, and
+//!    nothing of the above (`forgotten.rs`);
 //! 4. the log of changes, with the commit, if an operator or the clock gave stock back. Stock that comes back with a
 //!    failed assignment is only noted, in *stock_returns*: writers of the log wait for each other, and ends must not.
 //!

@@ -293,7 +293,8 @@ pub struct DispatchNews {
     pub settlements: bool,
     /// Returns of stock wait to be announced.
     pub returns: bool,
-    /// There are offers of task runs, which need sweeps.
+    /// There are offers of task runs, which need sweeps, or there were some in the last two minutes (see
+    /// [`Store::revoke_late_holds`]).
     pub of_tasks: bool,
 }
 
@@ -550,7 +551,10 @@ impl Store {
             r#"SELECT EXISTS (SELECT FROM heddle.holds WHERE expires_at <= clock_timestamp()) AS "overdue!",
                       EXISTS (SELECT FROM heddle.offer_settlements) AS "settlements!",
                       EXISTS (SELECT FROM heddle.stock_returns) AS "returns!",
-                      EXISTS (SELECT FROM heddle.offers WHERE run IS NOT NULL AND deleted_at IS NULL) AS "of_tasks!""#
+                      EXISTS (SELECT FROM heddle.offers WHERE run IS NOT NULL AND deleted_at IS NULL)
+                      OR EXISTS (SELECT FROM heddle.offers
+                                  WHERE run IS NOT NULL
+                                    AND deleted_at > clock_timestamp() - interval '2 minutes') AS "of_tasks!""#
         )
         .fetch_one(&self.pool)
         .await?)

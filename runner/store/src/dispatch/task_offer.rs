@@ -18,6 +18,7 @@ use crate::{Store, StoreError};
 #[derive(Clone, Debug)]
 pub struct HeldOffer {
     pub id: i64,
+    pub version: i32,
     pub run: RunId,
     pub key: TaskKey,
     /// The run's progress as bytes.
@@ -32,6 +33,8 @@ pub struct TaskOffer {
     pub name: String,
     pub offer: Offer,
     pub spec: Value,
+    /// For an item of a mapped task: the SHA-256 of its value as JSON text.
+    pub item_hash: Option<Vec<u8>>,
     /// When the attempt times out.
     pub overdue_at: Option<Time>,
 }
@@ -49,21 +52,23 @@ pub struct OfferSettlement {
 /// How many offers without a run are withdrawn at a time.
 const WITHDRAWN_MAX: i64 = 200;
 
-/// Opens a task run's offer again for a new attempt; `None`: it has none yet.
+/// Opens a task run's offer again for a new attempt; `None`: it has none yet that goes on.
 ///
 /// The instant is still that of the first attempt, because stock and the users' history are counted for that
 /// occurrence. Completed assignments stay too, even if the run ended, and the offer with it, before it was restarted. The
 /// offer of a task run that was cleared ([`super::forgotten::forget_offers`]) is not opened again: clearing means to ask again.
+/// Neither is the offer of an item that now has another value, because its map was expanded again. An offer without a hash,
+/// which an older node has made, counts as the offer of any value.
 async fn open_again(tx: &mut PgSession, task: &TaskOffer, now: Time) -> Result<Option<(i64, i32)>, StoreError> {
     let (run, at, key) = (task.ended.run.0, task.ended.at, task.ended.at.key);
     let offer = &task.offer;
     let opened = sqlx::query!(
             "UPDATE heddle.offers
                 SET version = version + 1, enabled = true, attempt = $4, overdue_at = $5, updated_at = $6, stock = $7,
-                    audience = $8, repeats = $9, max_hold = $10,
+                    audience = $8, repeats = $9, max_hold = $10, item_hash = $12,
                     deleted_at = NULL, spec = $11::jsonb || jsonb_build_object('starts_at', spec -> 'starts_at')
               WHERE id = (SELECT id FROM heddle.offers WHERE run = $1 AND task = $2 AND item = $3 ORDER BY id DESC LIMIT 1)
-                AND attempt > 0
+                AND attempt > 0 AND (item_hash IS NULL OR item_hash = $12)
              RETURNING id, version",
             run,
             key.task as i16,
@@ -75,18 +80,19 @@ async fn open_again(tx: &mut PgSession, task: &TaskOffer, now: Time) -> Result<O
             offer.audience,
             offer.mode == Mode::Repeat,
             offer.max_hold.map(|hold| hold.micros() as i64),
-            task.spec
+            task.spec,
+            task.item_hash.as_deref() as Option<&[u8]>
         )
         .fetch_optional(tx)
     .await?;
     Ok(opened.map(|row| (row.id, row.version)))
 }
 
-/// Withdraws the offer that a task run has from before it was cleared.
+/// Withdraws the offer that a task run has from before it was cleared, or from before its item got another value.
 async fn replace(tx: &mut PgSession, task: &TaskOffer, now: Time) -> Result<(), StoreError> {
     let key = task.ended.at.key;
-    let former = sqlx::query_scalar!(
-        "SELECT id FROM heddle.offers WHERE run = $1 AND task = $2 AND item = $3 AND deleted_at IS NULL",
+    let former = sqlx::query!(
+        "SELECT id, version FROM heddle.offers WHERE run = $1 AND task = $2 AND item = $3 AND deleted_at IS NULL",
         task.ended.run.0,
         key.task as i16,
         key.item_number()
@@ -94,19 +100,21 @@ async fn replace(tx: &mut PgSession, task: &TaskOffer, now: Time) -> Result<(), 
     .fetch_optional(&mut *tx)
     .await?;
     if let Some(former) = former {
-        withdraw_in(tx, former, now).await?;
+        withdraw_in(tx, former.id, former.version, now).await?;
     }
     Ok(())
 }
 
-/// Withdraws an offer within a transaction. Returns the audience, unless another transaction has withdrawn it first.
-async fn withdraw_in(tx: &mut PgSession, id: i64, now: Time) -> Result<Option<String>, StoreError> {
+/// Withdraws an offer within a transaction. Returns the audience, unless another transaction has withdrawn the offer
+/// first, or opened it again: its version is not this one any more.
+async fn withdraw_in(tx: &mut PgSession, id: i64, version: i32, now: Time) -> Result<Option<String>, StoreError> {
     revoke_holds(tx, id, now).await?;
     let audience = sqlx::query_scalar!(
         "UPDATE heddle.offers SET enabled = false, deleted_at = $2, overdue_at = NULL
-          WHERE id = $1 AND deleted_at IS NULL RETURNING audience",
+          WHERE id = $1 AND version = $3 AND deleted_at IS NULL RETURNING audience",
         id,
-        now
+        now,
+        version
     )
     .fetch_optional(&mut *tx)
     .await?;
@@ -122,8 +130,9 @@ async fn make(tx: &mut PgSession, task: &TaskOffer, now: Time) -> Result<i64, St
     let offer = &task.offer;
     let id = sqlx::query_scalar!(
                     "INSERT INTO heddle.offers (name, audience, version, kind, starts_at, stock, repeats, return_failed,
-                         max_hold, enabled, template, spec, run, task, item, attempt, overdue_at, created_at, updated_at)
-                     VALUES ($1, $2, 1, 0, $3, $4, $5, true, $6, true, $7, $8, $9, $10, $11, $12, $13, $14, $14)
+                         max_hold, enabled, template, spec, run, task, item, attempt, overdue_at, created_at, updated_at,
+                         item_hash)
+                     VALUES ($1, $2, 1, 0, $3, $4, $5, true, $6, true, $7, $8, $9, $10, $11, $12, $13, $14, $14, $15)
                      RETURNING id",
                     task.name,
                     offer.audience,
@@ -138,7 +147,8 @@ async fn make(tx: &mut PgSession, task: &TaskOffer, now: Time) -> Result<i64, St
                     key.item_number(),
                     at.attempt as i32,
                     task.overdue_at,
-                    now
+                    now,
+                    task.item_hash.as_deref() as Option<&[u8]>
                 )
                 .fetch_one(tx)
     .await?;
@@ -248,13 +258,17 @@ impl Store {
         .await?)
     }
 
-    /// Withdraws offers whose task run has gone on without them (cancelled, overridden, ended): their holds are
+    /// Withdraws offers whose task run has gone on without them (cancelled, overridden, ended, cleared): their holds are
     /// revoked. Returns the audiences.
+    ///
+    /// Locking: each offer in its own transaction, after its holds and its occurrence, in the order of ends. A restart can
+    /// open the offer again between the choice and these locks. Then its version is another one, and the transaction is
+    /// rolled back with what it has revoked.
     pub async fn withdraw_offers(&self, now: Time) -> Result<Vec<String>, StoreError> {
         let gone = sqlx::query!(
-            "SELECT o.id FROM heddle.offers o
+            "SELECT o.id, o.version FROM heddle.offers o
               WHERE o.run IS NOT NULL AND o.deleted_at IS NULL
-                AND CASE WHEN o.enabled
+                AND CASE WHEN o.enabled OR o.attempt = 0
                          THEN NOT EXISTS (SELECT FROM heddle.running r
                                            WHERE r.run = o.run AND r.task = o.task AND r.item = o.item
                                              AND r.attempt = o.attempt AND r.lease = 0)
@@ -266,17 +280,21 @@ impl Store {
         .await?;
         let mut audiences = Vec::new();
         for row in gone {
-            let withdrawn = self.withdraw_offer(row.id, now).await?;
+            let withdrawn = self.withdraw_offer(row.id, row.version, now).await?;
             audiences.extend(withdrawn);
         }
         Ok(audiences)
     }
 
-    /// Returns the audience, unless another transaction has withdrawn the offer first.
-    async fn withdraw_offer(&self, id: i64, now: Time) -> Result<Option<String>, StoreError> {
+    /// Returns the audience, unless another transaction has withdrawn the offer first, or opened it again.
+    async fn withdraw_offer(&self, id: i64, version: i32, now: Time) -> Result<Option<String>, StoreError> {
         transaction!(self, pool, "withdraw_offer", |tx| {
-            let audience = withdraw_in(&mut tx, id, now).await?;
-            tx.commit().await?;
+            let audience = withdraw_in(&mut tx, id, version, now).await?;
+            match audience {
+                Some(_) => tx.commit().await?,
+                // The users keep what they hold of an offer that is open again.
+                None => tx.rollback().await?,
+            }
             Ok(audience)
         })
     }
@@ -285,7 +303,7 @@ impl Store {
     /// Only the progress of its run shows which of the two.
     pub async fn held_without_attempt(&self) -> Result<Vec<HeldOffer>, StoreError> {
         let rows = sqlx::query!(
-            r#"SELECT o.id, o.run AS "run!", o.task AS "task!", o.item AS "item!", l.progress
+            r#"SELECT o.id, o.version, o.run AS "run!", o.task AS "task!", o.item AS "item!", l.progress
                  FROM heddle.offers o JOIN heddle.runs_live l ON l.id = ANY (ARRAY[o.run])
                 WHERE o.run IS NOT NULL AND o.deleted_at IS NULL AND NOT o.enabled
                   AND EXISTS (SELECT FROM heddle.holds h WHERE h.offer_id = o.id)
@@ -294,25 +312,56 @@ impl Store {
         )
         .fetch_all(&self.pool)
         .await?;
-        let held = |id, run, task, item, progress| HeldOffer {
-            id,
-            run: RunId(run),
-            key: TaskKey::from_numbers(task, item),
-            progress,
-        };
-        Ok(rows
-            .into_iter()
-            .map(|row| held(row.id, row.run, row.task, row.item, row.progress))
-            .collect())
+        let held = rows.into_iter().map(|row| HeldOffer {
+            id: row.id,
+            version: row.version,
+            run: RunId(row.run),
+            key: TaskKey::from_numbers(row.task, row.item),
+            progress: row.progress,
+        });
+        Ok(held.collect())
     }
 
-    /// Revokes all holds of an offer.
-    pub async fn revoke_held(&self, offer_id: i64, now: Time) -> Result<(), StoreError> {
+    /// Revokes all holds of an offer, unless it was opened again: its version is not this one any more.
+    ///
+    /// Locking: the holds and their occurrence, then the offer, in the order of ends. Nobody opens the offer again before
+    /// the commit.
+    pub async fn revoke_held(&self, offer_id: i64, version: i32, now: Time) -> Result<(), StoreError> {
         transaction!(self, pool, "revoke_held", |tx| {
             revoke_holds(&mut tx, offer_id, now).await?;
-            tx.commit().await?;
+            let unchanged = sqlx::query_scalar!(
+                "SELECT id FROM heddle.offers WHERE id = $1 AND version = $2 FOR NO KEY UPDATE",
+                offer_id,
+                version
+            )
+            .fetch_optional(&mut *tx)
+            .await?;
+            match unchanged {
+                Some(_) => tx.commit().await?,
+                // The users keep what they hold of an offer that is open again.
+                None => tx.rollback().await?,
+            }
             Ok(())
         })
+    }
+
+    /// Revokes what was taken of offers of task runs while they were withdrawn: the withdrawal does not see a hold that is
+    /// not committed yet, and the take does not see the withdrawal. Nobody could complete it, so its user would hold it for
+    /// ever. A take is over in seconds, so only offers that were withdrawn in the last two minutes are read.
+    pub async fn revoke_late_holds(&self, now: Time) -> Result<(), StoreError> {
+        let late = sqlx::query!(
+            "SELECT o.id, o.version FROM heddle.offers o
+              WHERE o.run IS NOT NULL AND o.deleted_at > clock_timestamp() - interval '2 minutes'
+                AND EXISTS (SELECT FROM heddle.holds h WHERE h.offer_id = o.id)
+              LIMIT $1",
+            WITHDRAWN_MAX
+        )
+        .fetch_all(&self.pool)
+        .await?;
+        for offer in late {
+            self.revoke_held(offer.id, offer.version, now).await?;
+        }
+        Ok(())
     }
 }
 

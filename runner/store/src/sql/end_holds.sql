@@ -3,11 +3,13 @@
 -- Locking: rows of *holds* in the order of users, then rows of *occurrences* in their order; see hold_users. Whoever
 -- deletes the row of a hold owns its end: if two transactions end it at the same time, the later one finds no row.
 -- The DELETE needs the count of the locked rows, which Postgres computes first. So all these rows are locked before
--- one is deleted.
+-- one is deleted. Last are the *offers* that this ends, in id order and in the same way: all of them before one is
+-- changed. An offer that was opened for another attempt during the wait stays open.
 --
 -- A user cannot end an assignment whose offer was taken from its task run (the run was cancelled, the task run
 -- overridden): the reaper revokes it (Store::withdraw_offers, which has the same rule, as give has). If the attempt has
--- ended on its own, the offer is closed, and its holds wait for the next attempt.
+-- ended on its own, the offer is closed, and its holds wait for the next attempt. The offer of a task run that was cleared
+-- has the attempt 0, which is never in *running*: nothing waits for its holds, whether it was closed or not.
 WITH asked AS (
     SELECT * FROM UNNEST($1::uuid[], $2::text[], $3::smallint[], $4::text[]) AS a (id, uid, state, result)
 ),
@@ -19,7 +21,7 @@ gone AS (
      WHERE h.uid = ANY (ARRAY[a.uid]) AND h.id = ANY (ARRAY[a.id]) AND (SELECT count(*) FROM locked) >= 0
        AND (a.state > 2 OR (
             SELECT o.run IS NULL
-                OR CASE WHEN o.enabled
+                OR CASE WHEN o.enabled OR o.attempt = 0
                         THEN EXISTS (SELECT FROM heddle.running r
                                       WHERE r.run = ANY (ARRAY[o.run]) AND r.task = o.task AND r.item = o.item
                                         AND r.attempt = o.attempt AND r.lease = 0)
@@ -79,12 +81,19 @@ settled AS (
      WHERE j.run IS NOT NULL AND j.enabled
      GROUP BY j.offer_id, j.run, j.task, j.item, j.attempt
 ),
+ending AS MATERIALIZED (
+    SELECT s.* FROM settled s
+     WHERE s.error IS NOT NULL
+        OR CASE WHEN s.stock > 0 THEN s.completed >= s.stock ELSE s.audience LIKE 'uid\_%' AND s.completed >= 1 END
+),
+locked_offers AS MATERIALIZED (
+    SELECT o.id FROM heddle.offers o WHERE o.id = ANY (ARRAY(SELECT e.offer_id FROM ending e))
+     ORDER BY o.id FOR NO KEY UPDATE
+),
 closed AS (
     UPDATE heddle.offers o SET enabled = false, overdue_at = NULL
-      FROM settled s
-     WHERE o.id = s.offer_id
-       AND (s.error IS NOT NULL
-            OR CASE WHEN s.stock > 0 THEN s.completed >= s.stock ELSE s.audience LIKE 'uid\_%' AND s.completed >= 1 END)
+      FROM ending s
+     WHERE o.id = s.offer_id AND o.attempt = s.attempt AND (SELECT count(*) FROM locked_offers) >= 0
     RETURNING s.*
 ),
 noted AS (

@@ -32,6 +32,9 @@
 //! 7. rows of *schedules* that await runs which end, in the order of group and name;
 //! 8. rows of *ready* that are claimed, skipping locked ones: always last.
 //!
+//! A clear locks the *offers* of its task runs, in id order, under the locks of the runs (`dispatch/forgotten.rs`). Whoever
+//! has locked an offer waits for no run.
+//!
 //! The inbox takes *timers* before it locks their runs, so transactions that have locked a run skip locked timers too
 //! (`timers.rs`).
 //!
