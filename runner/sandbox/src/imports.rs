@@ -7,6 +7,7 @@ use crate::guest::{Guest, HasHostSide, HostSide};
 use crate::journal::cut;
 use crate::rehearsal::{SqlAnswer, SqlStatement, answered};
 use crate::services::{BoxFuture, HostServices};
+use crate::sql::check_size;
 use heddle_domain::Name;
 use heddle_domain::state::{LogLevel, NOT_GRANTED};
 use std::sync::Arc;
@@ -209,6 +210,7 @@ impl HostSide {
         &self,
         statement: SqlStatement,
     ) -> Result<BoxFuture<'static, Result<SqlAnswer, String>>, String> {
+        check_size(&statement.statement, &statement.params)?;
         let statement = SqlStatement {
             connection: Name::sought(&statement.connection),
             ..statement
