@@ -130,7 +130,11 @@ impl wit::progress::Host for HostSide {
         } else {
             fraction.clamp(0.0, 1.0)
         };
-        self.progress.unreported = Some((fraction, cut(&note, MAX_NOTE_BYTES).replace('\0', "\u{fffd}")));
+        let mut kept = cut(&note, MAX_NOTE_BYTES).replace('\0', "\u{fffd}");
+        if note.len() > MAX_NOTE_BYTES {
+            kept = self.services.cut(kept);
+        }
+        self.progress.unreported = Some((fraction, kept));
         let now = self.clock.now();
         if self
             .progress
