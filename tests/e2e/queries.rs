@@ -416,3 +416,105 @@ async fn connections_that_only_read() {
         "{run:#}"
     );
 }
+
+/// Replaces each prepared statement that SQL can see by another one of the same name.
+const REPLACES: &str = "do $$ declare n text; begin
+    for n in select name from pg_prepared_statements where statement not like 'do %' loop
+      execute 'deallocate ' || quote_ident(n);
+      execute 'prepare ' || quote_ident(n) || ' as select 666 as one';
+    end loop;
+    execute 'prepare mine as select 667 as one';
+  end $$";
+
+/// Groups `a` and `b` share the one session of a connection.
+async fn shared(world: &World, read_only: bool) -> heddle_tests::Node {
+    let node = shop(world).await;
+    let spec = json!({"url": world.url(), "groups": ["a", "b"], "max_connections": 1, "read_only": read_only});
+    node.put("/v1/connections/shop", spec).await.expect_status(200);
+    node
+}
+
+/// The output of a statement of a group, which must succeed in its first attempt.
+async fn output(node: &heddle_tests::Node, name: &str, sql: &str, mode: &str) -> Value {
+    let spec = group(json!({"t": query(sql, json!({"mode": mode}))}));
+    node.put_group(name, spec).await;
+    let run = node.run(name, json!({})).await;
+    assert_eq!(run["state"], "succeeded", "{name}: {sql}: {run:#}");
+    task(&run, "t")["output"].clone()
+}
+
+/// What a statement does to prepared statements reaches no other group: neither its statements, nor those with which
+/// the driver looks up types.
+#[tokio::test]
+async fn prepared_statements_are_not_shared() {
+    for read_only in [false, true] {
+        let world = World::new().await;
+        let node = shared(&world, read_only).await;
+        let sql = world.sql().await;
+        sql.batch_execute("CREATE TYPE public.mood AS ENUM ('calm'); CREATE TYPE public.taste AS ENUM ('sweet')")
+            .await
+            .unwrap();
+        let moods = async || {
+            output(
+                &node,
+                "b",
+                "select 1 as one, 'calm'::public.mood as mood -- of b",
+                "rows",
+            )
+            .await
+        };
+        let expected = json!([{"one": 1, "mood": "calm"}]);
+        assert_eq!(moods().await, expected);
+        output(&node, "a", REPLACES, "execute").await;
+        assert_eq!(moods().await, expected);
+        output(&node, "a", REPLACES, "execute").await;
+        // A type that was not looked up before.
+        let taste = output(&node, "b", "select 'sweet'::public.taste as taste", "rows").await;
+        assert_eq!(taste, json!([{"taste": "sweet"}]));
+        output(&node, "a", "deallocate all", "execute").await;
+        assert_eq!(moods().await, expected);
+        let sees = "select statement from pg_prepared_statements where statement like '%-- of' || ' b%'";
+        assert_eq!(output(&node, "a", sees, "rows").await, json!([]));
+    }
+}
+
+/// No session remembers what a table looked like.
+#[tokio::test]
+async fn tables_may_change() {
+    let world = World::new().await;
+    let node = shared(&world, false).await;
+    let sql = world.sql().await;
+    sql.batch_execute("INSERT INTO public.orders VALUES (1, 'n', 1)")
+        .await
+        .unwrap();
+    let all = async || output(&node, "b", "select * from public.orders", "rows").await;
+    assert_eq!(all().await, json!([{"id": 1, "region": "n", "total": 1}]));
+    sql.batch_execute("ALTER TABLE public.orders ADD note text")
+        .await
+        .unwrap();
+    assert_eq!(all().await, json!([{"id": 1, "region": "n", "total": 1, "note": null}]));
+}
+
+/// What a statement leaves in its session does not reach the next one.
+#[tokio::test]
+async fn nothing_else_stays_in_a_session() {
+    let world = World::new().await;
+    let node = shared(&world, false).await;
+    let looks = "select coalesce(current_setting('app.who', true), '') as who, 'pg_monitor' not in (current_user, session_user) as own_role,
+                        (select count(*) from pg_locks where locktype = 'advisory' and pid = pg_backend_pid()) as locks,
+                        (select count(*) from pg_cursors where name = 'held') as cursors,
+                        (select count(*) from pg_listening_channels()) as channels,
+                        to_regclass('pg_temp.left_over') is null as no_table";
+    let clean = json!([{"who": "", "own_role": true, "locks": 0, "cursors": 0, "channels": 0, "no_table": true}]);
+    for leaves in [
+        "do $$ begin perform set_config('app.who', 'a', false), pg_advisory_lock(42); end $$",
+        "create temporary table left_over (x int)",
+        "declare held cursor with hold for select 1",
+        "listen left_over",
+        "set role pg_monitor",
+        "set session authorization pg_monitor",
+    ] {
+        output(&node, "a", leaves, "execute").await;
+        assert_eq!(output(&node, "b", looks, "rows").await, clean, "{leaves}");
+    }
+}

@@ -29,7 +29,7 @@ pub struct AttemptRequest {
 /// The limits of an attempt.
 #[derive(Clone, Copy, Debug)]
 pub struct Limits {
-    /// All linear memories together.
+    /// All linear memories together, and what a source script sends and receives until it was sent and read.
     pub memory_bytes: u64,
     /// The output: a larger one is an error.
     pub output_bytes: usize,

@@ -227,7 +227,7 @@ pub(crate) fn check_key(key: &str) -> Result<(), String> {
     Ok(())
 }
 
-fn check_value(value: &str) -> Result<(), String> {
+pub(crate) fn check_value(value: &str) -> Result<(), String> {
     if value.len() > MAX_VALUE_BYTES {
         return Err(format!(
             "a state value must have at most {MAX_VALUE_BYTES} bytes; this one has {}",

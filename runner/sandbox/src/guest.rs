@@ -5,17 +5,16 @@ use crate::command::Captured;
 use crate::context::Context;
 use crate::effects::Effects;
 use crate::journal::Journal;
+use crate::memory::MemoryGuard;
 use crate::rehearsal::{Chance, Draws, Exchanges, StageClock, StageTime};
 use crate::services::HostServices;
 use crate::source::SourceState;
 use crate::sql::Databases;
-use crate::web::WebHooks;
+use crate::web::{BODY_BYTES, WebHooks};
 use heddle_domain::{Clock, Time};
 use std::sync::Arc;
-use std::sync::atomic::Ordering::Relaxed;
-use std::sync::atomic::{AtomicBool, AtomicU64};
 use wasmtime::component::HasData;
-use wasmtime::{ResourceLimiter, Store, UpdateDeadline};
+use wasmtime::{Store, UpdateDeadline};
 use wasmtime_wasi::p1::WasiP1Ctx;
 use wasmtime_wasi::{WasiCtxBuilder, WasiCtxView, WasiView};
 use wasmtime_wasi_http::{WasiHttpCtx, WasiHttpCtxView, WasiHttpView};
@@ -25,9 +24,13 @@ const MAX_CALL_BYTES: usize = 32 << 20;
 /// The maximum random bytes of one call.
 const MAX_RANDOM_BYTES: u64 = 1 << 20;
 /// How many resources (streams, requests, …) an attempt may hold.
-const MAX_RESOURCES: usize = 4_096;
-/// How many elements all of an attempt's tables may have.
-const MAX_TABLE_ELEMENTS: usize = 1_000_000;
+const MAX_RESOURCES: usize = 1_024;
+/// The largest headers of one request of a component, with what the host needs to keep them.
+const MAX_HEADERS_BYTES: usize = 16 << 10;
+/// What all unsent requests of a component may keep: the host does not count it as memory of the attempt, because nobody
+/// tells it when such a request is dropped.
+const MAX_UNSENT_BYTES: usize = 32 << 20;
+const _: () = assert!(MAX_RESOURCES * (MAX_HEADERS_BYTES + BODY_BYTES) <= MAX_UNSENT_BYTES);
 
 /// The data of host functions.
 pub(crate) struct Guest {
@@ -142,9 +145,11 @@ impl Guest {
                 .insecure_random(Draws::new(seed, 2))
                 .insecure_random_seed(u128::from_le_bytes(insecure));
         }
+        let mut http = WasiHttpCtx::new();
+        http.set_field_size_limit(MAX_HEADERS_BYTES);
         let mut guest = Self {
             wasi: wasi.build_p1(),
-            http: WasiHttpCtx::new(),
+            http,
             hooks,
             guard,
             host,
@@ -157,79 +162,5 @@ impl Guest {
         store.set_epoch_deadline(1);
         store.epoch_deadline_callback(|_| Ok(UpdateDeadline::Yield(1)));
         store
-    }
-}
-
-/// Linear memory of all attempts together.
-pub(crate) struct MemoryBudget {
-    pub limit_bytes: u64,
-    pub used_bytes: AtomicU64,
-}
-
-/// What is known of an attempt's memory after its store is dropped.
-#[derive(Default)]
-pub(crate) struct MemoryMeter {
-    pub peak_bytes: AtomicU64,
-    /// The guest requested more than its limit.
-    pub refused: AtomicBool,
-    /// The guest requested more than the node has left.
-    pub exhausted: AtomicBool,
-}
-
-/// Counts an attempt's memory and refuses what exceeds its limit.
-pub(crate) struct MemoryGuard {
-    limit_bytes: u64,
-    used_bytes: u64,
-    table_elements: usize,
-    meter: Arc<MemoryMeter>,
-    budget: Arc<MemoryBudget>,
-}
-
-impl MemoryGuard {
-    pub fn new(limit_bytes: u64, meter: Arc<MemoryMeter>, budget: Arc<MemoryBudget>) -> Self {
-        Self {
-            limit_bytes,
-            used_bytes: 0,
-            table_elements: 0,
-            meter,
-            budget,
-        }
-    }
-}
-
-impl Drop for MemoryGuard {
-    fn drop(&mut self) {
-        self.budget.used_bytes.fetch_sub(self.used_bytes, Relaxed);
-    }
-}
-
-impl ResourceLimiter for MemoryGuard {
-    fn memory_growing(&mut self, current: usize, desired: usize, maximum: Option<usize>) -> wasmtime::Result<bool> {
-        if maximum.is_some_and(|maximum| desired > maximum) {
-            // This maximum is the module's own, or the pool's: only the pool's is a limit of ours.
-            self.meter.refused.fetch_or(desired as u64 > self.limit_bytes, Relaxed);
-            return Ok(false);
-        }
-        let more = desired.saturating_sub(current) as u64;
-        if self.used_bytes + more > self.limit_bytes {
-            self.meter.refused.store(true, Relaxed);
-            return Ok(false);
-        }
-        if self.budget.used_bytes.fetch_add(more, Relaxed) + more > self.budget.limit_bytes {
-            self.budget.used_bytes.fetch_sub(more, Relaxed);
-            self.meter.exhausted.store(true, Relaxed);
-            return Ok(false);
-        }
-        self.used_bytes += more;
-        self.meter.peak_bytes.fetch_max(self.used_bytes, Relaxed);
-        Ok(true)
-    }
-
-    fn table_growing(&mut self, current: usize, desired: usize, maximum: Option<usize>) -> wasmtime::Result<bool> {
-        if maximum.is_some_and(|maximum| desired > maximum) {
-            return Ok(false);
-        }
-        self.table_elements = self.table_elements.saturating_add(desired.saturating_sub(current));
-        Ok(self.table_elements <= MAX_TABLE_ELEMENTS)
     }
 }

@@ -7,6 +7,7 @@ use crate::guest::{Guest, HasHostSide, HostSide};
 use crate::journal::cut;
 use crate::rehearsal::{SqlAnswer, SqlStatement, answered};
 use crate::services::{BoxFuture, HostServices};
+use crate::sql::check_size;
 use heddle_domain::Name;
 use heddle_domain::state::{LogLevel, NOT_GRANTED};
 use std::sync::Arc;
@@ -129,7 +130,11 @@ impl wit::progress::Host for HostSide {
         } else {
             fraction.clamp(0.0, 1.0)
         };
-        self.progress.unreported = Some((fraction, cut(&note, MAX_NOTE_BYTES).replace('\0', "\u{fffd}")));
+        let mut kept = cut(&note, MAX_NOTE_BYTES).replace('\0', "\u{fffd}");
+        if note.len() > MAX_NOTE_BYTES {
+            kept = self.services.cut(kept);
+        }
+        self.progress.unreported = Some((fraction, kept));
         let now = self.clock.now();
         if self
             .progress
@@ -209,6 +214,7 @@ impl HostSide {
         &self,
         statement: SqlStatement,
     ) -> Result<BoxFuture<'static, Result<SqlAnswer, String>>, String> {
+        check_size(&statement.statement, &statement.params)?;
         let statement = SqlStatement {
             connection: Name::sought(&statement.connection),
             ..statement

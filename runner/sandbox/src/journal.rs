@@ -121,6 +121,9 @@ impl Journal {
         // Postgres accepts no zero characters.
         let mut message = cut(message, MAX_LINE_BYTES).replace('\0', "\u{fffd}");
         if whole_bytes > MAX_LINE_BYTES {
+            // A part of a character at the end became U+FFFD.
+            message.truncate(message.trim_end_matches('\u{fffd}').len());
+            message = self.inner.host.cut(message);
             message.push_str(&format!(
                 " … (truncated: the line had {whole_bytes} bytes, the maximum is {MAX_LINE_BYTES})"
             ));
@@ -180,6 +183,10 @@ mod tests {
     struct Lines(Mutex<Vec<LogLine>>);
 
     impl HostServices for Lines {
+        fn cut(&self, beginning: String) -> String {
+            format!("{beginning}|")
+        }
+
         fn log(&self, line: LogLine) {
             self.0.lock().push(line);
         }
@@ -198,5 +205,29 @@ mod tests {
         assert_eq!(found[0], Some(fields(MAX_LINE_BYTES)));
         let mark = r#"{"heddle_truncated":"the fields had 65537 bytes, the maximum is 65536"}"#;
         assert_eq!(found[1].as_deref(), Some(mark));
+    }
+
+    /// The end of a cut text is checked for a part of a secret, without what was a part of a character.
+    #[test]
+    fn the_host_sees_where_a_line_is_cut() {
+        let lines = Arc::new(Lines::default());
+        let clock = Arc::new(StageClock::new(heddle_domain::Time::UNIX_EPOCH, false, None));
+        let journal = Journal::new(Arc::clone(&lines) as Arc<dyn HostServices>, clock, 1 << 20);
+        let whole = "x".repeat(MAX_LINE_BYTES);
+        journal.write(LogLevel::Info, &whole, None);
+        journal.write(LogLevel::Info, &format!("{whole}y"), None);
+        for character in ["\u{e4}", "\u{20ac}", "\u{1f600}"] {
+            for before in MAX_LINE_BYTES + 1 - character.len()..MAX_LINE_BYTES {
+                journal.write_stream(format!("{}{character}\n", &whole[..before]).as_bytes());
+            }
+        }
+        let found: Vec<String> = lines.0.lock().iter().map(|line| line.message.clone()).collect();
+        assert_eq!(found[0], whole);
+        assert_eq!(found.len(), 8);
+        for line in &found[1..] {
+            let (beginning, rest) = line.split_once('|').unwrap();
+            assert!(beginning.len() > MAX_LINE_BYTES - 4 && beginning.bytes().all(|byte| byte == b'x'));
+            assert!(rest.starts_with(" \u{2026} (truncated: the line had"), "{rest}");
+        }
     }
 }

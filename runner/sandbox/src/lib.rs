@@ -18,6 +18,7 @@
 //! | `lanes`, `thread` | the threads that run guests; what a thread asks of the kernel |
 //! | `script` | a linked script, and its world |
 //! | `guest`, `bindings`, `imports`, `command` | a store's contents; the worlds of components; the host functions; WASI commands' streams |
+//! | `memory` | what counts as memory of an attempt, inside and outside of wasm |
 //! | `attempt`, `run`, `texts` | one attempt: its input and result; running it; the texts that it gives |
 //! | `outbound`, `web` | where HTTP requests may go; `wasi:http` |
 //! | `sql` | named external databases |
@@ -47,6 +48,7 @@ mod imports;
 mod journal;
 mod lanes;
 mod loaded;
+mod memory;
 pub mod outbound;
 mod query;
 mod rehearsal;

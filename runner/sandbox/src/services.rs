@@ -33,6 +33,11 @@ pub trait HostServices: Send + Sync {
     fn connection(&self, name: &str) -> BoxFuture<'_, Result<ConnectionTarget, String>> {
         refused(self.refusal(&format!("sql connection `{name}`")))
     }
+    /// The beginning of a text that was cut, without the beginning of a secret at its end: nobody could recognise that
+    /// later. It is called on guest threads: it must not block.
+    fn cut(&self, beginning: String) -> String {
+        beginning
+    }
     /// A line of the attempt's log. It is called on guest threads: it must not block.
     fn log(&self, _line: LogLine) {}
     /// The progress of the attempt. It is called on guest threads, at most some ten times a second: it must not block.

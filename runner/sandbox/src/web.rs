@@ -18,6 +18,13 @@ type Sent = (
     Box<dyn Future<Output = Result<(), Error>> + Send>,
 );
 
+/// The largest write to the body of a request, and how many of them wait to be sent. (A component may write as much as it
+/// is told that there is room for.)
+const CHUNK_BYTES: usize = 8 << 10;
+const CHUNKS: usize = 1;
+/// What the body of a request keeps before it is sent: wasmtime keeps one chunk more.
+pub(crate) const BODY_BYTES: usize = CHUNK_BYTES * (CHUNKS + 1);
+
 /// The largest body of a request or a response in a rehearsal.
 const MAX_BODY_BYTES: usize = 16 << 20;
 
@@ -36,6 +43,14 @@ impl WasiHttpHooks for WebHooks {
     // The client sets it.
     fn set_host_header(&mut self) -> bool {
         false
+    }
+
+    fn p2_outgoing_body_buffer_chunks(&mut self) -> usize {
+        CHUNKS
+    }
+
+    fn p2_outgoing_body_chunk_size(&mut self) -> usize {
+        CHUNK_BYTES
     }
 
     fn send_request(

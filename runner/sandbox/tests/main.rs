@@ -9,6 +9,7 @@ mod accept;
 mod bad_texts;
 mod bounded;
 mod guests;
+mod held;
 mod hostile;
 mod outcomes;
 mod python;
@@ -89,6 +90,9 @@ const TESTS: &[Test] = tests![
     sources::fetching,
     sources::faults_of_texts,
     sources::hostile_texts,
+    held::calls_that_have_begun,
+    held::calls_that_are_too_large,
+    held::answers_that_arrive,
     sources::snapshots_are_kept,
     // Before all others in Python: this compiles CPython for them.
     python::made_ready_in_advance,

@@ -147,6 +147,10 @@ impl HostServices for Host {
         });
     }
 
+    fn cut(&self, beginning: String) -> String {
+        self.secrets.hide_cut(beginning)
+    }
+
     fn progress(&self, fraction: f64, note: String) {
         *self.progress.lock() = Some((fraction, self.secrets.hide(note)));
     }

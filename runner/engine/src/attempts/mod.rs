@@ -21,6 +21,7 @@ use heddle_domain::run::AttemptKey;
 use heddle_domain::spec::{ByteSize, SubmissionSpec};
 use heddle_domain::state::{ErrorKind, Trigger};
 use heddle_domain::template::Templates;
+use heddle_domain::{ERROR_MESSAGE_BYTES_MAX, ERROR_TRACE_BYTES_MAX};
 use heddle_sandbox::{AttemptRequest, Limits, MapItem, OutboundPolicy, Outcome, Script};
 use serde_json::value::RawValue;
 use tokio::time::Instant;
@@ -115,7 +116,7 @@ fn limits_of(context: &RunContext, at: AttemptKey) -> Limits {
 fn ending_of(context: &RunContext, at: AttemptKey, held: &HeldAttempt, outcome: Outcome) -> Option<Ending> {
     Some(match outcome {
         Outcome::Succeeded(output) => Ending::Succeeded(output),
-        Outcome::Skipped(why) => Ending::Skipped(held.secrets.hide(why)),
+        Outcome::Skipped(why) => Ending::Skipped(held.secrets.hide_within(why, ERROR_MESSAGE_BYTES_MAX)),
         Outcome::Failed {
             kind: ErrorKind::Lost, ..
         } => Ending::Lost,
@@ -126,13 +127,15 @@ fn ending_of(context: &RunContext, at: AttemptKey, held: &HeldAttempt, outcome: 
             retry_after,
         } => {
             let fatal = matches!(kind, ErrorKind::Fatal | ErrorKind::Invalid);
+            // Before it is changed, its end is where the sandbox cut it.
+            let trace = trace.map(|trace| held.secrets.hide_within(trace, ERROR_TRACE_BYTES_MAX));
             let trace = match &context.resolution.scripts[at.key.task as usize] {
                 Some(facts) => trace.map(|trace| facts.trace(trace)),
                 None => trace,
             };
             Ending::Failed {
                 kind,
-                message: held.secrets.hide(message),
+                message: held.secrets.hide_within(message, ERROR_MESSAGE_BYTES_MAX),
                 trace: trace.map(|trace| held.secrets.hide(trace)),
                 retry_after,
                 fatal,

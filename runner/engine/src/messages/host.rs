@@ -80,6 +80,10 @@ impl HostServices for ConsumerHost {
         })
     }
 
+    fn cut(&self, beginning: String) -> String {
+        self.secrets.hide_cut(beginning)
+    }
+
     fn log(&self, line: LogLine) {
         let topic = self.name.as_str();
         let said = self.secrets.hide(line.message);

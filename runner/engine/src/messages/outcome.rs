@@ -3,9 +3,9 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use heddle_domain::Time;
 use heddle_domain::retry::{self, RetryState, Wait};
 use heddle_domain::topic::Topic;
+use heddle_domain::{ERROR_MESSAGE_BYTES_MAX, Time};
 use heddle_sandbox::{Effect, MessageOutcome};
 use heddle_store::message::{FailedMessage, Finish, MessageBatch, MessageEffect, Tried};
 use serde::Deserialize;
@@ -48,7 +48,7 @@ impl MessageEnd {
                 fatal,
                 retry_after,
             } => Self::Failed {
-                message: secrets.hide(message),
+                message: secrets.hide_within(message, ERROR_MESSAGE_BYTES_MAX),
                 fatal,
                 retry_after,
             },
@@ -201,6 +201,10 @@ mod tests {
         secrets.learn("hunter2");
         let end = MessageEnd::failed("no entry with hunter2").without(&secrets);
         assert_eq!(end, MessageEnd::failed("no entry with ***"));
+        // The sandbox has cut this one in the middle of the secret.
+        let long = "x".repeat(ERROR_MESSAGE_BYTES_MAX - 4);
+        let end = MessageEnd::failed(format!("{long}hunt")).without(&secrets);
+        assert_eq!(end, MessageEnd::failed(format!("{long}***")));
         assert_eq!(MessageEnd::Sent.without(&secrets), MessageEnd::Sent);
     }
 

@@ -1,5 +1,6 @@
 //! `fetch`: requests of text scripts, under the task's grants and the node's policy.
 
+use crate::memory::Held;
 use crate::outbound::{self, MAX_REDIRECTS};
 use crate::rehearsal::{WebAnswer, WebRequest};
 use crate::web::{self, WebHooks};
@@ -38,19 +39,19 @@ enum Redirect {
     Error,
 }
 
-/// Sends a request and reads its response. The error is a text for the script's author.
-pub(super) async fn send(web: &WebHooks, fetch: Fetch) -> Result<Value, String> {
+/// Sends a request and reads its response, which `held` holds then. The error is a text for the script's author.
+pub(super) async fn send(web: &WebHooks, fetch: Fetch, held: &mut Held) -> Result<Value, String> {
     let wait = fetch
         .timeout_ms
         .map_or(MAX_WAIT, |asked| Duration::from_millis(asked).min(MAX_WAIT));
-    let exchange = exchange(web, fetch);
+    let exchange = exchange(web, fetch, held);
     match tokio::time::timeout(wait, exchange).await {
         Ok(answer) => answer.map_err(|why| format!("fetch failed: {why}")),
         Err(_) => Err(format!("fetch failed: no response within {wait:?}")),
     }
 }
 
-async fn exchange(web: &WebHooks, fetch: Fetch) -> Result<Value, String> {
+async fn exchange(web: &WebHooks, fetch: Fetch, held: &mut Held) -> Result<Value, String> {
     let mut url = Url::parse(&fetch.url).map_err(|error| format!("{}: {error}", fetch.url))?;
     let mut method =
         Method::from_bytes(fetch.method.as_bytes()).map_err(|_| format!("`{}` is not a valid method", fetch.method))?;
@@ -64,7 +65,7 @@ async fn exchange(web: &WebHooks, fetch: Fetch) -> Result<Value, String> {
     loop {
         let follows = !matches!(fetch.redirect, Redirect::Manual);
         let answered = match &web.exchanges {
-            None => receive(web, &method, &url, &headers, body.as_ref(), follows).await?,
+            None => receive(web, &method, &url, &headers, body.as_ref(), follows, held).await?,
             Some(exchanges) => {
                 let request = WebRequest {
                     method: method.to_string(),
@@ -72,9 +73,13 @@ async fn exchange(web: &WebHooks, fetch: Fetch) -> Result<Value, String> {
                     body: body.clone().unwrap_or_default(),
                 };
                 match exchanges.request(&request) {
-                    Some(answer) => answer?,
+                    Some(answer) => {
+                        let answer = answer?;
+                        held.grow(answer.body.len())?;
+                        answer
+                    }
                     None => {
-                        let answer = receive(web, &method, &url, &headers, body.as_ref(), follows).await;
+                        let answer = receive(web, &method, &url, &headers, body.as_ref(), follows, held).await;
                         exchanges.requested(request, &answer);
                         answer?
                     }
@@ -82,7 +87,7 @@ async fn exchange(web: &WebHooks, fetch: Fetch) -> Result<Value, String> {
             }
         };
         let Some(next) = redirection(&answered, &url).filter(|_| follows) else {
-            return answer(&answered, &url, redirects > 0);
+            return answer(&answered, &url, redirects > 0, held);
         };
         let status = answered.status;
         if matches!(fetch.redirect, Redirect::Error) {
@@ -116,6 +121,7 @@ async fn receive(
     headers: &HeaderMap,
     body: Option<&Bytes>,
     follows: bool,
+    held: &mut Held,
 ) -> Result<WebAnswer, String> {
     web::check(&web.policy, &web.grants, url).map_err(|refused| refused.to_string())?;
     let mut request = web.client.request(method.clone(), url.clone());
@@ -130,11 +136,27 @@ async fn receive(
         body: Bytes::new(),
     };
     if !follows || redirection(&answer, url).is_none() {
-        let body = outbound::read_bounded(response, MAX_RESPONSE_BYTES).await;
-        let body = body.map_err(|error| cause_of(&error))?;
-        answer.body = body.ok_or_else(|| format!("{url} answered with more than {MAX_RESPONSE_BYTES} bytes"))?;
+        answer.body = read(response, url, held).await?;
     }
     Ok(answer)
+}
+
+/// Reads a body. Each part of it is held before it is kept.
+async fn read(mut response: reqwest::Response, url: &Url, held: &mut Held) -> Result<Bytes, String> {
+    let too_large = || format!("{url} answered with more than {MAX_RESPONSE_BYTES} bytes");
+    let announced = response.content_length();
+    if announced.is_some_and(|length| length > MAX_RESPONSE_BYTES as u64) {
+        return Err(too_large());
+    }
+    let mut body = Vec::new();
+    while let Some(part) = response.chunk().await.map_err(|error| cause_of(&error))? {
+        if body.len() + part.len() > MAX_RESPONSE_BYTES {
+            return Err(too_large());
+        }
+        held.grow(part.len())?;
+        body.extend_from_slice(&part);
+    }
+    Ok(body.into())
 }
 
 /// The target of an answer to this address, if it is a redirect.
@@ -161,13 +183,19 @@ fn headers_of(pairs: &[(String, String)]) -> Result<HeaderMap, String> {
     Ok(headers)
 }
 
-fn answer(answer: &WebAnswer, url: &Url, redirected: bool) -> Result<Value, String> {
+fn answer(answer: &WebAnswer, url: &Url, redirected: bool, held: &mut Held) -> Result<Value, String> {
     let status = StatusCode::from_u16(answer.status).map_err(|_| format!("{} is not a valid status", answer.status))?;
     // Most bodies are text, and need no decoding in the guest.
     let (text, base64) = match std::str::from_utf8(&answer.body) {
         Ok(text) if !text.starts_with('\u{feff}') => (Some(text), None),
-        _ => (None, Some(STANDARD.encode(&answer.body))),
+        _ => {
+            let text = STANDARD.encode(&answer.body);
+            held.grow(text.len() - answer.body.len())?;
+            (None, Some(text))
+        }
     };
+    let headers = json!(answer.headers).to_string();
+    held.grow(headers.len())?;
     // User and password are shown to nobody.
     let mut shown = url.clone();
     let _ = shown.set_username("");
@@ -177,7 +205,7 @@ fn answer(answer: &WebAnswer, url: &Url, redirected: bool) -> Result<Value, Stri
         "status_text": status.canonical_reason().unwrap_or_default(),
         "url": shown.as_str(),
         "redirected": redirected,
-        "headers": json!(answer.headers).to_string(),
+        "headers": headers,
         "text": text,
         "base64": base64,
     }))

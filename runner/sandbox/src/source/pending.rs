@@ -1,16 +1,18 @@
 //! What a script waits for: timers, requests, queries, answers of the node.
 //!
-//! Each runs elsewhere, and any number of them at once. While the script cannot continue, the attempt waits until the
-//! first of them ends.
+//! Each runs elsewhere, and many of them at once. While the script cannot continue, the attempt waits until the first of
+//! them ends. What a call sends, and what arrives before the script takes it, counts as memory of the attempt.
 
 use super::answer::Answer;
 use super::fetch::{self, Fetch};
-use super::under_way::{Raw, Timer};
-use crate::effects::Entry;
+use super::under_way::{Arrived, Ending, Raw, Timer};
+use crate::effects::{Entry, check_key, check_value};
 use crate::guest::{Guest, HostSide};
 use crate::imports::elsewhere;
+use crate::memory::Held;
 use crate::rehearsal::{SqlAnswer, SqlStatement};
 use crate::services::{BoxFuture, HostServices};
+use crate::sql::check_size;
 use crate::texts::well_formed;
 use futures::StreamExt as _;
 use serde::Deserialize;
@@ -21,6 +23,8 @@ use wasmtime::{Caller, Store};
 
 /// For how many things a script may wait at once.
 const MAX_PENDING: usize = 1_000;
+/// Before a call with as many bytes, all that cancelled ones hold is given back.
+const LARGE_CALL_BYTES: usize = 64 << 10;
 /// The longest timer: longer than any attempt.
 const MAX_TIMER: Duration = Duration::from_secs(30 * 24 * 3_600);
 
@@ -74,14 +78,37 @@ fn begun(guest: &Guest, message: &str) -> Result<Begun, String> {
     serde_json::from_str(&well_formed(message)).map_err(|error| format!("the value cannot be sent: {error}"))
 }
 
+/// Refuses a call that is wrong in itself, before anything is kept of it.
+fn check(host: &HostSide, call: &Call) -> Result<(), String> {
+    match call {
+        Call::StateGet { key } => check_key(key),
+        Call::StateCompareAndSet { key, value, .. } => {
+            check_key(key)?;
+            check_value(value)
+        }
+        Call::Query { statement, params, .. } | Call::Execute { statement, params, .. } => {
+            check_size(statement, params)
+        }
+        Call::Secret { name } => host.check_secret(name),
+        Call::Timer { .. } | Call::Fetch(_) | Call::Upstream { .. } => Ok(()),
+    }
+}
+
+/// The end of a call that was sent as this message.
+fn ending_of(guest: &Guest, call: Call, message: &str) -> Result<Ending, String> {
+    check(&guest.host, &call)?;
+    let held = guest.guard.hold(message.len())?;
+    future_of(guest, call, held)
+}
+
 /// A call of a guest that does nothing until it has the answer.
 pub(super) async fn wait(caller: &mut Caller<'_, Guest>, message: &str) -> String {
-    let future = begun(caller.data(), message).and_then(|begun| future_of(caller.data(), begun.call));
+    let future = begun(caller.data(), message).and_then(|begun| ending_of(caller.data(), begun.call, message));
     let result = match future {
         Ok(future) => future.await,
         Err(error) => Err(error),
     };
-    let result = result.and_then(|raw| laid_over(&mut caller.data_mut().host, raw));
+    let result = result.and_then(|arrived| laid_over(&mut caller.data_mut().host, arrived));
     Answer::new(None, result).text()
 }
 
@@ -103,113 +130,142 @@ pub(super) fn start(guest: &mut Guest, message: &str) -> Result<(), String> {
         guest.source.pending.timers.push(timer);
         return Ok(());
     }
-    let future = future_of(guest, begun.call)?;
+    if message.len() >= LARGE_CALL_BYTES {
+        guest.source.pending.forget_cancelled();
+    }
+    let future = ending_of(guest, begun.call, message)?;
     guest.source.pending.add(begun.id, begun.idle, future);
     Ok(())
 }
 
-/// Calls the node's services, on the node's runtime.
+/// Calls the node's services, on the node's runtime, and holds the answer; `bytes` is its size.
 fn ask<T: Send + 'static>(
     host: &HostSide,
+    mut held: Held,
+    bytes: fn(&T) -> usize,
     call: impl for<'a> FnOnce(&'a dyn HostServices) -> BoxFuture<'a, Result<T, String>> + Send + 'static,
-) -> BoxFuture<'static, Result<T, String>> {
+) -> BoxFuture<'static, Result<(T, Held), String>> {
     let (services, node) = (Arc::clone(&host.services), host.node.clone());
-    Box::pin(async move { elsewhere(&node, async move { call(services.as_ref()).await }).await })
+    Box::pin(async move {
+        let asked = async move {
+            let answer = call(services.as_ref()).await?;
+            held.grow(bytes(&answer))?;
+            Ok((answer, held))
+        };
+        elsewhere(&node, asked).await
+    })
 }
 
-fn future_of(guest: &Guest, call: Call) -> Result<BoxFuture<'static, Result<Raw, String>>, String> {
+fn future_of(guest: &Guest, call: Call, mut held: Held) -> Result<Ending, String> {
     let host = &guest.host;
     Ok(match call {
         Call::Timer { ms } => {
             let (io, wait) = (host.io.clone(), wait_for(host, timer_of(ms)));
             Box::pin(async move {
-                elsewhere(&io, async move {
+                let waited = async move {
                     wait.await;
-                    Ok(Raw::Value(Value::Null))
-                })
-                .await
+                    Ok(())
+                };
+                elsewhere(&io, waited).await?;
+                Ok(Arrived::value(Value::Null, held))
             })
         }
         Call::Fetch(request) => {
             let (io, web) = (host.io.clone(), guest.web());
             Box::pin(async move {
-                let sent = async move { fetch::send(&web, request).await };
-                elsewhere(&io, sent).await.map(Raw::Value)
+                let sent = async move {
+                    let answer = fetch::send(&web, request, &mut held).await?;
+                    Ok(Arrived::value(answer, held))
+                };
+                elsewhere(&io, sent).await
             })
         }
-        Call::Upstream { task } => {
-            let output = ask(host, move |services| {
-                Box::pin(async move { services.upstream(&task).await })
-            });
-            Box::pin(async move { Ok(Raw::Value(json!(output.await?))) })
-        }
-        Call::Secret { name } => {
-            host.check_secret(&name)?;
-            let secret = ask(host, move |services| {
-                Box::pin(async move { services.secret(&name).await })
-            });
-            Box::pin(async move { Ok(Raw::Value(json!(secret.await?))) })
-        }
+        Call::Upstream { task } => text_of(ask(host, held, String::len, move |services| {
+            Box::pin(async move { services.upstream(&task).await })
+        })),
+        Call::Secret { name } => text_of(ask(host, held, String::len, move |services| {
+            Box::pin(async move { services.secret(&name).await })
+        })),
         Call::StateGet { key } => {
-            let stored = stored(host, &key)?;
+            let stored = stored(host, held, &key);
             Box::pin(async move {
-                Ok(Raw::Seen {
-                    key,
-                    stored: stored.await?,
-                })
+                let (stored, held) = stored.await?;
+                let raw = Raw::Seen { key, stored };
+                Ok(Arrived { raw, held })
             })
         }
         Call::StateCompareAndSet { key, expected, value } => {
-            let stored = stored(host, &key)?;
+            let stored = stored(host, held, &key);
             Box::pin(async move {
-                let stored = stored.await?;
-                Ok(Raw::Compared {
+                let (stored, held) = stored.await?;
+                let raw = Raw::Compared {
                     key,
                     expected,
                     value,
                     stored,
-                })
+                };
+                Ok(Arrived { raw, held })
             })
         }
         Call::Query {
             connection,
             statement,
             params,
-        } => sql(host, connection, statement, params, true)?,
+        } => sql(host, held, asked(connection, statement, params, true))?,
         Call::Execute {
             connection,
             statement,
             params,
-        } => sql(host, connection, statement, params, false)?,
+        } => sql(host, held, asked(connection, statement, params, false))?,
     })
 }
 
-fn stored(host: &HostSide, key: &str) -> Result<BoxFuture<'static, Result<Entry, String>>, String> {
-    crate::effects::check_key(key)?;
-    let key = key.to_owned();
-    Ok(ask(host, move |services| {
-        Box::pin(async move { services.state_get(&key).await })
-    }))
+/// An answer that is a text.
+fn text_of(answer: BoxFuture<'static, Result<(String, Held), String>>) -> Ending {
+    Box::pin(async move {
+        let (text, held) = answer.await?;
+        Ok(Arrived::value(Value::String(text), held))
+    })
 }
 
-fn sql(
-    host: &HostSide,
-    connection: String,
-    statement: String,
-    params: String,
-    rows: bool,
-) -> Result<BoxFuture<'static, Result<Raw, String>>, String> {
-    let answer = host.begin_statement(SqlStatement {
+fn stored(host: &HostSide, held: Held, key: &str) -> BoxFuture<'static, Result<(Entry, Held), String>> {
+    let key = key.to_owned();
+    let bytes = |entry: &Entry| entry.as_ref().map_or(0, |(value, _)| value.len());
+    ask(host, held, bytes, move |services| {
+        Box::pin(async move { services.state_get(&key).await })
+    })
+}
+
+fn asked(connection: String, statement: String, params: String, rows: bool) -> SqlStatement {
+    SqlStatement {
         connection,
         statement,
         params,
         rows,
-    })?;
+    }
+}
+
+/// A statement. Its rows are held as soon as they are complete; until then, their number is bounded by that of the
+/// connections.
+fn sql(host: &HostSide, mut held: Held, asked: SqlStatement) -> Result<Ending, String> {
+    let (answer, io) = (host.begin_statement(asked)?, host.io.clone());
+    // In a rehearsal, an answer that is already there comes at once, so that the order of answers is always the same.
+    let apart = host.exchanges.is_none();
     Ok(Box::pin(async move {
-        Ok(Raw::Value(match answer.await? {
-            SqlAnswer::Rows(rows) => json!(rows),
-            SqlAnswer::Count(count) => json!(count),
-        }))
+        let answered = async move {
+            let value = match answer.await? {
+                SqlAnswer::Rows(rows) => {
+                    held.grow(rows.len())?;
+                    Value::String(rows)
+                }
+                SqlAnswer::Count(count) => json!(count),
+            };
+            Ok(Arrived::value(value, held))
+        };
+        match apart {
+            true => elsewhere(&io, answered).await,
+            false => answered.await,
+        }
     }))
 }
 
@@ -260,19 +316,21 @@ pub(super) async fn next(store: &mut Store<Guest>) -> Option<String> {
         let futures = pending.futures.as_mut()?;
         // The end of a cancelled one is not reported.
         let Ok((id, result)) = futures.next().await? else {
+            pending.cancelled = pending.cancelled.saturating_sub(1);
             continue;
         };
         let guest = store.data_mut();
         if guest.source.pending.handles.remove(&id).is_none() {
             continue;
         }
-        let result = result.and_then(|raw| laid_over(&mut guest.host, raw));
+        let result = result.and_then(|arrived| laid_over(&mut guest.host, arrived));
         return Some(Answer::new(Some(id), result).text());
     }
 }
 
 /// Reads see the attempt's own writes.
-fn laid_over(host: &mut HostSide, raw: Raw) -> Result<Value, String> {
+fn laid_over(host: &mut HostSide, arrived: Arrived) -> Result<Value, String> {
+    let Arrived { raw, held: _held } = arrived;
     match raw {
         Raw::Value(value) => Ok(value),
         Raw::Seen { key, stored } => Ok(match host.effects.seen(&key, stored) {

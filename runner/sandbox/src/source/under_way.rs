@@ -1,19 +1,27 @@
 //! The operations of a script that are under way.
 
 use crate::effects::Entry;
+use crate::memory::Held;
 use crate::services::BoxFuture;
 use futures::future::{AbortHandle, Abortable};
 use futures::stream::FuturesUnordered;
 use serde_json::Value;
 use std::collections::HashMap;
 
-type Waiting = BoxFuture<'static, (u64, Result<Raw, String>)>;
+/// How many cancelled operations are kept, apart from as many as are under way.
+const MAX_CANCELLED: usize = 32;
+
+/// The end of an operation.
+pub(super) type Ending = BoxFuture<'static, Result<Arrived, String>>;
+type Waiting = BoxFuture<'static, (u64, Result<Arrived, String>)>;
 
 /// The operations that have begun and not ended.
 #[derive(Default)]
 pub(crate) struct Pending {
     /// Created when it is first needed: most attempts wait for nothing.
     pub(super) futures: Option<Box<FuturesUnordered<Abortable<Waiting>>>>,
+    /// How many of these futures are cancelled. They end when the script waits, or are removed before.
+    pub(super) cancelled: usize,
     /// By number; those that do not keep the script alive (`idle`) are marked.
     pub(super) handles: HashMap<u64, (AbortHandle, bool)>,
     /// Timers of a rehearsal, which are due when nothing else can come.
@@ -30,11 +38,27 @@ impl Pending {
     pub fn cancel(&mut self, id: u64) {
         if let Some((handle, _)) = self.handles.remove(&id) {
             handle.abort();
+            self.cancelled += 1;
+            // A script that never waits may begin and cancel as often as it wants.
+            if self.cancelled > self.handles.len() + MAX_CANCELLED {
+                self.forget_cancelled();
+            }
         }
         self.timers.retain(|timer| timer.id != id);
     }
 
-    pub(super) fn add(&mut self, id: u64, idle: bool, future: BoxFuture<'static, Result<Raw, String>>) {
+    /// Removes the futures of cancelled operations, with all that they hold.
+    pub(super) fn forget_cancelled(&mut self) {
+        if std::mem::take(&mut self.cancelled) == 0 {
+            return;
+        }
+        if let Some(futures) = &mut self.futures {
+            let all = std::mem::take(&mut **futures);
+            **futures = all.into_iter().filter(|future| !future.is_aborted()).collect();
+        }
+    }
+
+    pub(super) fn add(&mut self, id: u64, idle: bool, future: Ending) {
         let (handle, registration) = AbortHandle::new_pair();
         let waiting: Waiting = Box::pin(async move { (id, future.await) });
         self.handles.insert(id, (handle, idle));
@@ -60,6 +84,19 @@ impl Pending {
     }
 }
 
+/// What has arrived for the script; its bytes count as memory of the attempt until the script gets it.
+pub(super) struct Arrived {
+    pub(super) raw: Raw,
+    pub(super) held: Held,
+}
+
+impl Arrived {
+    pub(super) fn value(value: Value, held: Held) -> Self {
+        let raw = Raw::Value(value);
+        Self { raw, held }
+    }
+}
+
 /// The result of a call, before the attempt's own writes are applied to it.
 pub(super) enum Raw {
     Value(Value),
@@ -73,4 +110,27 @@ pub(super) enum Raw {
         value: String,
         stored: Entry,
     },
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn cancelled_operations_do_not_pile_up() {
+        let mut pending = Pending::default();
+        let never = || -> Ending { Box::pin(std::future::pending::<Result<Arrived, String>>()) };
+        for id in 0..10 {
+            pending.add(id, false, never());
+        }
+        for id in 10..10_000 {
+            pending.add(id, false, never());
+            pending.cancel(id);
+            let kept = pending.futures.as_ref().map_or(0, |futures| futures.len());
+            assert!(kept <= 2 * 10 + MAX_CANCELLED + 1, "{kept}");
+        }
+        pending.forget_cancelled();
+        assert_eq!(pending.futures.as_ref().map(|futures| futures.len()), Some(10));
+        assert_eq!((pending.cancelled, pending.handles.len()), (0, 10));
+    }
 }

@@ -80,6 +80,13 @@ impl Failure {
     }
 }
 
+/// Whether an error says that something prepared or planned in the session does not exist any more, or does not fit the
+/// tables any more: another session does not have this problem. The name of the server's routine tells these from other
+/// errors with the same code, in any language.
+pub(super) fn is_stale(code: &str, routine: Option<&str>) -> bool {
+    code == "26000" || code == "0A000" && routine == Some("RevalidateCachedQuery")
+}
+
 impl Class {
     /// From a SQLSTATE (PostgreSQL, appendix A): by its class, its first two characters, with a few exceptions.
     pub(super) fn of(code: &str, message: &str, read_only: bool) -> Self {
@@ -151,6 +158,15 @@ mod tests {
             said(std::io::Error::new(ErrorKind::NotFound, "no db.internal")),
             "error performing TLS handshake: entity not found"
         );
+    }
+
+    #[test]
+    fn what_only_this_session_has() {
+        assert!(is_stale("26000", None));
+        assert!(is_stale("0A000", Some("RevalidateCachedQuery")));
+        assert!(!is_stale("0A000", Some("exec_stmt_raise")));
+        assert!(!is_stale("0A000", None));
+        assert!(!is_stale("42P01", Some("RevalidateCachedQuery")));
     }
 
     #[test]

@@ -3,8 +3,15 @@
 //! Each connection has a small pool, created when it is first used. A statement runs alone, in the extended protocol
 //! (so it is one statement), under the connection's statement timeout, which the server enforces. If only reading is
 //! allowed, it runs in a read-only transaction, and no statement can leave that and continue. Afterwards the session is
-//! cleaned before anybody else gets it: an open transaction, changed settings, locks and temporary tables end with the
-//! statement. If the attempt ends in the middle of a statement, the server is told to cancel it, and the connection is
+//! cleaned before anybody else gets it: an open transaction, changed settings and roles, locks, cursors, temporary tables
+//! and values of sequences end with the statement. All groups with a grant for a connection share its sessions.
+//!
+//! Prepared statements cannot be cleaned so: the driver knows its own by name, and SQL can remove one and put another in
+//! its place. So no statement is kept for the next call. The driver keeps up to three, which look up types; a session
+//! is returned only if its prepared statements are the same as before the call's statement ran, and is closed otherwise.
+//! What extensions keep in a session (such as connections of `dblink`) is not known here, and stays (`docs/scripts.md`).
+//!
+//! If the attempt ends in the middle of a statement, the server is told to cancel it, and the connection is
 //! closed. Errors have their SQLSTATE, and never the address of the connection.
 
 mod address;
@@ -23,6 +30,7 @@ use deadpool_postgres::{
 };
 pub use failure::{Class, Failure};
 use futures::TryStreamExt;
+use futures::future::join;
 use parking_lot::Mutex;
 pub use reach::Reach;
 use std::collections::HashMap;
@@ -30,7 +38,7 @@ use std::pin::pin;
 use std::time::Duration;
 use tls::Tls;
 use tokio_postgres::config::{Host, SslMode};
-use tokio_postgres::{CancelToken, NoTls, Statement};
+use tokio_postgres::{CancelToken, NoTls, SimpleQueryMessage, Statement};
 
 /// The maximum of connections to one database, per node, whatever the configuration.
 const MAX_POOL_SIZE: usize = 100;
@@ -49,15 +57,22 @@ const MAX_STATEMENT_BYTES: usize = 1 << 20;
 const MAX_PARAMS_BYTES: usize = 8 << 20;
 /// The longest `statement_timeout` that Postgres accepts.
 const SERVER_TIMEOUT_MAX_MILLIS: u128 = i32::MAX as u128;
-/// Prepared statements kept per connection.
-const MAX_PREPARED: usize = 100;
 
 /// A block that commits could begin another kind of transaction, but within this one it cannot commit.
 const READ_ONLY: &str = "BEGIN READ ONLY";
 
-/// Ends all that a statement may have left in its session.
-const CLEAN: &str = "ROLLBACK; CLOSE ALL; SET SESSION AUTHORIZATION DEFAULT; RESET ALL; UNLISTEN *; \
-                     SELECT pg_advisory_unlock_all(); DISCARD TEMP; DISCARD SEQUENCES";
+/// Ends all that a statement may have left in its session, except for prepared statements. Names have their schema: the
+/// role's own settings decide where names are looked up, and a statement can change those settings for new sessions.
+/// (Some versions of Postgres forget a role that the address sets in its `options` when the user is set; `RESET ROLE`
+/// brings it back.)
+const CLEAN: &str = "ROLLBACK; CLOSE ALL; SET SESSION AUTHORIZATION DEFAULT; RESET ROLE; RESET ALL; UNLISTEN *; \
+                     SELECT pg_catalog.pg_advisory_unlock_all(); DISCARD TEMP; DISCARD SEQUENCES";
+
+/// The names of the session's prepared statements; [`BY_SQL`] if one of them was prepared in SQL, which only scripts do.
+const PREPARED: &str = "SELECT CASE WHEN pg_catalog.bool_or(from_sql) THEN '!' \
+                        ELSE pg_catalog.string_agg(name, ',' ORDER BY name) END FROM pg_catalog.pg_prepared_statements";
+/// It is no name of the driver.
+const BY_SQL: &str = "!";
 
 /// The pools of a node.
 #[derive(Default)]
@@ -113,11 +128,7 @@ impl Databases {
             params,
             rows,
         } = asked;
-        if statement.len() > MAX_STATEMENT_BYTES {
-            return Err(Failure::fatal(format!(
-                "a statement must have at most {MAX_STATEMENT_BYTES} bytes"
-            )));
-        }
+        check_size(statement, params).map_err(Failure::fatal)?;
         let mut session = self.session(connection, target, bounds.timeout, reach).await?;
         let (max_rows, max_bytes) = (
             target.max_rows.clamp(1, MAX_ROWS),
@@ -175,6 +186,8 @@ impl Databases {
             tls: database.tls,
             read_only: target.read_only,
             statement_timeout,
+            statement: None,
+            before: None,
         })
     }
 
@@ -239,6 +252,28 @@ impl Databases {
     }
 }
 
+/// Refuses a statement that is too large, before anything is done for it.
+pub(crate) fn check_size(statement: &str, params: &str) -> Result<(), String> {
+    if statement.len() > MAX_STATEMENT_BYTES {
+        return Err(format!("a statement must have at most {MAX_STATEMENT_BYTES} bytes"));
+    }
+    if params.len() > MAX_PARAMS_BYTES {
+        return Err(format!("params must have at most {MAX_PARAMS_BYTES} bytes"));
+    }
+    Ok(())
+}
+
+/// What the last row of an answer to [`PREPARED`] says. Without such a row, nothing is known.
+fn prepared_of(answer: &[SimpleQueryMessage]) -> String {
+    let row = answer.iter().rev().find_map(|message| match message {
+        SimpleQueryMessage::Row(row) => Some(row),
+        _ => None,
+    });
+    // No statements are NULL.
+    let said = row.and_then(|row| row.try_get(0).ok());
+    said.map_or(BY_SQL, Option::unwrap_or_default).to_owned()
+}
+
 /// Why a statement has no result.
 enum Broken {
     /// The statement failed; the connection is usable.
@@ -277,8 +312,13 @@ impl Broken {
         };
         let code = db.code().code();
         let message = failure::message_of(db.message(), code, [db.detail(), db.hint()]);
-        let class = Class::of(code, db.message(), read_only);
-        if error.is_closed() {
+        let stale = failure::is_stale(code, db.routine());
+        let class = match stale {
+            true => Class::Passing,
+            false => Class::of(code, db.message(), read_only),
+        };
+        // What a session has planned or prepared does not fit any more; the next attempt gets another session.
+        if stale || error.is_closed() {
             Self::Connection(Failure { message, class })
         } else {
             Self::Statement(Failure { message, class })
@@ -299,6 +339,10 @@ struct Session {
     read_only: bool,
     /// The server's timeout for this statement, if it differs from that of the session.
     statement_timeout: Option<Duration>,
+    /// The statement, which is closed after the session was checked: so its name is in both lists.
+    statement: Option<Statement>,
+    /// The session's prepared statements ([`PREPARED`]) when the statement began to run. `None`: it never did.
+    before: Option<String>,
 }
 
 impl Session {
@@ -308,28 +352,22 @@ impl Session {
             .ok_or_else(|| Broken::Connection(Failure::passing("the connection was closed".into())))
     }
 
-    async fn prepare(&self, statement: &str, params: &str) -> Result<(Statement, Vec<encode::Text>), Broken> {
+    async fn prepare(&mut self, statement: &str, params: &str) -> Result<(Statement, Vec<encode::Text>), Broken> {
+        let read_only = self.read_only;
         let connection = self.connection()?;
-        if connection.statement_cache.size() >= MAX_PREPARED {
-            connection.statement_cache.clear();
-        }
-        if params.len() > MAX_PARAMS_BYTES {
-            return Err(Broken::wrong(format!(
-                "params must have at most {MAX_PARAMS_BYTES} bytes"
-            )));
-        }
         let params = encode::parse(params).map_err(Broken::wrong)?;
-        let broken = |error| Broken::of(error, self.read_only);
+        let broken = |error| Broken::of(error, read_only);
         if let Some(timeout) = self.statement_timeout {
             // It ends when the session is cleaned. Zero means no limit.
             let millis = timeout.as_millis().min(SERVER_TIMEOUT_MAX_MILLIS);
             let set = format!("SET statement_timeout = {millis}");
             connection.batch_execute(&set).await.map_err(broken)?;
         }
-        if self.read_only {
+        if read_only {
             connection.batch_execute(READ_ONLY).await.map_err(broken)?;
         }
-        let prepared = connection.prepare_cached(statement).await.map_err(broken)?;
+        let prepared = connection.prepare(statement).await.map_err(broken)?;
+        self.statement = Some(prepared.clone());
         if prepared.params().len() != params.len() {
             return Err(Broken::wrong(format!(
                 "the statement has {} parameters, `params` has {}",
@@ -359,7 +397,15 @@ impl Session {
                 )));
             }
         }
-        let rows = self.connection()?.query_raw(&prepared, params).await.map_err(broken)?;
+        let connection = self.connection()?;
+        // Both are sent at once, in this order.
+        let (before, rows) = join(
+            connection.simple_query(PREPARED),
+            connection.query_raw(&prepared, params),
+        )
+        .await;
+        self.ran_after(before)?;
+        let rows = rows.map_err(broken)?;
         let mut rows = pin!(rows);
         let mut out = String::from("[");
         let mut count = 0;
@@ -388,8 +434,35 @@ impl Session {
 
     async fn execute(&mut self, statement: &str, params: &str) -> Result<u64, Broken> {
         let (prepared, params) = self.prepare(statement, params).await?;
-        let changed = self.connection()?.execute_raw(&prepared, params).await;
+        let connection = self.connection()?;
+        // Both are sent at once, in this order.
+        let (before, changed) = join(
+            connection.simple_query(PREPARED),
+            connection.execute_raw(&prepared, params),
+        )
+        .await;
+        self.ran_after(before)?;
         changed.map_err(|error| Broken::by(error, statement, self.read_only))
+    }
+
+    /// Keeps the answer to [`PREPARED`] from the moment before the statement.
+    fn ran_after(&mut self, answer: Result<Vec<SimpleQueryMessage>, tokio_postgres::Error>) -> Result<(), Broken> {
+        // Without an answer, the session is never as before.
+        self.before = Some(
+            answer
+                .as_ref()
+                .map_or_else(|_| BY_SQL.to_owned(), |answer| prepared_of(answer)),
+        );
+        answer.map(drop).map_err(|error| Broken::of(error, self.read_only))
+    }
+
+    /// Whether the session has the same prepared statements as before its statement ran. (A statement that did not run
+    /// cannot have prepared any.)
+    fn is_as_before(&self, after: &str) -> bool {
+        match &self.before {
+            Some(before) => before == after && after != BY_SQL,
+            None => after != BY_SQL,
+        }
     }
 
     /// Cleans the session and returns it, or closes it.
@@ -399,9 +472,13 @@ impl Session {
             Err(Broken::Statement(error)) => Err(error),
             Ok(value) => Ok(value),
         };
+        let clean = format!("{CLEAN}; {PREPARED}");
         if let Ok(connection) = self.connection()
-            && let Ok(Ok(_)) = tokio::time::timeout(CLEAN_TIMEOUT, connection.simple_query(CLEAN)).await
+            && let Ok(Ok(answer)) = tokio::time::timeout(CLEAN_TIMEOUT, connection.simple_query(&clean)).await
+            && self.is_as_before(&prepared_of(&answer))
         {
+            // Closes the statement before anybody else can send one.
+            drop(self.statement.take());
             // Dropping it returns it.
             drop(self.connection.take());
         }

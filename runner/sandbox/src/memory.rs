@@ -1,0 +1,217 @@
+//! The memory of attempts: their linear memories, and what the node holds for them outside of these.
+//!
+//! Both count for the limit of the attempt and for the budget of the node. Otherwise, a script could begin a thousand
+//! requests and let the node keep them all, whatever its own limit is.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
+use std::sync::atomic::{AtomicBool, AtomicU64};
+use wasmtime::ResourceLimiter;
+
+/// How many elements all of an attempt's tables may have.
+const MAX_TABLE_ELEMENTS: usize = 1_000_000;
+
+/// The memory of all attempts together.
+pub(crate) struct MemoryBudget {
+    pub limit_bytes: u64,
+    pub used_bytes: AtomicU64,
+}
+
+/// What is known of an attempt's memory after its store is dropped.
+#[derive(Default)]
+pub(crate) struct MemoryMeter {
+    /// The largest size of its linear memories.
+    pub peak_bytes: AtomicU64,
+    /// The guest requested more than its limit.
+    pub refused: AtomicBool,
+    /// The guest requested more than the node has left.
+    pub exhausted: AtomicBool,
+}
+
+/// What one attempt uses, of its limit and of the node's budget.
+struct Account {
+    limit_bytes: u64,
+    used_bytes: AtomicU64,
+    meter: Arc<MemoryMeter>,
+    budget: Arc<MemoryBudget>,
+}
+
+/// Whose limit is reached.
+#[derive(Debug)]
+enum Full {
+    Attempt,
+    Node,
+}
+
+impl Account {
+    /// Counts so many bytes more, if they are allowed.
+    fn take(&self, more: u64) -> Result<(), Full> {
+        if !add_within(&self.used_bytes, more, self.limit_bytes) {
+            self.meter.refused.store(true, Relaxed);
+            return Err(Full::Attempt);
+        }
+        if !add_within(&self.budget.used_bytes, more, self.budget.limit_bytes) {
+            self.used_bytes.fetch_sub(more, Relaxed);
+            self.meter.exhausted.store(true, Relaxed);
+            return Err(Full::Node);
+        }
+        Ok(())
+    }
+
+    fn give_back(&self, bytes: u64) {
+        self.used_bytes.fetch_sub(bytes, Relaxed);
+        self.budget.used_bytes.fetch_sub(bytes, Relaxed);
+    }
+}
+
+/// Adds to a counter unless it would exceed the limit. Its value is never too large, not even for a moment: another
+/// thread would be refused because of it.
+fn add_within(counter: &AtomicU64, more: u64, limit: u64) -> bool {
+    let mut used = counter.load(Relaxed);
+    loop {
+        let Some(sum) = used.checked_add(more).filter(|sum| *sum <= limit) else {
+            return false;
+        };
+        match counter.compare_exchange_weak(used, sum, Relaxed, Relaxed) {
+            Ok(_) => return true,
+            Err(now) => used = now,
+        }
+    }
+}
+
+/// Bytes outside of the linear memories that count as memory of an attempt until this is dropped.
+pub(crate) struct Held {
+    account: Arc<Account>,
+    bytes: u64,
+}
+
+impl Held {
+    /// Holds so many bytes more. The error is a text for the script's author.
+    pub fn grow(&mut self, more: usize) -> Result<(), String> {
+        let more = more as u64;
+        self.account.take(more).map_err(|full| match full {
+            Full::Attempt => format!(
+                "the memory limit of {} bytes is reached: what the script sends and receives counts until it was sent and \
+                 read",
+                self.account.limit_bytes
+            ),
+            Full::Node => "the node has no memory left for scripts".to_owned(),
+        })?;
+        self.bytes += more;
+        Ok(())
+    }
+}
+
+impl Drop for Held {
+    fn drop(&mut self) {
+        self.account.give_back(self.bytes);
+    }
+}
+
+/// Counts an attempt's memory and refuses what exceeds its limit.
+pub(crate) struct MemoryGuard {
+    account: Arc<Account>,
+    linear_bytes: u64,
+    table_elements: usize,
+}
+
+impl MemoryGuard {
+    pub fn new(limit_bytes: u64, meter: Arc<MemoryMeter>, budget: Arc<MemoryBudget>) -> Self {
+        let account = Account {
+            limit_bytes,
+            used_bytes: AtomicU64::new(0),
+            meter,
+            budget,
+        };
+        Self {
+            account: Arc::new(account),
+            linear_bytes: 0,
+            table_elements: 0,
+        }
+    }
+
+    /// Holds bytes for the attempt outside of its linear memories. The error is a text for the script's author.
+    pub fn hold(&self, bytes: usize) -> Result<Held, String> {
+        let mut held = Held {
+            account: Arc::clone(&self.account),
+            bytes: 0,
+        };
+        held.grow(bytes)?;
+        Ok(held)
+    }
+}
+
+impl Drop for MemoryGuard {
+    fn drop(&mut self) {
+        self.account.give_back(self.linear_bytes);
+    }
+}
+
+impl ResourceLimiter for MemoryGuard {
+    fn memory_growing(&mut self, current: usize, desired: usize, maximum: Option<usize>) -> wasmtime::Result<bool> {
+        let meter = &self.account.meter;
+        if maximum.is_some_and(|maximum| desired > maximum) {
+            // This maximum is the module's own, or the pool's: only the pool's is a limit of ours.
+            let is_ours = desired as u64 > self.account.limit_bytes;
+            meter.refused.fetch_or(is_ours, Relaxed);
+            return Ok(false);
+        }
+        let more = desired.saturating_sub(current) as u64;
+        if self.account.take(more).is_err() {
+            return Ok(false);
+        }
+        self.linear_bytes += more;
+        meter.peak_bytes.fetch_max(self.linear_bytes, Relaxed);
+        Ok(true)
+    }
+
+    fn table_growing(&mut self, current: usize, desired: usize, maximum: Option<usize>) -> wasmtime::Result<bool> {
+        if maximum.is_some_and(|maximum| desired > maximum) {
+            return Ok(false);
+        }
+        self.table_elements = self.table_elements.saturating_add(desired.saturating_sub(current));
+        Ok(self.table_elements <= MAX_TABLE_ELEMENTS)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_held_counts() {
+        let budget = Arc::new(MemoryBudget {
+            limit_bytes: 150,
+            used_bytes: AtomicU64::new(0),
+        });
+        let guard_of = || {
+            let meter = Arc::new(MemoryMeter::default());
+            (MemoryGuard::new(100, Arc::clone(&meter), Arc::clone(&budget)), meter)
+        };
+        let (mut guard, meter) = guard_of();
+        assert!(guard.memory_growing(0, 40, None).unwrap());
+        let mut held = guard.hold(50).unwrap();
+        assert!(held.grow(11).unwrap_err().contains("limit of 100 bytes"));
+        assert!(meter.refused.load(Relaxed) && !meter.exhausted.load(Relaxed));
+        held.grow(10).unwrap();
+        assert!(!guard.memory_growing(40, 41, None).unwrap());
+        // Another attempt gets what the node has left.
+        let (other, its_meter) = guard_of();
+        assert!(
+            other
+                .hold(51)
+                .map(drop)
+                .unwrap_err()
+                .contains("the node has no memory left")
+        );
+        assert!(its_meter.exhausted.load(Relaxed) && !its_meter.refused.load(Relaxed));
+        let rest = other.hold(50).unwrap();
+        assert_eq!(budget.used_bytes.load(Relaxed), 150);
+        // Something that is on its way may stay longer than its attempt.
+        drop(guard);
+        assert_eq!(budget.used_bytes.load(Relaxed), 110);
+        drop((held, rest, other));
+        assert_eq!(budget.used_bytes.load(Relaxed), 0);
+        assert_eq!(meter.peak_bytes.load(Relaxed), 40);
+    }
+}
