@@ -40,12 +40,12 @@ pub use claim::{
     OfClaim, ReportLine,
 };
 pub use control::{
-    Bulk, BulkAction, BulkRefusal, BulkReport, ClearTask, RerunOptions, RunFilter, Scripts, ScriptsChoice,
-    StateOverride, TaskOverride, Words,
+    Bulk, BulkAction, BulkRefusal, BulkReport, ClearTask, ID_CHARS_MIN, REASON_CHARS_MAX, RerunOptions, RunFilter,
+    Scripts, ScriptsChoice, StateOverride, TaskOverride, Words,
 };
 pub use dispatch::{
-    Assignment, Audience, Completion, CompletionStatus, Event, Given, Members, MembersPatch, MembersSpec, Occurrence,
-    Offer, OfferTerms, OfferToUser, Peek, Poll, PollWindow,
+    Assignment, Audience, Completion, CompletionStatus, Event, Given, MEMBERS_KNOWN_MAX, Members, MembersPatch,
+    MembersSpec, Occurrence, Offer, OfferTerms, OfferToUser, Peek, Poll, PollWindow,
 };
 pub use group::{
     Detached, DisableMode, DisableRequest, Graph, GraphEdge, GraphLink, GraphNode, Group, GroupPatch, GroupPut,

@@ -12,7 +12,6 @@ use serde_json::{Map, Value};
 
 use crate::schedule::Schedule;
 use crate::schedule::local::{parse_far_moment, parse_moment, parse_zone};
-use crate::spec::validate::PRIORITY;
 use crate::spec::{DailySpec, STOCK_MAX, ScheduleSpec, whole_number};
 use crate::{Fault, Faults, Name, Span, Time};
 
@@ -293,19 +292,6 @@ pub fn check_user(audience: &str) -> Result<(), String> {
     }
 }
 
-/// Refuses a priority out of the bounds that those of runs have. Only what is new is checked for this: stored offers may have
-/// such priorities.
-pub fn check_priority(priority: i16) -> Result<(), String> {
-    match PRIORITY.contains(&priority) {
-        true => Ok(()),
-        false => Err(format!(
-            "`priority` must be from {} to {}",
-            PRIORITY.start(),
-            PRIORITY.end()
-        )),
-    }
-}
-
 /// A user's bare id; `uid_x` is taken for `x`. `gid_x` names a group of users, which polls for nothing, holds nothing and is
 /// no member of a group; somebody who writes it has mistaken one for the other.
 pub fn bare_uid(text: &str) -> Result<&str, String> {
@@ -315,12 +301,17 @@ pub fn bare_uid(text: &str) -> Result<&str, String> {
             "`{uid}` is a user group; the id of a user must not begin with `gid_`"
         ));
     }
-    if uid.is_empty() || uid.chars().count() > UID_CHARS_MAX || uid.chars().any(char::is_control) {
+    if !is_uid(uid) {
         return Err(format!(
             "the id of a user must have 1 to {UID_CHARS_MAX} characters and no control characters"
         ));
     }
     Ok(uid)
+}
+
+/// Whether a text can be the bare id of a user: it has 1 to 250 characters, none of them a control character.
+pub fn is_uid(text: &str) -> bool {
+    !text.is_empty() && text.chars().count() <= UID_CHARS_MAX && !text.chars().any(char::is_control)
 }
 
 pub fn parse_stock(given: Option<&Value>) -> Result<Option<i32>, String> {

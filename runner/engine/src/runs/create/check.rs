@@ -3,21 +3,16 @@
 use heddle_domain::Faults;
 use heddle_domain::executor::Executor;
 use heddle_domain::fault::pointer_token;
+use heddle_domain::message::check_key;
 use heddle_domain::params;
 use heddle_domain::spec::SubmissionSpec;
+use heddle_domain::spec::bounds::{check_labels, check_priority};
 use serde_json::{Map, Value};
 
 use crate::node::catalog::Group;
 
 /// The largest `params`, and the largest `task_params`, of a run, as JSON text.
 pub const PARAMS_BYTES_MAX: usize = 256 * 1024;
-
-/// The longest key of a run, in bytes.
-const KEY_BYTES_MAX: usize = 512;
-
-/// How many labels a run has at most, and how long they are.
-const LABELS_MAX: usize = 64;
-const LABEL_CHARS_MAX: usize = 256;
 
 /// The submission against the group: bounds, unknown tasks, params against schemas.
 pub(super) fn check(group: &Group, spec: &SubmissionSpec) -> Result<(), Faults> {
@@ -61,34 +56,13 @@ pub(super) fn check(group: &Group, spec: &SubmissionSpec) -> Result<(), Faults> 
 
 /// The bounds of a submission that do not depend on the group.
 fn check_bounds(spec: &SubmissionSpec, faults: &mut Faults) {
-    if let Some(key) = &spec.key
-        && (key.is_empty() || key.len() > KEY_BYTES_MAX || key.contains('\0'))
-    {
-        faults.add(
-            "/key",
-            format!("`key` must have 1 to {KEY_BYTES_MAX} bytes and no zero byte"),
-        );
+    if let Some(Err(detail)) = spec.key.as_deref().map(check_key) {
+        faults.add("/key", detail);
     }
-    if let Some(priority) = spec.priority
-        && !(-1000..=1000).contains(&priority)
-    {
-        faults.add("/priority", "`priority` must be a number from -1000 to 1000");
+    if let Some(Err(detail)) = spec.priority.map(check_priority) {
+        faults.add("/priority", detail);
     }
-    if spec.labels.len() > LABELS_MAX {
-        faults.add("/labels", format!("a run must have at most {LABELS_MAX} labels"));
-    }
-    for (key, value) in spec.labels.iter().take(LABELS_MAX) {
-        if key.is_empty() || key.chars().count() > LABEL_CHARS_MAX || value.chars().count() > LABEL_CHARS_MAX {
-            let pointer = format!("/labels/{}", pointer_token(key));
-            faults.add(
-                pointer,
-                format!(
-                    "the key of a label must have 1 to {LABEL_CHARS_MAX} characters, its value at most the same \
-                    number"
-                ),
-            );
-        }
-    }
+    check_labels(&spec.labels, "/labels", faults);
     if let Some(callback) = &spec.callback
         && (callback.is_empty() || callback.len() > 2048)
     {
@@ -141,5 +115,30 @@ fn check_schemas(group: &Group, spec: &SubmissionSpec, faults: &mut Faults) {
             };
             faults.push(fault.below(&prefix));
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use heddle_domain::spec::parse_submission;
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn what_a_group_and_a_message_also_have_is_judged_in_the_same_way() {
+        let judged = |spec: Value| {
+            let mut faults = Faults::default();
+            check_bounds(&parse_submission(&spec).unwrap(), &mut faults);
+            faults.0.into_iter().map(|fault| fault.pointer).collect::<Vec<_>>()
+        };
+        let long = "x".repeat(256);
+        assert_eq!(
+            judged(json!({"labels": {&long: &long}, "key": "k", "priority": -1000})),
+            [""; 0]
+        );
+        assert_eq!(judged(json!({"labels": {"a\nb": "v"}})), ["/labels"]);
+        assert_eq!(judged(json!({"labels": {"k": "a\nb"}})), ["/labels/k"]);
+        assert_eq!(judged(json!({"key": "x".repeat(513)})), ["/key"]);
     }
 }
