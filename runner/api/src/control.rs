@@ -11,6 +11,12 @@ use serde::{Deserialize, Deserializer, Serialize};
 use serde_json::Value;
 use uuid::Uuid;
 
+/// The longest reason of an override, in characters.
+pub const REASON_CHARS_MAX: usize = 2_000;
+
+/// The shortest beginning of an id by which runs are found, in characters without hyphens.
+pub const ID_CHARS_MIN: usize = 8;
+
 /// The script versions of a repeated run.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]

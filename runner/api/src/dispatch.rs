@@ -115,6 +115,10 @@ pub struct Audience {
     pub updated_at: Moment,
 }
 
+/// How many members the command line and the pages read before they change them, so that people hear for whom a change
+/// changes nothing.
+pub const MEMBERS_KNOWN_MAX: usize = 10_000;
+
 /// The complete list of members of a user group.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]

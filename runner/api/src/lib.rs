@@ -40,12 +40,12 @@ pub use claim::{
     OfClaim, ReportLine,
 };
 pub use control::{
-    Bulk, BulkAction, BulkRefusal, BulkReport, ClearTask, RerunOptions, RunFilter, Scripts, ScriptsChoice,
-    StateOverride, TaskOverride, Words,
+    Bulk, BulkAction, BulkRefusal, BulkReport, ClearTask, ID_CHARS_MIN, REASON_CHARS_MAX, RerunOptions, RunFilter,
+    Scripts, ScriptsChoice, StateOverride, TaskOverride, Words,
 };
 pub use dispatch::{
-    Assignment, Audience, Completion, CompletionStatus, Event, Given, Members, MembersPatch, MembersSpec, Occurrence,
-    Offer, OfferTerms, OfferToUser, Peek, Poll, PollWindow,
+    Assignment, Audience, Completion, CompletionStatus, Event, Given, MEMBERS_KNOWN_MAX, Members, MembersPatch,
+    MembersSpec, Occurrence, Offer, OfferTerms, OfferToUser, Peek, Poll, PollWindow,
 };
 pub use group::{
     Detached, DisableMode, DisableRequest, Graph, GraphEdge, GraphLink, GraphNode, Group, GroupPatch, GroupPut,
@@ -63,7 +63,7 @@ pub use named::{
     TemplateSpec,
 };
 pub use node::{Node, NodeStats, NotificationStats, Stats};
-pub use notify::{Channel, Notification, NotificationState};
+pub use notify::{Channel, Notification};
 pub use problem::{Problem, ProblemFault};
 pub use queue::{Queue, QueueMinute, QueueSpec, QueueTask, Rate, Worker};
 pub use run::{Attempt, DataInterval, Failure, Override, Run, TaskDetail, TaskRun, TaskWait, TaskWaitReason};
@@ -82,6 +82,8 @@ pub use heddle_domain::dispatch::{AssignmentState, OfferSpec};
 pub use heddle_domain::notify::channel::{ChannelKind, ChannelSpec};
 pub use heddle_domain::retention::{EndState, Retention};
 pub use heddle_domain::spec::{Dedupe, SubmissionSpec as Submission};
-pub use heddle_domain::state::{AttemptState, ErrorKind, LogLevel, RunState, Skip, TaskState, Trigger};
+pub use heddle_domain::state::{
+    AttemptState, ErrorKind, LogLevel, NotificationState, RunState, Skip, TaskState, Trigger,
+};
 pub use heddle_domain::topic::TopicSpec;
 pub use heddle_domain::wait::RunWait;

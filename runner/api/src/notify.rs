@@ -2,6 +2,7 @@
 
 use heddle_domain::notify::channel::ChannelSpec;
 use heddle_domain::notify::message::Entry;
+use heddle_domain::state::NotificationState;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use uuid::Uuid;
@@ -61,30 +62,4 @@ pub struct Notification {
     /// For a combined notification: the events that it is about. Missing in lists.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub entries: Vec<Entry>,
-}
-
-/// The state of a notification.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-#[serde(rename_all = "snake_case")]
-pub enum NotificationState {
-    /// It waits to be sent, or for a retry.
-    Pending,
-    /// The receiver has accepted it.
-    Sent,
-    /// It failed and is not retried.
-    Failed,
-}
-
-impl NotificationState {
-    /// All states, in the order of their numbers in the database.
-    pub const ALL: [Self; 3] = [Self::Pending, Self::Sent, Self::Failed];
-
-    /// The word in the API.
-    pub fn as_str(self) -> &'static str {
-        match self {
-            Self::Pending => "pending",
-            Self::Sent => "sent",
-            Self::Failed => "failed",
-        }
-    }
 }

@@ -59,10 +59,7 @@ pub(crate) fn check_length(url: &Url) -> Result<(), String> {
 
 /// The beginning of a text that may be long.
 pub(crate) fn shortened(text: &str) -> String {
-    match text.char_indices().nth(SHOWN_CHARS) {
-        Some((end, _)) => format!("{}\u{2026}", &text[..end]),
-        None => text.to_owned(),
-    }
+    heddle_domain::shortened(text, SHOWN_CHARS)
 }
 
 #[cfg(test)]

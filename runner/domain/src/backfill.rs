@@ -12,6 +12,7 @@ use serde_json::{Map, Value};
 
 use crate::schedule::Calendar;
 use crate::schedule::local::parse_moment;
+use crate::spec::bounds::{PRIORITY, check_priority};
 use crate::state::RunState;
 use crate::{Fault, Faults, Span, Time};
 
@@ -23,9 +24,6 @@ pub const ACTIVE_MAX: u32 = 10_000;
 
 /// How much lower a backfill's priority is than that of its group's other runs, by default.
 pub const PRIORITY_BELOW: i16 = 10;
-
-/// The bounds of a run's priority.
-const PRIORITY_MAX: i16 = 1_000;
 
 /// Where the priority of a run comes from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -44,7 +42,7 @@ impl Urgency {
         let usual = group.unwrap_or(0);
         match self {
             Self::Usual => usual,
-            Self::Historic => usual.saturating_sub(PRIORITY_BELOW).max(-PRIORITY_MAX),
+            Self::Historic => usual.saturating_sub(PRIORITY_BELOW).max(*PRIORITY.start()),
             Self::Given(priority) => priority,
         }
     }
@@ -356,14 +354,8 @@ impl BackfillSpec {
         if self.max_active == 0 || self.max_active > ACTIVE_MAX {
             faults.add("/max_active", format!("`max_active` must be from 1 to {ACTIVE_MAX}"));
         }
-        if self
-            .priority
-            .is_some_and(|priority| !(-PRIORITY_MAX..=PRIORITY_MAX).contains(&priority))
-        {
-            faults.add(
-                "/priority",
-                format!("`priority` must be a number from -{PRIORITY_MAX} to {PRIORITY_MAX}"),
-            );
+        if let Some(Err(detail)) = self.priority.map(check_priority) {
+            faults.add("/priority", detail);
         }
         let (true, Some(from)) = (faults.is_empty(), from) else {
             return Err(faults);

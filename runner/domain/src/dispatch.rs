@@ -12,7 +12,7 @@ use serde_json::{Map, Value};
 
 use crate::schedule::Schedule;
 use crate::schedule::local::{parse_far_moment, parse_moment, parse_zone};
-use crate::spec::validate::PRIORITY;
+use crate::spec::bounds::PARAMS_BYTES_MAX;
 use crate::spec::{DailySpec, STOCK_MAX, ScheduleSpec, whole_number};
 use crate::{Fault, Faults, Name, Span, Time};
 
@@ -29,9 +29,6 @@ const EVERY_MIN: Span = Span::from_secs(1);
 const AUDIENCE_CHARS_MAX: usize = 255;
 /// The longest user id, in characters.
 const UID_CHARS_MAX: usize = 250;
-/// The largest params of an offer, as JSON text: as much as the params of a run. Each user is given them, and each event
-/// about that repeats them.
-pub const PARAMS_BYTES_MAX: usize = 256 * 1024;
 
 /// Why there is no offer of that stock and mode.
 pub(crate) const EACH_ONCE: &str = "`each` cannot be combined with `repeat`: `each` gives every member the offer once";
@@ -296,20 +293,7 @@ pub fn check_user(audience: &str) -> Result<(), String> {
     }
 }
 
-/// Refuses a priority out of the bounds that those of runs have. Only what is new is checked for this: stored offers may have
-/// such priorities.
-pub fn check_priority(priority: i16) -> Result<(), String> {
-    match PRIORITY.contains(&priority) {
-        true => Ok(()),
-        false => Err(format!(
-            "`priority` must be from {} to {}",
-            PRIORITY.start(),
-            PRIORITY.end()
-        )),
-    }
-}
-
-/// Refuses params that are too large. Only what is new is checked for this: stored offers may have such params.
+/// Refuses params that are too large: each user is given them, and each event about that repeats them. Only what is new is checked for this: stored offers may have such params.
 pub fn check_params(params: &Map<String, Value>) -> Result<(), String> {
     let bytes = serde_json::to_string(params).map_or(0, |text| text.len());
     match bytes <= PARAMS_BYTES_MAX {
@@ -327,12 +311,17 @@ pub fn bare_uid(text: &str) -> Result<&str, String> {
             "`{uid}` is a user group; the id of a user must not begin with `gid_`"
         ));
     }
-    if uid.is_empty() || uid.chars().count() > UID_CHARS_MAX || uid.chars().any(char::is_control) {
+    if !is_uid(uid) {
         return Err(format!(
             "the id of a user must have 1 to {UID_CHARS_MAX} characters and no control characters"
         ));
     }
     Ok(uid)
+}
+
+/// Whether a text can be the bare id of a user: it has 1 to 250 characters, none of them a control character.
+pub fn is_uid(text: &str) -> bool {
+    !text.is_empty() && text.chars().count() <= UID_CHARS_MAX && !text.chars().any(char::is_control)
 }
 
 pub fn parse_stock(given: Option<&Value>) -> Result<Option<i32>, String> {

@@ -22,7 +22,7 @@ pub const BUCKETS: i64 = 10_000;
 /// How far ahead messages are taken, in days: each day that has messages has partitions.
 pub const DAYS_AHEAD_MAX: i64 = 3_660;
 
-/// The longest key, in bytes.
+/// The longest key of a message or of a run, in bytes.
 pub const KEY_BYTES_MAX: usize = 512;
 
 /// How deep a payload may be nested: readers of JSON usually stop at 128, and it is sent within other JSON.
@@ -178,11 +178,21 @@ fn key_of(value: Option<&RawValue>) -> Result<Option<String>, Fault> {
         Some(text) => text,
     };
     let key: String = serde_json::from_str(text).map_err(|_| Fault::at(KEY, "`key` must be a string"))?;
-    if key.is_empty() || key.len() > KEY_BYTES_MAX || key.contains('\0') {
-        let detail = format!("`key` must have 1 to {KEY_BYTES_MAX} bytes and no zero byte");
-        return Err(Fault::at(KEY, detail));
-    }
+    check_key(&key).map_err(|detail| Fault::at(KEY, detail))?;
     Ok(Some(key))
+}
+
+/// Judges the key of a message or of a run.
+pub fn check_key(key: &str) -> Result<(), String> {
+    check_key_within(key, KEY_BYTES_MAX)
+}
+
+/// The bounds of a key that is the beginning of others, which have at most [`KEY_BYTES_MAX`] bytes.
+pub fn check_key_within(key: &str, bytes_max: usize) -> Result<(), String> {
+    match key.is_empty() || key.len() > bytes_max || key.contains('\0') {
+        true => Err(format!("`key` must have 1 to {bytes_max} bytes and no zero byte")),
+        false => Ok(()),
+    }
 }
 
 /// Reads a JSON text to its end. Without this check, an unreadable value (numbers out of range, lone surrogates, too

@@ -18,6 +18,9 @@ pub const TASKS_MAX: usize = 10_000;
 /// How many items a mapped task may have.
 pub const ITEMS_MAX: u32 = 10_000;
 
+/// The longest message of a line of a log, and the most that its fields have, in bytes.
+pub const LOG_LINE_BYTES_MAX: usize = 64 << 10;
+
 /// How many lines a log of so many bytes may have. Bytes are counted only for the text, so this bounds the number of
 /// empty lines.
 pub const fn log_lines_max(bytes_max: u64) -> u64 {

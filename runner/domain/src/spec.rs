@@ -1,5 +1,6 @@
 //! What people write: the spec of a group. Serde shapes are the contract; [`crate::plan`] is what runs.
 
+pub mod bounds;
 mod describe;
 mod gather;
 mod plain;
@@ -80,7 +81,7 @@ pub struct GroupSpec {
     /// The name of a template (JSON Schema) that the params of a run must also match.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub template: Option<Name>,
-    /// Labels of the runs, at most 64. Keys have 1 to 63 characters, values at most 255.
+    /// Labels of the runs, at most 64. Keys have 1 to 256 characters, values at most 256; none are control characters.
     pub labels: BTreeMap<String, String>,
     /// How long ended runs of this group are kept. Default: the cluster's retention.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -545,7 +546,8 @@ pub struct SubmissionSpec {
     #[serde(deserialize_with = "read::priority", skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = -1000, max = 1000))]
     pub priority: Option<i16>,
-    /// Labels of the run, added to those of the group. At most 64; keys 1 to 256, values at most 256 characters.
+    /// Labels of the run, added to those of the group. At most 64. Keys have 1 to 256 characters,
+    /// values at most 256; none are control characters.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub labels: BTreeMap<String, String>,
     /// The name of a channel, or a URL of at most 2,048 bytes, to which the run is sent when it has ended.

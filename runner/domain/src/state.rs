@@ -218,6 +218,30 @@ states! {
     }
 }
 
+states! {
+    /// The state of a notification.
+    NotificationState {
+        /// It waits to be sent, or for a retry.
+        Pending = 0 "pending",
+        /// The receiver has accepted it.
+        Sent = 1 "sent",
+        /// It failed and is not retried.
+        Failed = 2 "failed",
+    }
+}
+
+states! {
+    /// The state that a node reports of itself.
+    ReportedState {
+        /// It works, and takes up further work.
+        Active = 0 "active",
+        /// It finishes its work and takes no more.
+        Draining = 1 "draining",
+        /// It has given its lease back.
+        Stopped = 2 "stopped",
+    }
+}
+
 /// The beginning of every message about something that exists, or may exist, and was not granted: a host, a secret, a
 /// connection. Such a failure is [`ErrorKind::Fatal`] whatever a script makes of it: without a grant, another try is
 /// useless.

@@ -23,6 +23,7 @@ mod test_cluster;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail};
+use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
 use tokio_postgres::NoTls;
 
 use cluster::Cluster;
@@ -148,17 +149,10 @@ fn quoted(name: &str) -> String {
     format!("\"{}\"", name.replace('"', "\"\""))
 }
 
-/// Escapes all but letters and digits, which every URL parser decodes in the same way, also as a host.
+/// Escapes all but letters, digits, `_` and `-`, which every URL parser decodes in the same way, also as a host.
 fn percent_encoded(text: &str) -> String {
-    let mut out = String::with_capacity(text.len() * 3);
-    for byte in text.bytes() {
-        if byte.is_ascii_alphanumeric() || byte == b'_' || byte == b'-' {
-            out.push(byte as char);
-        } else {
-            out.push_str(&format!("%{byte:02X}"));
-        }
-    }
-    out
+    const ESCAPED: &AsciiSet = &NON_ALPHANUMERIC.remove(b'_').remove(b'-');
+    utf8_percent_encode(text, ESCAPED).to_string()
 }
 
 /// The end of a program's output, for an error message.

@@ -19,8 +19,8 @@ use wasmtime_wasi::p1::WasiP1Ctx;
 use wasmtime_wasi::{WasiCtxBuilder, WasiCtxView, WasiView};
 use wasmtime_wasi_http::{WasiHttpCtx, WasiHttpCtxView, WasiHttpView};
 
-/// The maximum bytes that one host call may take from the guest.
-const MAX_CALL_BYTES: usize = 32 << 20;
+/// The maximum bytes that one host call may take from the guest, a component or the interpreter of a source script.
+pub(crate) const MAX_CALL_BYTES: usize = 32 << 20;
 /// The maximum random bytes of one call.
 const MAX_RANDOM_BYTES: u64 = 1 << 20;
 /// How many resources (streams, requests, …) an attempt may hold.

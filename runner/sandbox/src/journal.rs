@@ -2,13 +2,10 @@
 
 use crate::services::{HostServices, LogLine};
 use heddle_domain::Clock;
-use heddle_domain::plan::log_lines_max;
+use heddle_domain::plan::{LOG_LINE_BYTES_MAX, log_lines_max};
 use heddle_domain::state::LogLevel;
 use parking_lot::Mutex;
 use std::sync::Arc;
-
-/// The longest message, and the longest fields.
-const MAX_LINE_BYTES: usize = 64 << 10;
 
 /// The field that stands in place of fields that are too long.
 const TRUNCATED: &str = "heddle_truncated";
@@ -67,7 +64,7 @@ impl Journal {
         }
         for piece in bytes.split_inclusive(|b| *b == b'\n') {
             let line = piece.strip_suffix(b"\n").unwrap_or(piece);
-            let room = MAX_LINE_BYTES.saturating_sub(state.partial.len());
+            let room = LOG_LINE_BYTES_MAX.saturating_sub(state.partial.len());
             state.partial.extend_from_slice(&line[..line.len().min(room)]);
             state.partial_bytes = state.partial_bytes.saturating_add(line.len());
             if line.len() < piece.len() {
@@ -119,19 +116,19 @@ impl Journal {
         // Replacing what is not UTF-8 makes the line longer.
         let whole_bytes = whole_bytes.max(message.len());
         // Postgres accepts no zero characters.
-        let mut message = cut(message, MAX_LINE_BYTES).replace('\0', "\u{fffd}");
-        if whole_bytes > MAX_LINE_BYTES {
+        let mut message = cut(message, LOG_LINE_BYTES_MAX).replace('\0', "\u{fffd}");
+        if whole_bytes > LOG_LINE_BYTES_MAX {
             // A part of a character at the end became U+FFFD.
             message.truncate(message.trim_end_matches('\u{fffd}').len());
             message = self.inner.host.cut(message);
             message.push_str(&format!(
-                " … (truncated: the line had {whole_bytes} bytes, the maximum is {MAX_LINE_BYTES})"
+                " … (truncated: the line had {whole_bytes} bytes, the maximum is {LOG_LINE_BYTES_MAX})"
             ));
         }
         // Less than all of an object is no JSON, so what is too long is left out as a whole.
         let fields = fields.map(|fields| match fields.len() {
-            bytes if bytes > MAX_LINE_BYTES => {
-                format!(r#"{{"{TRUNCATED}":"the fields had {bytes} bytes, the maximum is {MAX_LINE_BYTES}"}}"#)
+            bytes if bytes > LOG_LINE_BYTES_MAX => {
+                format!(r#"{{"{TRUNCATED}":"the fields had {bytes} bytes, the maximum is {LOG_LINE_BYTES_MAX}"}}"#)
             }
             _ => fields,
         });
@@ -198,11 +195,11 @@ mod tests {
         let clock = Arc::new(StageClock::new(heddle_domain::Time::UNIX_EPOCH, false, None));
         let journal = Journal::new(Arc::clone(&lines) as Arc<dyn HostServices>, clock, 1 << 20);
         let fields = |bytes: usize| format!(r#"{{"a":"{}"}}"#, "x".repeat(bytes - 8));
-        for bytes in [MAX_LINE_BYTES, MAX_LINE_BYTES + 1] {
+        for bytes in [LOG_LINE_BYTES_MAX, LOG_LINE_BYTES_MAX + 1] {
             journal.write(LogLevel::Info, "text", Some(fields(bytes)));
         }
         let found: Vec<Option<String>> = lines.0.lock().iter().map(|line| line.fields.clone()).collect();
-        assert_eq!(found[0], Some(fields(MAX_LINE_BYTES)));
+        assert_eq!(found[0], Some(fields(LOG_LINE_BYTES_MAX)));
         let mark = r#"{"heddle_truncated":"the fields had 65537 bytes, the maximum is 65536"}"#;
         assert_eq!(found[1].as_deref(), Some(mark));
     }
@@ -213,11 +210,11 @@ mod tests {
         let lines = Arc::new(Lines::default());
         let clock = Arc::new(StageClock::new(heddle_domain::Time::UNIX_EPOCH, false, None));
         let journal = Journal::new(Arc::clone(&lines) as Arc<dyn HostServices>, clock, 1 << 20);
-        let whole = "x".repeat(MAX_LINE_BYTES);
+        let whole = "x".repeat(LOG_LINE_BYTES_MAX);
         journal.write(LogLevel::Info, &whole, None);
         journal.write(LogLevel::Info, &format!("{whole}y"), None);
         for character in ["\u{e4}", "\u{20ac}", "\u{1f600}"] {
-            for before in MAX_LINE_BYTES + 1 - character.len()..MAX_LINE_BYTES {
+            for before in LOG_LINE_BYTES_MAX + 1 - character.len()..LOG_LINE_BYTES_MAX {
                 journal.write_stream(format!("{}{character}\n", &whole[..before]).as_bytes());
             }
         }
@@ -226,7 +223,7 @@ mod tests {
         assert_eq!(found.len(), 8);
         for line in &found[1..] {
             let (beginning, rest) = line.split_once('|').unwrap();
-            assert!(beginning.len() > MAX_LINE_BYTES - 4 && beginning.bytes().all(|byte| byte == b'x'));
+            assert!(beginning.len() > LOG_LINE_BYTES_MAX - 4 && beginning.bytes().all(|byte| byte == b'x'));
             assert!(rest.starts_with(" \u{2026} (truncated: the line had"), "{rest}");
         }
     }

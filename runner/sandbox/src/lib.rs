@@ -82,7 +82,7 @@ pub use source::{
     Key, Language, MAX_SOURCE_BYTES, RuntimeBundle, RuntimeId, SourceFault, code_key, has_interface, log_of_file,
     needs_newer_program, own_runtime, split_key, trace_of_file,
 };
-pub use sql::check_connection_url;
+pub use sql::{MAX_ROWS, check_connection_url};
 
 /// The engine's configuration alone, for measurements (`examples/bare_loop.rs`).
 #[doc(hidden)]

@@ -10,8 +10,9 @@ use std::sync::Arc;
 use std::time::Duration;
 use wasmtime_wasi_http::{Error, RequestOptions, WasiBody, WasiHttpHooks};
 
-/// How long to wait for a response's first byte, and for the next ones, unless the guest wants less.
-const MAX_WAIT: Duration = Duration::from_secs(600);
+/// How long to wait for a response's first byte, and for the next ones, unless the guest wants less; and how long a whole
+/// response to the `fetch` of a source script may take, from the first byte sent to the last one received.
+pub(crate) const MAX_WAIT: Duration = Duration::from_secs(600);
 
 type Sent = (
     http::Response<WasiBody>,

@@ -2,6 +2,7 @@
 
 use chrono::TimeDelta;
 use heddle_domain::Time;
+use heddle_domain::state::ReportedState;
 use uuid::Uuid;
 
 use crate::{Store, StoreError};
@@ -19,8 +20,8 @@ pub struct NodeRow {
     pub address: String,
     /// The version of the program.
     pub version: String,
-    /// 0 active, 1 draining, 2 stopped.
-    pub state: i16,
+    /// What it has last said of itself; `alive` tells whether that still counts.
+    pub state: ReportedState,
     /// Since when it has this lease.
     pub started_at: Time,
     /// The time of the last heartbeat.
@@ -70,8 +71,8 @@ pub struct Registered {
 /// What a node says of itself with a heartbeat.
 #[derive(Clone, Copy, Debug)]
 pub struct NodeReport {
-    /// 0 active, 1 draining.
-    pub state: i16,
+    /// `Active` or `Draining`; a node that stops says so with [`Store::release_node`].
+    pub state: ReportedState,
     /// Whether it still compiles scripts, and leaves task runs to other nodes.
     pub warming: bool,
     /// The last change that it has read.
@@ -181,7 +182,7 @@ impl Store {
                              AND n.expires_at > clock_timestamp() + $6::bigint * interval '1 microsecond')
                              AS "warm!""#,
             lease,
-            report.state,
+            report.state.number(),
             report.position,
             report.in_hand,
             report.lease_for.num_microseconds().unwrap_or(i64::MAX),
@@ -211,8 +212,7 @@ impl Store {
 
     /// All nodes that were seen within the last day. They stop their work when `margin` is left of their lease.
     pub async fn nodes(&self, margin: TimeDelta) -> Result<Vec<NodeRow>, StoreError> {
-        Ok(sqlx::query_as!(
-            NodeRow,
+        sqlx::query!(
             r#"SELECT id, lease, name, address, version, state, started_at, heartbeat_at, expires_at,
                       expires_at > clock_timestamp() AS "alive!",
                       expires_at <= clock_timestamp() + $1::bigint * interval '1 microsecond' AS "fenced!",
@@ -221,7 +221,28 @@ impl Store {
             margin.num_microseconds().unwrap_or(0)
         )
         .fetch_all(&self.pool)
-        .await?)
+        .await?
+        .into_iter()
+        .map(|row| {
+            Ok(NodeRow {
+                id: row.id,
+                lease: row.lease,
+                name: row.name,
+                address: row.address,
+                version: row.version,
+                state: StoreError::known(ReportedState::from_number, row.state, ("nodes", "state"), row.id)?,
+                started_at: row.started_at,
+                heartbeat_at: row.heartbeat_at,
+                expires_at: row.expires_at,
+                alive: row.alive,
+                fenced: row.fenced,
+                position: row.position,
+                slots: row.slots,
+                in_hand: row.in_hand,
+                warming: row.warming,
+            })
+        })
+        .collect()
     }
 
     /// The time by the clock of the database.

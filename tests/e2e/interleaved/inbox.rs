@@ -190,7 +190,7 @@ async fn what_the_inbox_has() {
     let all = Take::AllBut(&[]);
     assert_eq!(unhindered(completion.take_starts(all)).await.unwrap(), [run(2)]);
     let events = unhindered(completion.take_link_events(&[])).await.unwrap();
-    let events: Vec<LinkEvent> = events.into_iter().map(|(_, event)| event).collect();
+    let events: Vec<LinkEvent> = events.into_iter().map(|(_, event)| event.unwrap()).collect();
     assert_eq!(events, [LinkEvent::Changed(2)]);
 }
 

@@ -58,6 +58,38 @@ async fn one_name() {
     assert_eq!(deleted.unwrap(), Removal::Done);
 }
 
+/// A deletion waits for whoever is just putting an object under the name, and deletes it.
+#[tokio::test]
+async fn deletions_of_what_is_being_put() {
+    let (_world, store, sql, mut other) = set_up().await;
+    let delete = async |noun: &str| match noun {
+        "category" => store.delete_category(by(), "new").await,
+        "channel" => store.delete_channel(by(), "new").await,
+        "pool" => store.delete_pool(by(), "new").await,
+        noun => panic!("no {noun} is put here"),
+    };
+    for (noun, table, columns, values) in [
+        ("category", "categories", "description", "''"),
+        (
+            "channel",
+            "channels",
+            "kind, options, ciphertext, nonce, key_id",
+            "'webhook', '{}', '', decode(repeat('00', 24), 'hex'), 'k'",
+        ),
+        ("pool", "pools", "slots", "1"),
+    ] {
+        let puts = other.transaction().await.unwrap();
+        puts.batch_execute(&format!(
+            "SELECT pg_advisory_xact_lock(hashtextextended('heddle/{noun}/new', 0));
+             INSERT INTO heddle.{table} (name, {columns}, created_at, updated_at) VALUES ('new', {values}, now(), now())"
+        ))
+        .await
+        .unwrap();
+        let deleted = meanwhile(&sql, delete(noun), close(puts, true)).await;
+        assert_eq!(deleted.unwrap(), Removal::Done, "{noun}");
+    }
+}
+
 /// An offer waits for a deletion of its template, and a deletion of a template for an offer.
 #[tokio::test]
 async fn offers_and_their_template() {

@@ -1,6 +1,8 @@
 //! Leases of nodes, gates of groups, and repeated transactions.
 
 use chrono::TimeDelta;
+use heddle_domain::state::ReportedState;
+use heddle_store::StoreError;
 use heddle_store::change::By;
 use heddle_store::node::{NewNode, NodeReport};
 use heddle_tests::World;
@@ -13,7 +15,7 @@ use super::{
 
 /// A heartbeat that extends a lease by one hour, whatever is left of it.
 const BEAT: NodeReport = NodeReport {
-    state: 0,
+    state: ReportedState::Active,
     warming: false,
     position: 0,
     in_hand: 0,
@@ -57,7 +59,8 @@ async fn nodes_that_are_warm() {
     let shown: Vec<(Uuid, bool)> = all.iter().map(|node| (node.id, node.warming)).collect();
     assert_eq!(shown, [(Uuid::from_u128(1), false), (Uuid::from_u128(2), true)]);
     // The other stops, and goes on under a new lease after all.
-    beat(one, NodeReport { state: 1, ..BEAT }).await;
+    let state = ReportedState::Draining;
+    beat(one, NodeReport { state, ..BEAT }).await;
     assert_eq!(beat(two, warms).await, (1, 0));
     beat(one, BEAT).await;
     assert_eq!(beat(two, warms).await, (1, 1));
@@ -72,6 +75,11 @@ async fn nodes_that_are_warm() {
     assert_eq!(beat(two, NodeReport { margin, ..warms }).await, (1, 1));
     store.release_node(one).await.unwrap();
     assert_eq!(beat(two, warms).await, (0, 0));
+    // A state that only a newer version knows is not taken for another one.
+    let newer = "ALTER TABLE heddle.nodes DROP CONSTRAINT nodes_state_check; UPDATE heddle.nodes SET state = 9";
+    sql.batch_execute(newer).await.unwrap();
+    let nodes = store.nodes(TimeDelta::zero()).await;
+    assert!(matches!(nodes, Err(StoreError::Unreadable { .. })), "{nodes:?}");
 }
 
 /// `register_node`: of two who take a lease over from the one that they know, one does; a heartbeat of the old one that

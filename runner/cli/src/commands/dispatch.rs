@@ -5,7 +5,7 @@ use std::process::ExitCode;
 
 use anyhow::Result;
 use clap::{Args, Subcommand};
-use heddle_client::{Members, MembersPatch, MembersSpec};
+use heddle_client::{MEMBERS_KNOWN_MAX, Members, MembersPatch, MembersSpec};
 use heddle_domain::framed;
 use serde_json::{Value, json};
 
@@ -15,9 +15,6 @@ use crate::exit::{BrokenOff, done, instant};
 use crate::session::{MAX_LISTED, Session};
 use crate::terminal::tell;
 use crate::{document, output};
-
-/// How many members are read before a change, so that people hear for whom it changes nothing.
-const MEMBERS_KNOWN_MAX: usize = 10_000;
 
 /// What can be done with offers.
 #[derive(Subcommand, Debug)]

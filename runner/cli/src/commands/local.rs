@@ -13,8 +13,8 @@ use heddle_domain::{Chance, Clock, Span, Time};
 use heddle_engine::{NodeClock, SystemChance};
 use heddle_sandbox::{
     AttemptRequest, BoxFuture, CompileError, Compiled, ConnectionTarget, Context, Effect, Grants, HostPattern,
-    HostServices, Interval, Language, Limits, LogLine, MapItem, Outcome, Rehearsal, RuntimeId, Sandbox, SandboxConfig,
-    Script,
+    HostServices, Interval, Language, Limits, LogLine, MAX_ROWS, MapItem, Outcome, Rehearsal, RuntimeId, Sandbox,
+    SandboxConfig, Script,
 };
 use serde_json::{Map, Value, json};
 use sha2::{Digest, Sha256};
@@ -27,8 +27,7 @@ use crate::terminal::tell;
 const TIMEOUT: Duration = Duration::from_secs(60);
 /// How long a compiler may take; the user can interrupt it. Go's 4 MB take seconds, or minutes on a busy machine.
 const COMPILE_TIMEOUT: Duration = Duration::from_secs(600);
-/// The maximum of rows of a query, and of open connections to a database.
-const MAX_ROWS: u32 = 10_000;
+/// The maximum of open connections to a database.
 const MAX_CONNECTIONS: u32 = 4;
 
 /// The values that a case gives, instead of a server.

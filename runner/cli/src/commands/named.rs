@@ -7,6 +7,7 @@ use std::process::ExitCode;
 use anyhow::{Context, Result};
 use clap::Subcommand;
 use heddle_client::{NotificationFilter, NotificationState};
+use heddle_store::secret::SECRET_BYTES_MAX;
 use serde_json::{Value, json};
 
 use super::run_ref::{Notifications, Ref};
@@ -16,9 +17,6 @@ use crate::exit::{INTERRUPTED, NO, done, usage};
 use crate::output::{Format, items};
 use crate::session::{MAX_LISTED, Session};
 use crate::terminal::{Unseen, tell};
-
-/// The longest secret that is read.
-const MAX_SECRET_BYTES: u64 = 1 << 20;
 
 /// What can be done with a category or a template.
 #[derive(Subcommand, Debug)]
@@ -415,11 +413,11 @@ async fn set(session: &Session, kind: Kind, name: &str, body: &Value) -> Result<
 /// Reads a value from stdin that must neither be on the command line nor be seen.
 async fn read_stdin(what: &'static str) -> Result<String> {
     let Some(unseen) = Unseen::begin() else {
-        return read_to_end(what);
+        return value_in(std::io::stdin(), what);
     };
     tell!("Type {what}, which is not shown, then Enter and Ctrl-D:");
     tokio::select! {
-        read = tokio::task::spawn_blocking(move || read_to_end(what)) => read?,
+        read = tokio::task::spawn_blocking(move || value_in(std::io::stdin(), what)) => read?,
         _ = tokio::signal::ctrl_c() => {
             // The terminal has to show again what is typed.
             drop(unseen);
@@ -428,19 +426,47 @@ async fn read_stdin(what: &'static str) -> Result<String> {
     }
 }
 
-/// Reads stdin, and removes the line end.
-fn read_to_end(what: &str) -> Result<String> {
-    let mut text = String::new();
-    std::io::stdin()
-        .take(MAX_SECRET_BYTES)
-        .read_to_string(&mut text)
+/// Reads a value to its end, and removes the line end. A value that the server would refuse for its length is refused
+/// here.
+fn value_in(input: impl Read, what: &str) -> Result<String> {
+    let mut bytes = Vec::new();
+    input
+        .take((SECRET_BYTES_MAX + "\r\n".len() + 1) as u64)
+        .read_to_end(&mut bytes)
         .with_context(|| format!("cannot read {what}"))?;
-    let text = text.strip_suffix('\n').unwrap_or(&text);
-    let text = text.strip_suffix('\r').unwrap_or(text);
-    if text.is_empty() {
+    let value = bytes.strip_suffix(b"\n").unwrap_or(&bytes);
+    let value = value.strip_suffix(b"\r").unwrap_or(value);
+    if value.is_empty() {
         return Err(usage(format!(
             "{what} is read from stdin, but stdin was empty; use for example: printf %s ... | heddle ..."
         )));
     }
+    if value.len() > SECRET_BYTES_MAX {
+        return Err(usage(format!("{what} must have at most {SECRET_BYTES_MAX} bytes")));
+    }
+    let text = std::str::from_utf8(value).with_context(|| format!("cannot read {what}"))?;
     Ok(text.to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_value_is_as_long_as_the_server_takes_it() {
+        let longest = "x".repeat(SECRET_BYTES_MAX);
+        let read = |text: &str| value_in(text.as_bytes(), "the secret").ok();
+        for end in ["", "\n", "\r\n"] {
+            assert_eq!(read(&format!("{longest}{end}")).as_ref(), Some(&longest), "{end:?}");
+        }
+        for wrong in [
+            "",
+            "\n",
+            &format!("{longest}y"),
+            &format!("{longest}y\r\n"),
+            &format!("{longest}{longest}\u{e9}"),
+        ] {
+            assert_eq!(read(wrong), None);
+        }
+    }
 }

@@ -148,11 +148,7 @@ fn words(statement: &str) -> String {
 }
 
 fn shown(text: &str) -> String {
-    let mut shown: String = text.chars().take(SHOWN_CHARS).collect();
-    if shown.len() < text.len() {
-        shown.push('…');
-    }
-    shown
+    heddle_domain::shortened(text, SHOWN_CHARS)
 }
 
 impl HttpExchange {

@@ -13,15 +13,13 @@ use tokio::sync::oneshot;
 use tokio_util::sync::CancellationToken;
 
 use crate::config::{self, DevOptions, NodeOptions, ServeOptions};
-use crate::exit::{done, usage};
+use crate::exit::{INTERRUPTED, done, usage};
 use crate::node::{self, NodeConfig};
 use crate::output::Format;
 use crate::{logging, output};
 
 /// The embedded server's database.
 const DATABASE: &str = "heddle";
-/// Interrupted by a second signal while draining.
-const INTERRUPTED: i32 = 130;
 
 /// The options of `heddle dev`.
 #[derive(clap::Args, Debug)]
@@ -185,7 +183,7 @@ fn stop_on_signal() -> Result<CancellationToken> {
             tokio::select! { _ = terminate.recv() => {}, _ = interrupt.recv() => {} }
             if again {
                 // The kernel signals the end of this process to the embedded server.
-                std::process::exit(INTERRUPTED);
+                std::process::exit(INTERRUPTED.into());
             }
             token.cancel();
             tracing::info!(

@@ -3,6 +3,7 @@
 
 mod circles;
 mod comments;
+mod constants;
 mod layers;
 mod locks;
 mod map;

@@ -1,6 +1,7 @@
 use serde_json::json;
 
 use super::*;
+use crate::spec::bounds::check_priority;
 
 fn time(text: &str) -> Time {
     text.parse().unwrap()

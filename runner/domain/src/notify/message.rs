@@ -122,14 +122,7 @@ pub fn one_line(text: &str, max_chars: usize) -> String {
 
 /// At most so many bytes of a text, cut between characters.
 pub fn bounded(text: &str, max_bytes: usize) -> &str {
-    if text.len() <= max_bytes {
-        return text;
-    }
-    let mut end = max_bytes;
-    while !text.is_char_boundary(end) {
-        end -= 1;
-    }
-    &text[..end]
+    &text[..text.floor_char_boundary(max_bytes)]
 }
 
 impl Facts {

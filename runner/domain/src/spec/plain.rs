@@ -10,6 +10,8 @@ use serde::de::{self, DeserializeSeed, EnumAccess, Expected, IntoDeserializer, U
 use serde::{Deserializer, forward_to_deserialize_any};
 use serde_json::{Number, Value};
 
+use crate::shortened;
+
 /// How many characters of a given text an error repeats.
 const SHOWN_CHARS_MAX: usize = 100;
 
@@ -119,7 +121,11 @@ impl de::Error for Mistake {
     }
 
     fn unknown_variant(given: &str, allowed: &'static [&'static str]) -> Self {
-        Self::other(format!("unknown value `{}`, expected {}", cut(given), one_of(allowed)))
+        Self::other(format!(
+            "unknown value `{}`, expected {}",
+            shortened(given, SHOWN_CHARS_MAX),
+            one_of(allowed)
+        ))
     }
 
     fn unknown_field(given: &str, allowed: &'static [&'static str]) -> Self {
@@ -141,13 +147,6 @@ impl de::Error for Mistake {
     }
 }
 
-fn cut(text: &str) -> String {
-    match text.char_indices().nth(SHOWN_CHARS_MAX) {
-        Some((end, _)) => format!("{}...", &text[..end]),
-        None => text.to_owned(),
-    }
-}
-
 fn one_of(allowed: &[&str]) -> String {
     match allowed {
         [] => "nothing".into(),
@@ -164,7 +163,7 @@ fn found_in_words(found: Unexpected<'_>) -> String {
         Unexpected::Signed(number) => format!("number `{number}`"),
         // Printed with its decimal point.
         Unexpected::Float(number) => format!("number `{number:?}`"),
-        Unexpected::Str(text) => format!("string \"{}\"", cut(text)),
+        Unexpected::Str(text) => format!("string \"{}\"", shortened(text, SHOWN_CHARS_MAX)),
         Unexpected::Unit | Unexpected::Option => "null".into(),
         Unexpected::Seq => "array".into(),
         Unexpected::Map | Unexpected::NewtypeStruct => "object".into(),

@@ -151,7 +151,7 @@ pub(crate) fn optional<'de, D: Deserializer<'de>, T: TryFrom<i64> + fmt::Display
 
 /// The priority of runs.
 pub(crate) fn priority<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<i16>, D::Error> {
-    optional(deserializer, validate::PRIORITY)
+    optional(deserializer, bounds::PRIORITY)
 }
 
 /// How many runs of schedules may wait.

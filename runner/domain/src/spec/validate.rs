@@ -11,6 +11,7 @@ pub use graph::circle;
 
 use serde_json::Value;
 
+use super::bounds::{check_labels, check_priority};
 use super::{GroupSpec, NotifyRules, ScheduleSpec};
 use crate::fault::pointer_token;
 use crate::notify::channel::{RECIPIENTS_MAX, is_address};
@@ -22,12 +23,6 @@ use crate::{Faults, Name, Time};
 
 pub use catalog::{Catalog, Grant, GroupLinks, ScriptFacts, ScriptLookup};
 
-/// The bounds of `priority`.
-pub const PRIORITY: std::ops::RangeInclusive<i16> = -1000..=1000;
-/// How many labels there may be.
-pub const LABELS_MAX: usize = 64;
-/// How many characters a label's key, and its value, may have.
-pub const LABEL_MAX_CHARS: (usize, usize) = (63, 255);
 /// How many characters a description may have.
 pub const DESCRIPTION_MAX_CHARS: usize = 10_000;
 /// How many schedules a group may have.
@@ -98,8 +93,10 @@ fn check_group(spec: &GroupSpec, catalog: &dyn Catalog, now: Time, faults: &mut 
     if spec.deadline.is_some_and(|deadline| deadline.is_zero()) {
         faults.add("/deadline", "`deadline` must be longer than zero");
     }
-    check_priority(spec.priority, faults);
-    check_labels(&spec.labels, faults);
+    if let Some(Err(detail)) = spec.priority.map(check_priority) {
+        faults.add("/priority", detail);
+    }
+    check_labels(&spec.labels, "/labels", faults);
     if let Some(template) = &spec.template
         && catalog.template(template).is_none()
     {
@@ -148,37 +145,6 @@ fn check_description(description: Option<&str>, pointer: &str, faults: &mut Faul
             format!("{pointer}/description"),
             format!("`description` must have at most {DESCRIPTION_MAX_CHARS} characters"),
         );
-    }
-}
-
-fn check_priority(priority: Option<i16>, faults: &mut Faults) {
-    if priority.is_some_and(|priority| !PRIORITY.contains(&priority)) {
-        faults.add(
-            "/priority",
-            format!("`priority` must be from {} to {}", PRIORITY.start(), PRIORITY.end()),
-        );
-    }
-}
-
-/// Judges labels, at `/labels`.
-pub fn check_labels(labels: &std::collections::BTreeMap<String, String>, faults: &mut Faults) {
-    if labels.len() > LABELS_MAX {
-        faults.add("/labels", format!("there must be at most {LABELS_MAX} labels"));
-    }
-    let (key_max, value_max) = LABEL_MAX_CHARS;
-    for (key, value) in labels {
-        if key.is_empty() || key.chars().nth(key_max).is_some() || key.chars().any(char::is_control) {
-            faults.add(
-                "/labels",
-                format!("the key of a label must have 1 to {key_max} characters and no control characters"),
-            );
-        } else if value.chars().nth(value_max).is_some() || value.chars().any(char::is_control) {
-            let pointer = format!("/labels/{}", pointer_token(key));
-            faults.add(
-                pointer,
-                format!("the value of a label must have at most {value_max} characters and no control characters"),
-            );
-        }
     }
 }
 

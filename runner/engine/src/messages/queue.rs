@@ -14,6 +14,7 @@ use heddle_domain::backfill::Urgency;
 use heddle_domain::id::RunId;
 use heddle_domain::message::{address_of, queued_bytes};
 use heddle_domain::spec::SubmissionSpec;
+use heddle_domain::spec::bounds::PARAMS_BYTES_MAX;
 use heddle_domain::state::{RunState, Trigger};
 use heddle_domain::topic::{Topic, group_name};
 use heddle_store::message::{EndedQueueBatch, Finish, MessageBatch};
@@ -28,7 +29,6 @@ use crate::node::group_commit::Met;
 use crate::node::seldom;
 use crate::node::signals::Signal;
 use crate::runs::create::batch_run::failed_of;
-use crate::runs::create::check::PARAMS_BYTES_MAX;
 use crate::{EngineError, Submission, SubmitError};
 
 /// The maximum size of a batch for a queue: its messages as JSON, with the topic's name, must fit into the params of a

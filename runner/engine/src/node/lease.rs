@@ -38,6 +38,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use chrono::TimeDelta;
+use heddle_domain::state::ReportedState;
 use heddle_domain::{Chain, Time};
 use heddle_store::StoreError;
 use heddle_store::node::{NewNode, NodeReport};
@@ -160,7 +161,10 @@ impl Node {
         let sent_at = self.clock.elapsed();
         let sent = self.clock.own();
         let report = NodeReport {
-            state: i16::from(self.is_draining()),
+            state: match self.is_draining() {
+                true => ReportedState::Draining,
+                false => ReportedState::Active,
+            },
             warming: self.state.now().warming,
             position: self.changes.position(),
             in_hand: parts.attempts_in_hand() as i32,

@@ -3,12 +3,12 @@
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 
-use heddle_domain::Time;
 use heddle_domain::notify::channel::ChannelSpec;
 use heddle_domain::notify::message::{ERROR_MAX_CHARS, Facts, SUBJECT_MAX_CHARS, bounded, one_line};
 use heddle_domain::notify::rules::{Reach, targets};
 use heddle_domain::notify::{Event, message};
 use heddle_domain::spec::{DeadlineAction, Misfire, NotifyEvent, OnFailure};
+use heddle_domain::{Time, shortened};
 use heddle_store::notice::{FailedAttempt, NoticeRow};
 use heddle_store::run::RunRow;
 use uuid::Uuid;
@@ -212,8 +212,5 @@ fn next(
 }
 
 fn short(text: &str) -> String {
-    match text.char_indices().nth(ERROR_MAX_CHARS) {
-        Some((end, _)) => format!("{}…", &text[..end]),
-        None => text.to_owned(),
-    }
+    shortened(text, ERROR_MAX_CHARS)
 }

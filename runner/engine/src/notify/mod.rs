@@ -14,8 +14,8 @@
 //!
 //! A destination is a channel, or the host of a submitter's callbacks. `slots.rs` says how many notifications a node sends
 //! at once to a destination, to all channels, and to all URLs; each try has a timeout. So a channel that hangs delays only
-//! itself, and callbacks delay no channel. The others wait in the database. `trials.rs` bounds test messages; further
-//! requests wait.
+//! itself, and callbacks delay no channel. The others wait in the database. Test messages are bounded, too: a
+//! request waits first for its channel, and only then for the node, so tests of a channel that hangs delay no others.
 //!
 //! # Invariants
 //!
@@ -36,7 +36,6 @@ mod post;
 mod send;
 mod sign;
 mod slots;
-mod trials;
 
 use std::path::PathBuf;
 use std::sync::{Arc, OnceLock};
@@ -49,7 +48,7 @@ use heddle_domain::notify::Event;
 use heddle_domain::notify::message::Facts;
 use heddle_domain::notify::rules::{Notice, Telling};
 use heddle_domain::{Span, Time};
-use heddle_sandbox::OutboundPolicy;
+use heddle_sandbox::{FairSlots, OutboundPolicy};
 use heddle_store::notice::{STALLED, Stalled};
 use heddle_store::outbox::NewNotification;
 use heddle_store::secret::SecretKeys;
@@ -58,7 +57,6 @@ use uuid::Uuid;
 pub use ca::check_ca;
 pub use count::NotificationCount;
 use in_hand::InHand;
-use trials::Trials;
 
 use crate::EngineError;
 use crate::node::Node;
@@ -75,6 +73,9 @@ const AGAIN_AFTER: Duration = Duration::from_millis(500);
 const STALLS_EVERY: Duration = Duration::from_secs(10);
 /// How many queued tasks one such check finds.
 const STALLS_MAX: i64 = 1_000;
+
+/// Test messages that a node sends at once.
+const TRIALS_MAX: usize = 16;
 
 /// The settings of a node for notifications.
 #[derive(Clone, Debug)]
@@ -96,7 +97,8 @@ pub(crate) struct Notifier {
     config: NotifyConfig,
     /// The notifications that are being sent, with their destinations.
     in_hand: Arc<InHand>,
-    trials: Trials,
+    /// The places for test messages, by channels.
+    trials: Arc<FairSlots>,
     runs: OnceLock<RunObject>,
     counts: count::Counts,
     /// One for public and configured addresses, and one for channels that allow private ones.
@@ -120,7 +122,7 @@ impl Notifier {
             keys,
             config,
             in_hand: Arc::default(),
-            trials: Trials::default(),
+            trials: FairSlots::new(TRIALS_MAX, slots::PER_DESTINATION_MAX),
             runs: OnceLock::new(),
             counts: count::Counts::default(),
             public: client(policy.clone())?,
@@ -250,7 +252,7 @@ impl Notifier {
     /// Sends a test message through a channel, once, and waits for the result. Returns the id of the notification;
     /// `None`: there is no such channel. If the caller stops waiting, the message is still sent and recorded.
     pub(crate) async fn test_channel(self: &Arc<Self>, name: &str) -> Result<Option<Uuid>, EngineError> {
-        let permit = self.trials.begin(name).await.ok_or(EngineError::Stopping)?;
+        let permit = self.trials.take(name, usize::MAX).await.ok_or(EngineError::Stopping)?;
         let Some(channel) = self.node.store.open_channel(&self.keys, name).await? else {
             return Ok(None);
         };

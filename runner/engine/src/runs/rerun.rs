@@ -9,6 +9,7 @@ use heddle_domain::Faults;
 use heddle_domain::bounded::or_trouble;
 use heddle_domain::framed;
 use heddle_domain::id::RunId;
+use heddle_domain::message::{KEY_BYTES_MAX, check_key_within};
 use heddle_domain::state::Trigger;
 use heddle_store::live::{Audited, GroupNeed};
 use heddle_store::run::{RunFilter, RunRow, RunTerms};
@@ -17,7 +18,7 @@ use serde_json::{Map, Value, json};
 use crate::node::catalog::Revision;
 use crate::runs::controlled::{Answers, ControlError};
 use crate::runs::create::batch_run::check_again;
-use crate::runs::create::check::{KEY_BYTES_MAX, check_key, check_params};
+use crate::runs::create::check::check_params;
 use crate::runs::create::submit::{Layout, Request, finish, open_group};
 use crate::{Engine, EngineError, Runs, SubmitError};
 
@@ -41,7 +42,9 @@ impl Rerun {
         let mut faults = Faults::default();
         let more = if many { KEY_MORE_BYTES } else { 0 };
         if let Some(key) = &self.key {
-            check_key(key, KEY_BYTES_MAX - more, &mut faults);
+            if let Err(detail) = check_key_within(key, KEY_BYTES_MAX - more) {
+                faults.add("/key", detail);
+            }
         }
         faults.or(())
     }

@@ -5,16 +5,13 @@ use std::time::Duration;
 
 use heddle_domain::state::NOT_GRANTED;
 use heddle_domain::{Chain, Name};
-use heddle_sandbox::{ConnectionTarget, Grants, HostPattern};
+use heddle_sandbox::{ConnectionTarget, Grants, HostPattern, MAX_ROWS};
 
 use super::Scripts;
 use crate::EngineError;
 
 /// How long one statement on a named connection may take.
 const STATEMENT_TIMEOUT: Duration = Duration::from_secs(60);
-
-/// How many rows one query may return.
-const ROWS_MAX: u32 = 10_000;
 
 /// The value that a script was granted, or why it was not granted; or an error of Heddle.
 pub(crate) type Granted<T> = Result<Result<T, String>, EngineError>;
@@ -97,7 +94,7 @@ impl Scripts {
             id: format!("{name}/{}", row.updated_at.timestamp_micros()),
             url,
             statement_timeout: STATEMENT_TIMEOUT,
-            max_rows: ROWS_MAX,
+            max_rows: MAX_ROWS,
             max_connections: u32::try_from(row.options.max_connections).unwrap_or(1),
             read_only: row.options.read_only,
         }))

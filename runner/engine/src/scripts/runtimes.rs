@@ -12,6 +12,7 @@ use std::time::Duration;
 
 use heddle_domain::{Chain, Time};
 use heddle_sandbox::{CompileError, Compiled, Language, RuntimeBundle, RuntimeId, needs_newer_program};
+use heddle_store::StoreError;
 use heddle_store::change::By;
 use heddle_store::runtime::{Retired, RuntimeRow, RuntimeWrite, VersionInUse};
 
@@ -94,11 +95,12 @@ pub enum Retirement {
     },
 }
 
-fn language_of(row: &RuntimeRow) -> Language {
+/// The language of a runtime. A newer program may have stored one of a language that this one does not know.
+fn language_of(row: &RuntimeRow) -> Result<Language, StoreError> {
     let named = Language::ALL
         .into_iter()
         .find(|language| language.as_str() == row.language);
-    named.unwrap_or(Language::JavaScript)
+    named.ok_or_else(|| StoreError::unreadable("runtimes", "language", &row.tag, format_args!("`{}`", row.language)))
 }
 
 /// Why a runtime needs a newer program than this one; `None`: it does not.
@@ -273,7 +275,7 @@ impl Scripts {
         let Some(row) = self.node.store.runtime(tag).await? else {
             return Ok(Retirement::Missing);
         };
-        let language = language_of(&row);
+        let language = language_of(&row)?;
         if self.own_runtime(language).await?.tag == tag {
             return Ok(Retirement::Current);
         }
@@ -365,20 +367,28 @@ impl Rechecker {
     async fn look(&self) -> Result<(), EngineError> {
         let all = self.0.node.store.runtimes(None, RUNTIMES_MAX).await?.items;
         for row in all.iter().filter(|row| row.versions > 0) {
-            let own = self.0.own_runtime(language_of(row)).await?;
+            let language = match language_of(row) {
+                Ok(language) => language,
+                Err(error) => {
+                    // An error with one runtime; the others are still reported.
+                    tracing::warn!(runtime = row.tag, error = %Chain(&error), "{}", Self::FAILED);
+                    continue;
+                }
+            };
+            let own = self.0.own_runtime(language).await?;
             match own.tag == row.tag {
                 true => self.0.mend_runtime(own).await?,
-                false => self.tell(row).await?,
+                false => self.tell(row, language).await?,
             }
         }
         self.0.note_exports().await
     }
 
-    async fn tell(&self, row: &RuntimeRow) -> Result<(), EngineError> {
+    async fn tell(&self, row: &RuntimeRow, language: Language) -> Result<(), EngineError> {
         // It is compiled now, so that no run has to wait for that.
         let kept = self.0.node.store.runtime_bytes(&row.tag);
         let sandbox = &self.0.sandbox;
-        match sandbox.prepare_kept(&row.tag, language_of(row), kept).await {
+        match sandbox.prepare_kept(&row.tag, language, kept).await {
             Ok(true) => {}
             // Its scripts do not run on it here. This and the reason are in the log already.
             Ok(false) => return Ok(()),
@@ -387,7 +397,7 @@ impl Rechecker {
                 scripts compile when a run needs them")
             }
         }
-        let own = self.0.own_runtime(language_of(row)).await?;
+        let own = self.0.own_runtime(language).await?;
         let mut scripts = Vec::new();
         let checked = self.0.recheck_all(&row.tag, &mut HashSet::new(), &mut scripts).await;
         if let Err(error) = checked {
@@ -431,5 +441,29 @@ impl Rechecker {
             ),
         }
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_unknown_language_is_not_taken_for_another_one() {
+        let row = |language: &str| RuntimeRow {
+            tag: "0".repeat(64),
+            language: language.to_owned(),
+            interpreter: "1".to_owned(),
+            interface: 1,
+            size: 0,
+            created_at: Time::default(),
+            retired_at: None,
+            versions: 0,
+            scripts: 0,
+        };
+        for language in Language::ALL {
+            assert_eq!(language_of(&row(language.as_str())).unwrap(), language);
+        }
+        assert!(language_of(&row("ruby")).is_err());
     }
 }

@@ -121,6 +121,30 @@ async fn links_are_held_up_by_no_revision_that_cannot_be_read() {
     assert_eq!(left.expect("a count").get::<_, i64>(0), 0);
 }
 
+/// An event of a kind that only a newer version knows stays for a node of that version, and delays no other event.
+#[tokio::test]
+async fn an_event_of_an_unknown_kind_is_left_to_newer_nodes() {
+    let world = World::at("2026-03-01T00:00:00Z").await;
+    world.group("g", json!({})).await;
+    world
+        .execute(
+            "ALTER TABLE heddle.link_events DROP CONSTRAINT link_events_kind_check;
+             DELETE FROM heddle.link_events;
+             INSERT INTO heddle.link_events (kind, group_id, run) SELECT 9, id, gen_random_uuid() FROM heddle.groups;
+             INSERT INTO heddle.link_events (kind, group_id) SELECT 2, id FROM heddle.groups",
+        )
+        .await;
+    let node = world.node(1).await;
+    let mut links = Links::of(node.schedules());
+    node.tick(&mut links).await;
+    // This waits until the transaction that took both events is rolled back.
+    world.execute("SELECT FROM heddle.link_events FOR UPDATE").await;
+    node.tick(&mut links).await;
+    let kinds = world.sql.query("SELECT kind FROM heddle.link_events", &[]).await;
+    let kinds: Vec<i16> = kinds.expect("events").iter().map(|row| row.get(0)).collect();
+    assert_eq!(kinds, [9]);
+}
+
 /// A backfill makes the runs of its instants, as many at once as it may, in their order, each once.
 #[tokio::test]
 async fn a_backfill_goes_through_its_instants_a_few_at_once() {

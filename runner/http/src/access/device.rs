@@ -10,6 +10,7 @@ use std::time::Duration;
 use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use heddle_domain::Time;
+use heddle_domain::dispatch::is_uid;
 use hmac::{Hmac, KeyInit, Mac};
 use serde::Deserialize;
 use serde_json::{Map, Value, json};
@@ -23,9 +24,6 @@ pub const DEVICE_TOKEN_MAX: Duration = Duration::from_secs(24 * 3_600);
 
 /// The longest signed token that is read, in bytes.
 const JWT_BYTES_MAX: usize = 4_096;
-
-/// The longest uid, in characters; as in audiences.
-const UID_CHARS_MAX: usize = 250;
 
 /// Makes and checks tokens that are signed for one uid.
 pub struct Signer {
@@ -115,10 +113,7 @@ impl Signer {
             && expires_at > now
             && expires_at <= now + DEVICE_TOKEN_MAX
             && begun;
-        let named = !claims.sub.is_empty()
-            && claims.sub.chars().count() <= UID_CHARS_MAX
-            && !claims.sub.chars().any(char::is_control);
-        (in_force && named).then_some((claims.sub, expires_at))
+        (in_force && is_uid(&claims.sub)).then_some((claims.sub, expires_at))
     }
 }
 

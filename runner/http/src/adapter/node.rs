@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use heddle_api::{Node, NodeStats, NotificationStats, Stats};
 use heddle_domain::Chain;
+use heddle_domain::state::ReportedState;
 use heddle_engine::Engine;
 
 use super::Refusal;
@@ -80,11 +81,11 @@ pub(crate) async fn list(engine: &Engine) -> Result<Vec<Node>, Refusal> {
         name: row.name,
         address: Some(row.address),
         state: match (row.state, row.alive) {
-            (2, _) => "stopped",
+            (ReportedState::Stopped, _) => "stopped",
             (_, false) => "lost",
-            (0 | 1, true) if row.fenced || fenced && row.id == own => "fenced",
-            (1, true) => "draining",
-            (_, true) => "active",
+            (_, true) if row.fenced || fenced && row.id == own => "fenced",
+            (ReportedState::Draining, true) => "draining",
+            (ReportedState::Active, true) => "active",
         }
         .to_owned(),
         version: row.version,

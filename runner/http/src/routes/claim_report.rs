@@ -1,6 +1,7 @@
 //! The contents of a heartbeat besides the extension: progress, a note, lines for the log.
 
 use heddle_api::moment::parse_moment;
+use heddle_domain::plan::LOG_LINE_BYTES_MAX;
 use heddle_domain::state::LogLevel;
 use heddle_domain::{Faults, Time};
 use heddle_store::live::{ClaimReport, ReportLine};
@@ -8,9 +9,6 @@ use serde_json::Value;
 
 /// How many lines one heartbeat carries.
 const LINES_MAX: usize = 1_000;
-
-/// The longest message, and the most that fields have, as for scripts.
-const LINE_BYTES_MAX: usize = 64 << 10;
 
 const NOTE_CHARS_MAX: usize = 1_000;
 
@@ -34,18 +32,18 @@ fn read_line(given: heddle_api::ReportLine, pointer: &str, now: Time, faults: &m
             now
         }
     };
-    if given.message.len() > LINE_BYTES_MAX {
+    if given.message.len() > LOG_LINE_BYTES_MAX {
         faults.add(
             format!("{pointer}/message"),
-            format!("must have at most {LINE_BYTES_MAX} bytes"),
+            format!("must have at most {LOG_LINE_BYTES_MAX} bytes"),
         );
     }
     let fields = given.fields.filter(|fields| !fields.is_empty());
     let fields = fields.map(|fields| Value::Object(fields).to_string().replace("\\u0000", "\\ufffd"));
-    if fields.as_ref().is_some_and(|fields| fields.len() > LINE_BYTES_MAX) {
+    if fields.as_ref().is_some_and(|fields| fields.len() > LOG_LINE_BYTES_MAX) {
         faults.add(
             format!("{pointer}/fields"),
-            format!("must have at most {LINE_BYTES_MAX} bytes"),
+            format!("must have at most {LOG_LINE_BYTES_MAX} bytes"),
         );
     }
     ReportLine {

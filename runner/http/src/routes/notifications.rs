@@ -23,10 +23,7 @@ fn listed(row: NotificationRow) -> Notification {
         subject: row.subject,
         to: row.recipients,
         count: row.facts.count,
-        state: usize::try_from(row.state)
-            .ok()
-            .and_then(|state| NotificationState::ALL.get(state).copied())
-            .unwrap_or(NotificationState::Pending),
+        state: row.state,
         attempts: row.attempts,
         last_error: row.last_error,
         created_at: row.created_at.into(),
@@ -100,8 +97,8 @@ async fn list(request: Request) -> Outcome {
     let mut states = Vec::new();
     for word in request.query_all("state") {
         let wrong = || Fault::at("/state", format!("`{word}` is not a state of a notification"));
-        let state = NotificationState::ALL.iter().position(|state| state.as_str() == word);
-        states.push(state.ok_or_else(|| Problem::invalid(wrong()))? as i16);
+        let state: Result<NotificationState, _> = word.parse();
+        states.push(state.map_err(|_| Problem::invalid(wrong()))?.number());
     }
     let mut events = Vec::new();
     for word in request.query_all("event") {

@@ -1,7 +1,9 @@
 //! What people do to runs: one at a time, or many by a filter, to stop the bleeding.
 
 use axum::http::StatusCode;
-use heddle_api::{Bulk, BulkAction, BulkReport, RerunOptions, Run, Scripts, ScriptsChoice, StateOverride};
+use heddle_api::{
+    Bulk, BulkAction, BulkReport, REASON_CHARS_MAX, RerunOptions, Run, Scripts, ScriptsChoice, StateOverride,
+};
 use heddle_domain::Faults;
 use heddle_domain::fault::one_of;
 use heddle_domain::id::RunId;
@@ -17,9 +19,6 @@ use crate::describe::of;
 use crate::problem::Problem;
 use crate::request::{Outcome, Request, no_content, ok};
 use crate::table::{Method, Route};
-
-/// The longest reason of an override, in characters.
-pub(crate) const REASON_CHARS_MAX: usize = 2_000;
 
 /// What each route is called, takes and answers.
 #[expect(clippy::too_many_lines, reason = "a list: an entry for each route")]

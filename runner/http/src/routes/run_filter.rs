@@ -5,7 +5,7 @@ use std::fmt;
 use std::str::FromStr;
 
 use heddle_api::moment::parse_moment;
-use heddle_api::{RunFilter as Given, Words};
+use heddle_api::{ID_CHARS_MIN, RunFilter as Given, Words};
 use heddle_domain::{Name, Time};
 use heddle_store::run::RunFilter;
 use uuid::Uuid;
@@ -177,9 +177,6 @@ fn script_sought(text: &str) -> String {
         None => Name::sought(text),
     }
 }
-
-/// The shortest beginning of an id that may be asked for.
-const ID_CHARS_MIN: usize = 8;
 
 /// The first and the last id that begin with these characters.
 fn id_range(prefix: &str) -> Result<(Uuid, Uuid), Problem> {

@@ -8,7 +8,7 @@ use super::pending;
 use super::state::{MAIN, SourceState, TASK};
 use crate::bindings::task::heddle::task as wit;
 use crate::effects::is_json_object;
-use crate::guest::{Guest, HostSide};
+use crate::guest::{Guest, HostSide, MAX_CALL_BYTES};
 use crate::texts::well_formed;
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
@@ -26,8 +26,6 @@ const CANCEL: u32 = 4;
 const DESCRIPTION: u32 = 5;
 const NESTING: u32 = 6;
 
-/// The maximum bytes of one call.
-pub(super) const MAX_CALL_BYTES: usize = 32 << 20;
 /// The maximum random bytes of one call.
 const MAX_RANDOM_BYTES: usize = 1 << 16;
 

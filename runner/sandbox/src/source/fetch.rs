@@ -3,7 +3,7 @@
 use crate::memory::Held;
 use crate::outbound::{self, MAX_REDIRECTS};
 use crate::rehearsal::{WebAnswer, WebRequest};
-use crate::web::{self, WebHooks};
+use crate::web::{self, MAX_WAIT, WebHooks};
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use bytes::Bytes;
@@ -16,8 +16,6 @@ use url::Url;
 
 /// The largest response that is kept in memory.
 const MAX_RESPONSE_BYTES: usize = 16 << 20;
-/// How long a response may take, from the first byte sent to the last one received.
-const MAX_WAIT: Duration = Duration::from_secs(600);
 
 #[derive(Deserialize)]
 pub(super) struct Fetch {

@@ -50,7 +50,7 @@ const WAIT_TIMEOUT: Duration = Duration::from_secs(30);
 /// How long cancelling and cleaning may take.
 const CLEAN_TIMEOUT: Duration = Duration::from_secs(5);
 /// The maximum of rows of one query, and of the bytes of their JSON.
-const MAX_ROWS: u32 = 10_000;
+pub const MAX_ROWS: u32 = 10_000;
 const MAX_RESULT_BYTES: usize = 8 << 20;
 /// The maximum bytes of a statement, and of its parameters.
 const MAX_STATEMENT_BYTES: usize = 1 << 20;

@@ -108,3 +108,65 @@ impl BackfillRound {
         rows.into_iter().map(OccupancyRow::read).collect()
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::path::{Path, PathBuf};
+
+    /// Words with single spaces between them.
+    fn words(text: &str) -> String {
+        text.split_whitespace().collect::<Vec<_>>().join(" ")
+    }
+
+    /// The files below a directory.
+    fn files(directory: &Path, found: &mut Vec<PathBuf>) {
+        for entry in std::fs::read_dir(directory).unwrap() {
+            let path = entry.unwrap().path();
+            match path.is_dir() {
+                true => files(&path, found),
+                false => found.push(path),
+            }
+        }
+    }
+
+    /// Statements decide which run stands at its instant as the indexes do: with other words they could not use these.
+    #[test]
+    fn which_run_stands_at_its_instant_is_said_alike() {
+        let here = Path::new(env!("CARGO_MANIFEST_DIR"));
+        let mut migrations = Vec::new();
+        files(&here.join("../../migrations"), &mut migrations);
+        migrations.sort();
+        let schema: String = migrations
+            .iter()
+            .map(|path| std::fs::read_to_string(path).unwrap())
+            .collect();
+        let rule_of = |index: &str| {
+            // The last one counts.
+            let (_, created) = schema.rsplit_once(&format!("CREATE INDEX {index} ON")).unwrap();
+            let (created, _) = created.split_once(';').unwrap();
+            words(created.split_once("WHERE ").unwrap().1)
+        };
+        let rule = rule_of("runs_live_instant");
+        assert_eq!(rule_of("runs_done_instant"), rule);
+        let mut sources = Vec::new();
+        files(&here.join("src"), &mut sources);
+        let mut count = 0;
+        for path in sources {
+            let text = std::fs::read_to_string(&path).unwrap();
+            let text = text.split("#[cfg(test)]").next().unwrap_or_default();
+            for (at, begin) in text.match_indices("logical_time <> ") {
+                let before = text[..at].rsplit(|one: char| one.is_whitespace() || one == '(').next();
+                let alias = before.unwrap_or_default();
+                let said = match alias {
+                    "" => words(&text[at..]),
+                    alias => words(&text[at..]).replace(alias, ""),
+                };
+                assert!(said.starts_with(&rule), "{}: {alias}{begin}", path.display());
+                count += 1;
+            }
+            let triggers = text.matches("trigger <> 4").count();
+            assert_eq!(triggers, text.matches("logical_time <> ").count(), "{}", path.display());
+        }
+        assert!(count >= 7, "only {count} statements say it");
+    }
+}

@@ -2,7 +2,7 @@
 
 use serde_json::json;
 
-use crate::change::{By, Noun};
+use crate::change::{self, By, Noun};
 use crate::config::one_value::one_value;
 use crate::transaction::transaction;
 use crate::usage::{Removal, USERS_NAMED_MAX, Users};
@@ -25,10 +25,11 @@ one_value! {
 impl Store {
     /// Deletes a category that no group is in.
     ///
-    /// Locking: the category, then deleted groups that were in it. A concurrent PUT of a group that names the category
+    /// Locking: the name, the category, then deleted groups that were in it. A concurrent PUT of a group that names the category
     /// waits.
     pub async fn delete_category(&self, by: By<'_>, name: &str) -> Result<Removal, StoreError> {
         transaction!(self, control, "delete_category", |tx| {
+            change::lock_name(&mut tx, Noun::Category, name).await?;
             let found = sqlx::query_scalar!(
                 "SELECT description FROM heddle.categories WHERE name = $1 FOR UPDATE",
                 name

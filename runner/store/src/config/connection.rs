@@ -3,11 +3,10 @@
 use heddle_domain::{Chance, Time};
 use serde_json::{Value, json};
 
-use crate::change::{self, By, Noun, Page, Put};
-use crate::config::named::{Named, Stop};
+use crate::change::{By, Noun, Page, Put};
+use crate::config::named::{Deleted, Named, Stop};
 use crate::database::PgSession;
 use crate::secret::{Grant, KeptSealed, SecretKeys, grant_of, sealed_of};
-use crate::transaction::transaction;
 use crate::usage::{self, Removal};
 use crate::{Store, StoreError};
 
@@ -249,16 +248,21 @@ impl Store {
 
     /// Deletes a connection that no current spec of a group or topic names.
     pub async fn delete_connection(&self, by: By<'_>, name: &str) -> Result<Removal, StoreError> {
-        transaction!(self, control, "delete_connection", |tx| {
-            change::lock_name(&mut tx, Noun::Connection, name).await?;
-            let gone = sqlx::query!(
+        self.delete::<ConnectionWrite<'static>>(by, name).await
+    }
+}
+
+impl Deleted for ConnectionWrite<'_> {
+    const DELETE: &'static str = "delete_connection";
+    const KIND: usage::Kind = usage::CONNECTIONS;
+
+    async fn delete_row(tx: &mut PgSession, name: &str) -> Result<Option<Value>, StoreError> {
+        let gone = sqlx::query!(
             "DELETE FROM heddle.connections WHERE name = $1 RETURNING groups, categories, max_connections, read_only",
             name
         )
-        .fetch_optional(&mut *tx)
+        .fetch_optional(tx)
         .await?;
-            let gone = gone.map(|gone| shown(&options_of!(gone)));
-            usage::removed(tx, by, usage::CONNECTIONS, name, gone).await
-        })
+        Ok(gone.map(|gone| shown(&options_of!(gone))))
     }
 }

@@ -1,4 +1,4 @@
-//! A PUT of a named object: the same for all nouns.
+//! A PUT of a named object, and its deletion: the same for all nouns.
 //!
 //! A PUT locks the name ([`change::lock_name`]), so that others who put the same name wait. Then it reads and locks the
 //! stored object, compares, writes, records the change with the object before and after, and commits. Each noun has its
@@ -8,6 +8,9 @@
 //! complete the new one (a channel's secrets, a connection's URL, the fixed fields of a topic). And without it, two
 //! callers who create one object at once would both find none: one of them would fail, or its change would be recorded
 //! as a creation.
+//!
+//! A deletion ([`Deleted`]) takes the same lock first. Without it, it would not find an object that somebody is just
+//! putting, and report that there is none.
 //!
 //! Scripts, groups, tokens and members do not use this: a script gets versions and a group revisions, a token is
 //! created once, and of members only the differences are recorded.
@@ -20,6 +23,7 @@ use serde_json::Value;
 use crate::change::{self, By, Noun, Put};
 use crate::database::{PgSession, Pool};
 use crate::transaction::transaction;
+use crate::usage::{self, Removal};
 use crate::{Store, StoreError, audit};
 
 /// An object that is put under a name.
@@ -77,6 +81,17 @@ pub(crate) trait Named {
     }
 }
 
+/// An object that is deleted by its name, unless a current spec names it.
+pub(crate) trait Deleted: Named {
+    /// The name of the transaction.
+    const DELETE: &'static str;
+    /// Where specs may name it.
+    const KIND: usage::Kind;
+
+    /// Deletes its row; returns its last value, for the audit. `None`: there is no such object.
+    async fn delete_row(tx: &mut PgSession, name: &str) -> Result<Option<Value>, StoreError>;
+}
+
 /// A PUT as the audit shows it.
 pub(crate) struct PutAudit<'a> {
     pub action: &'static str,
@@ -123,7 +138,20 @@ impl Store {
     }
 }
 
-/// The same within a transaction, which the caller ends: with a commit if something was changed.
+impl Store {
+    /// Deletes an object that no current spec names.
+    ///
+    /// Locking: first the name, as a PUT does, then the row of that name.
+    pub(crate) async fn delete<D: Deleted>(&self, by: By<'_>, name: &str) -> Result<Removal, StoreError> {
+        transaction!(self, D::pool(self), D::DELETE, |tx| {
+            change::lock_name(&mut tx, D::NOUN, name).await?;
+            let gone = D::delete_row(&mut tx, name).await?;
+            usage::removed(tx, by, D::KIND, name, gone).await
+        })
+    }
+}
+
+/// The same PUT within a transaction, which the caller ends: with a commit if something was changed.
 pub(crate) async fn put_in<N: Named>(
     tx: &mut PgSession,
     by: By<'_>,

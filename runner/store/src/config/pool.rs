@@ -1,10 +1,11 @@
 //! Pools: named numbers of slots that tasks take across the cluster.
 
-use serde_json::json;
+use serde_json::{Value, json};
 
 use crate::change::By;
+use crate::config::named::Deleted;
 use crate::config::one_value::one_value;
-use crate::transaction::transaction;
+use crate::database::PgSession;
 use crate::usage::{self, Removal};
 use crate::{Store, StoreError};
 
@@ -26,16 +27,22 @@ one_value! {
 /// The most slots that a pool may have.
 pub const POOL_SLOTS_MAX: i32 = 1_000_000;
 
+impl Deleted for PoolWrite<'_> {
+    const DELETE: &'static str = "delete_pool";
+    const KIND: usage::Kind = usage::POOLS;
+
+    async fn delete_row(tx: &mut PgSession, name: &str) -> Result<Option<Value>, StoreError> {
+        let gone = sqlx::query_scalar!("DELETE FROM heddle.pools WHERE name = $1 RETURNING slots", name)
+            .fetch_optional(tx)
+            .await?;
+        Ok(gone.map(|slots| json!({"slots": slots})))
+    }
+}
+
 impl Store {
     /// Deletes a pool that no group's current spec names. From then on, it does not bound task runs of older revisions
     /// that name it.
     pub async fn delete_pool(&self, by: By<'_>, name: &str) -> Result<Removal, StoreError> {
-        transaction!(self, control, "delete_pool", |tx| {
-            let gone = sqlx::query_scalar!("DELETE FROM heddle.pools WHERE name = $1 RETURNING slots", name)
-                .fetch_optional(&mut *tx)
-                .await?;
-            let gone = gone.map(|slots| json!({"slots": slots}));
-            usage::removed(tx, by, usage::POOLS, name, gone).await
-        })
+        self.delete::<PoolWrite<'static>>(by, name).await
     }
 }

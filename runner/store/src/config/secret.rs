@@ -13,10 +13,9 @@ use heddle_domain::{Chance, Time, hex};
 use serde_json::{Value, json};
 use sha2::{Digest, Sha256};
 
-use crate::change::{self, By, Noun, Page, Put};
-use crate::config::named::{Named, Stop};
+use crate::change::{By, Noun, Page, Put};
+use crate::config::named::{Deleted, Named, Stop};
 use crate::database::PgSession;
-use crate::transaction::transaction;
 use crate::usage::{self, Removal};
 use crate::{Store, StoreError};
 
@@ -399,18 +398,23 @@ impl Store {
 
     /// Deletes a secret that no current spec of a group or topic names.
     pub async fn delete_secret(&self, by: By<'_>, name: &str) -> Result<Removal, StoreError> {
-        transaction!(self, control, "delete_secret", |tx| {
-            change::lock_name(&mut tx, Noun::Secret, name).await?;
-            let gone = sqlx::query_as!(
-                Grant,
-                "DELETE FROM heddle.secrets WHERE name = $1 RETURNING groups, categories",
-                name
-            )
-            .fetch_optional(&mut *tx)
-            .await?;
-            let gone = gone.map(|grant| grant.to_json());
-            usage::removed(tx, by, usage::SECRETS, name, gone).await
-        })
+        self.delete::<SecretWrite<'static>>(by, name).await
+    }
+}
+
+impl Deleted for SecretWrite<'_> {
+    const DELETE: &'static str = "delete_secret";
+    const KIND: usage::Kind = usage::SECRETS;
+
+    async fn delete_row(tx: &mut PgSession, name: &str) -> Result<Option<Value>, StoreError> {
+        let gone = sqlx::query_as!(
+            Grant,
+            "DELETE FROM heddle.secrets WHERE name = $1 RETURNING groups, categories",
+            name
+        )
+        .fetch_optional(tx)
+        .await?;
+        Ok(gone.map(|grant| grant.to_json()))
     }
 }
 

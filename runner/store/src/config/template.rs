@@ -3,8 +3,9 @@
 use serde_json::Value;
 
 use crate::change::By;
+use crate::config::named::Deleted;
 use crate::config::one_value::one_value;
-use crate::transaction::transaction;
+use crate::database::PgSession;
 use crate::usage::{self, Removal};
 use crate::{Store, StoreError};
 
@@ -22,17 +23,25 @@ one_value! {
     list: templates,
 }
 
+impl Deleted for TemplateWrite<'_> {
+    const DELETE: &'static str = "delete_template";
+    const KIND: usage::Kind = usage::TEMPLATES;
+
+    async fn delete_row(tx: &mut PgSession, name: &str) -> Result<Option<Value>, StoreError> {
+        Ok(
+            sqlx::query_scalar!("DELETE FROM heddle.templates WHERE name = $1 RETURNING schema", name)
+                .fetch_optional(tx)
+                .await?,
+        )
+    }
+}
+
 impl Store {
     /// Deletes a template that no group's current spec and no offer names.
     ///
-    /// Locking: the template's row, and no other. Under this lock, groups and offers that name it are searched for: a
+    /// Locking: the template's name, then its row, and no other. Under this lock, groups and offers that name it are searched for: a
     /// PUT of one of these locks the row until its commit.
     pub async fn delete_template(&self, by: By<'_>, name: &str) -> Result<Removal, StoreError> {
-        transaction!(self, control, "delete_template", |tx| {
-            let gone = sqlx::query_scalar!("DELETE FROM heddle.templates WHERE name = $1 RETURNING schema", name)
-                .fetch_optional(&mut *tx)
-                .await?;
-            usage::removed(tx, by, usage::TEMPLATES, name, gone).await
-        })
+        self.delete::<TemplateWrite<'static>>(by, name).await
     }
 }

@@ -74,14 +74,7 @@ impl Store {
     ///
     /// Locking: partitions are made as [`Store::make_message_days`] says, before the transaction.
     pub async fn prepare_day(&self, topic: i32, day: NaiveDate, due_at: Option<Time>) -> Result<(), StoreError> {
-        let known = sqlx::query_scalar!("SELECT day FROM heddle.message_partitions WHERE day = $1", day)
-            .fetch_optional(&self.pool)
-            .await?;
-        if known.is_none() {
-            sqlx::query!("SELECT heddle.make_message_day($1)", day)
-                .fetch_one(&self.pool)
-                .await?;
-        }
+        self.make_message_days(&[day]).await?;
         transaction!(self, pool, "prepare_message_day", |tx| {
             tx.patiently();
             sqlx::query!(

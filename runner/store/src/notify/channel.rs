@@ -8,10 +8,9 @@ use heddle_domain::{Chance, Faults, Time};
 use serde_json::{Value, json};
 
 use crate::change::{By, Noun, Page, Put};
-use crate::config::named::{Named, Stop};
+use crate::config::named::{Deleted, Named, Stop};
 use crate::database::PgSession;
 use crate::secret::{Sealed, SecretKeys, sealed_of};
-use crate::transaction::transaction;
 use crate::usage::{self, Removal};
 use crate::{Store, StoreError};
 
@@ -315,11 +314,19 @@ impl Store {
     /// Deletes a channel that no group's current spec names. Notifications that still go there (by rules of older
     /// revisions, by scripts, as a callback) fail when they are sent.
     pub async fn delete_channel(&self, by: By<'_>, name: &str) -> Result<Removal, StoreError> {
-        transaction!(self, control, "delete_channel", |tx| {
-            let gone = sqlx::query_scalar!("DELETE FROM heddle.channels WHERE name = $1 RETURNING options", name)
-                .fetch_optional(&mut *tx)
-                .await?;
-            usage::removed(tx, by, usage::CHANNELS, name, gone).await
-        })
+        self.delete::<ChannelWrite<'static>>(by, name).await
+    }
+}
+
+impl Deleted for ChannelWrite<'_> {
+    const DELETE: &'static str = "delete_channel";
+    const KIND: usage::Kind = usage::CHANNELS;
+
+    async fn delete_row(tx: &mut PgSession, name: &str) -> Result<Option<Value>, StoreError> {
+        Ok(
+            sqlx::query_scalar!("DELETE FROM heddle.channels WHERE name = $1 RETURNING options", name)
+                .fetch_optional(tx)
+                .await?,
+        )
     }
 }

@@ -3,6 +3,7 @@
 use chrono::SecondsFormat;
 use heddle_domain::Time;
 use heddle_domain::notify::message::Facts;
+use heddle_domain::state::NotificationState;
 use serde_json::{Value, json};
 use uuid::Uuid;
 
@@ -26,8 +27,7 @@ pub struct NotificationRow {
     pub facts: Facts,
     /// Addresses, for a mail.
     pub recipients: Vec<String>,
-    /// 0 pending, 1 sent, 2 failed.
-    pub state: i16,
+    pub state: NotificationState,
     /// The number of tries so far.
     pub attempts: i32,
     /// Why the last try failed.
@@ -68,7 +68,7 @@ impl TryFrom<Found> for NotificationRow {
             subject: row.subject,
             facts: facts_of(row.id, row.facts)?,
             recipients: row.recipients,
-            state: row.state,
+            state: state_of(row.id, row.state)?,
             attempts: row.attempts,
             last_error: row.last_error,
             created_at: row.created_at,
@@ -200,15 +200,15 @@ impl Store {
     }
 }
 
+/// The state of a notification's row.
+fn state_of(id: Uuid, state: i16) -> Result<NotificationState, StoreError> {
+    StoreError::known(NotificationState::from_number, state, ("notifications", "state"), id)
+}
+
 /// A notification for the audit: its state, and when it is next tried.
-fn audited(state: i16, attempts: i32, due_at: Option<Time>) -> Value {
-    let state = match state {
-        0 => "pending",
-        1 => "sent",
-        _ => "failed",
-    };
+fn audited(state: NotificationState, attempts: i32, due_at: Option<Time>) -> Value {
     let due_at = due_at.map(|at| at.to_rfc3339_opts(SecondsFormat::Micros, true));
-    json!({"state": state, "attempts": attempts, "next_attempt_at": due_at})
+    json!({"state": state.as_str(), "attempts": attempts, "next_attempt_at": due_at})
 }
 
 /// Makes a notification due; returns what it was before and after, for the audit. The new `due_at` tells the node that is
@@ -240,9 +240,10 @@ async fn send_again(tx: &mut PgSession, id: Uuid, destination: &str, now: Time) 
     )
     .fetch_one(&mut *tx)
     .await?;
-    let before = audited(was.state, was.attempts, due_at);
-    if was.state == 0 && !is_being_sent {
-        return Ok((before, audited(was.state, was.attempts, Some(now))));
+    let state = state_of(id, was.state)?;
+    let before = audited(state, was.attempts, due_at);
+    if state == NotificationState::Pending && !is_being_sent {
+        return Ok((before, audited(state, was.attempts, Some(now))));
     }
     sqlx::query!(
         "UPDATE heddle.notifications SET state = 0, attempts = 0, sent_at = NULL, delivered = '{}', refused = '{}'
@@ -251,7 +252,7 @@ async fn send_again(tx: &mut PgSession, id: Uuid, destination: &str, now: Time) 
     )
     .execute(tx)
     .await?;
-    Ok((before, audited(0, 0, Some(now))))
+    Ok((before, audited(NotificationState::Pending, 0, Some(now))))
 }
 
 /// What begins the destination of a callback; no name of a channel does.
@@ -276,4 +277,19 @@ pub fn owner_of(destination: &str) -> &str {
     let rest = destination.strip_prefix(CALLBACK_PREFIX);
     rest.and_then(|rest| rest.split_once('/'))
         .map_or("", |(_, owner)| owner)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_unknown_state_is_not_taken_for_another_one() {
+        let states: Vec<_> = (0..3).map(|number| state_of(Uuid::nil(), number).unwrap()).collect();
+        assert_eq!(states, NotificationState::ALL);
+        for unknown in [-1, 3] {
+            let found = state_of(Uuid::nil(), unknown);
+            assert!(matches!(found, Err(StoreError::Unreadable { .. })), "{found:?}");
+        }
+    }
 }

@@ -73,6 +73,9 @@ pub enum LinkEvent {
     LeftOut { group_id: i64, logical_time: Time },
 }
 
+/// An event that was taken, with its number; or why this version cannot read it.
+pub type TakenLink = (i64, Result<LinkEvent, StoreError>);
+
 /// An event that could not be handled for all followers concerned: it is left for later.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct LeftEvent {
@@ -202,10 +205,12 @@ impl Store {
 
 impl Completion {
     /// Takes events, oldest first, except these; each with its number. Successes of a cancelled backfill create no runs
-    /// any more; neither do successes of the runs that it caused in dependants.
+    /// any more; neither do successes of the runs that it caused in dependants. An event that this version cannot read
+    /// is an error in its place: a newer node has written it, so the caller gives this transaction up and leaves the
+    /// event to that node.
     ///
     /// Locking: the events, skipping those that another node is taking: nobody waits for them.
-    pub async fn take_link_events(&mut self, passed_over: &[i64]) -> Result<Vec<(i64, LinkEvent)>, StoreError> {
+    pub async fn take_link_events(&mut self, passed_over: &[i64]) -> Result<Vec<TakenLink>, StoreError> {
         let rows = sqlx::query!(
             r#"WITH removed AS (
                    DELETE FROM heddle.link_events e
@@ -228,7 +233,7 @@ impl Completion {
             .into_iter()
             .map(|row| {
                 let event = match (row.kind, row.run, row.logical_time) {
-                    (0, Some(run), Some(logical_time)) => LinkEvent::Succeeded(Success {
+                    (0, Some(run), Some(logical_time)) => Ok(LinkEvent::Succeeded(Success {
                         group_id: row.group_id,
                         run: RunId(run),
                         logical_time,
@@ -236,16 +241,17 @@ impl Completion {
                         backfilled: row.backfilled || row.cascades,
                         cascades: (row.cascades && !row.cancelled)
                             .then(|| row.priority.map_or(Urgency::Historic, Urgency::Given)),
-                    }),
-                    (1, Some(run), _) => LinkEvent::Arrived {
+                    })),
+                    (1, Some(run), _) => Ok(LinkEvent::Arrived {
                         group_id: row.group_id,
                         run: RunId(run),
-                    },
-                    (_, None, Some(logical_time)) => LinkEvent::LeftOut {
+                    }),
+                    (2, None, Some(logical_time)) => Ok(LinkEvent::LeftOut {
                         group_id: row.group_id,
                         logical_time,
-                    },
-                    _ => LinkEvent::Changed(row.group_id),
+                    }),
+                    (2, None, None) => Ok(LinkEvent::Changed(row.group_id)),
+                    (kind, ..) => Err(StoreError::unreadable("link_events", "kind", row.id, kind)),
                 };
                 (row.id, event)
             })

@@ -1,6 +1,6 @@
 //! Finds things by their names, runs by id, the beginning of an id, or key, pages, and what one may do.
 
-use heddle_api::{List, Queue, Run};
+use heddle_api::{ID_CHARS_MIN, List, Queue, Run};
 use heddle_domain::name::composed;
 use maud::{Markup, html};
 use uuid::Uuid;
@@ -177,9 +177,6 @@ async fn find(ctx: &Ctx, text: &str) -> Result<(Vec<Found>, bool), Trouble> {
     pages(ctx, &lower, &mut found);
     Ok((found, more))
 }
-
-/// The shortest beginning of an id by which the API finds runs.
-const ID_CHARS_MIN: usize = 8;
 
 /// Whether a text can be the beginning of an id, as narrow tables of the command line show it: `01a21a1f-7944`.
 fn begins_id(text: &str) -> bool {

@@ -4,6 +4,7 @@ use axum::http::Method;
 use chrono::{Datelike, Months, NaiveDate};
 use chrono_tz::Tz;
 use heddle_api::{Cancelled, Day, List, MessageView, Queue, Topic};
+use heddle_domain::message::BUCKETS;
 use heddle_domain::topic::Granularity;
 use maud::{Markup, html};
 use serde_json::json;
@@ -23,8 +24,8 @@ use crate::{Ctx, Trouble, span};
 /// For how many topics the list shows the progress of today: up to 10,000 buckets must be counted for each.
 const TODAYS_MAX: usize = 20;
 /// The picture of a day's buckets has 100 rows of 100.
-const BUCKETS: usize = 10_000;
 const SIDE: usize = 100;
+const _: () = assert!(SIDE * SIDE == BUCKETS as usize);
 
 pub(super) async fn list(ctx: &Ctx) -> Result<Answer, Trouble> {
     ctx.beats_with(Beat::Cluster);
@@ -447,7 +448,7 @@ fn buckets(ctx: &Ctx, day: &Day) -> Markup {
     let mut paths: std::collections::BTreeMap<String, String> = Default::default();
     let all = day.buckets.as_deref().unwrap_or_default();
     for one in all {
-        let bucket = usize::try_from(one.bucket).unwrap_or_default() % BUCKETS;
+        let bucket = usize::try_from(one.bucket).unwrap_or_default() % (SIDE * SIDE);
         let class = if one.failed > 0 {
             "failed"
         } else if one.total > 0 && one.cancelled == one.total {

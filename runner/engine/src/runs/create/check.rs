@@ -4,22 +4,14 @@ use std::collections::BTreeMap;
 
 use heddle_domain::executor::Executor;
 use heddle_domain::fault::pointer_token;
+use heddle_domain::message::check_key;
 use heddle_domain::plan::Plan;
 use heddle_domain::spec::SubmissionSpec;
+use heddle_domain::spec::bounds::{PARAMS_BYTES_MAX, check_labels, check_priority};
 use heddle_domain::{Faults, Name, params};
 use serde_json::{Map, Value};
 
 use crate::node::catalog::{Group, Resolution};
-
-/// The largest `params`, and the largest `task_params`, of a run, as JSON text.
-pub const PARAMS_BYTES_MAX: usize = 256 * 1024;
-
-/// The longest key of a run, in bytes.
-pub(crate) const KEY_BYTES_MAX: usize = 512;
-
-/// How many labels a run has at most, and how long they are.
-const LABELS_MAX: usize = 64;
-const LABEL_CHARS_MAX: usize = 256;
 
 /// The submission against the group: bounds, unknown tasks, params against schemas.
 pub(super) fn check(group: &Group, spec: &SubmissionSpec) -> Result<(), Faults> {
@@ -86,39 +78,15 @@ pub(crate) fn check_params(
     faults.or(())
 }
 
-/// The bounds of a key.
-pub(crate) fn check_key(key: &str, bytes_max: usize, faults: &mut Faults) {
-    if key.is_empty() || key.len() > bytes_max || key.contains('\0') {
-        let detail = format!("`key` must have 1 to {bytes_max} bytes and no zero byte");
-        faults.add("/key", detail);
-    }
-}
-
 /// The bounds of a submission that do not depend on the group.
 fn check_bounds(spec: &SubmissionSpec, faults: &mut Faults) {
-    if let Some(key) = &spec.key {
-        check_key(key, KEY_BYTES_MAX, faults);
+    if let Some(Err(detail)) = spec.key.as_deref().map(check_key) {
+        faults.add("/key", detail);
     }
-    if let Some(priority) = spec.priority
-        && !(-1000..=1000).contains(&priority)
-    {
-        faults.add("/priority", "`priority` must be a number from -1000 to 1000");
+    if let Some(Err(detail)) = spec.priority.map(check_priority) {
+        faults.add("/priority", detail);
     }
-    if spec.labels.len() > LABELS_MAX {
-        faults.add("/labels", format!("a run must have at most {LABELS_MAX} labels"));
-    }
-    for (key, value) in spec.labels.iter().take(LABELS_MAX) {
-        if key.is_empty() || key.chars().count() > LABEL_CHARS_MAX || value.chars().count() > LABEL_CHARS_MAX {
-            let pointer = format!("/labels/{}", pointer_token(key));
-            faults.add(
-                pointer,
-                format!(
-                    "the key of a label must have 1 to {LABEL_CHARS_MAX} characters, its value at most the same \
-                    number"
-                ),
-            );
-        }
-    }
+    check_labels(&spec.labels, "/labels", faults);
     if let Some(callback) = &spec.callback
         && (callback.is_empty() || callback.len() > 2048)
     {
@@ -177,5 +145,30 @@ fn check_schemas<'a>(
             };
             faults.push(fault.below(&prefix));
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use heddle_domain::spec::parse_submission;
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn what_a_group_and_a_message_also_have_is_judged_in_the_same_way() {
+        let judged = |spec: Value| {
+            let mut faults = Faults::default();
+            check_bounds(&parse_submission(&spec).unwrap(), &mut faults);
+            faults.0.into_iter().map(|fault| fault.pointer).collect::<Vec<_>>()
+        };
+        let long = "x".repeat(256);
+        assert_eq!(
+            judged(json!({"labels": {&long: &long}, "key": "k", "priority": -1000})),
+            [""; 0]
+        );
+        assert_eq!(judged(json!({"labels": {"a\nb": "v"}})), ["/labels"]);
+        assert_eq!(judged(json!({"labels": {"k": "a\nb"}})), ["/labels/k"]);
+        assert_eq!(judged(json!({"key": "x".repeat(513)})), ["/key"]);
     }
 }

@@ -8,6 +8,9 @@
 //! it: a run that waits for such a group keeps waiting, and the sweep checks it again; an instant that may call for a
 //! run of one of its followers stays in *link_events*, where this node skips it for a while. So when somebody has
 //! repaired the group, everything continues by itself.
+//!
+//! An event of a kind that only a newer version knows stays in *link_events* for a node of that version: the transaction
+//! that took it is rolled back, and this node skips the event for a while.
 
 mod calls;
 mod needs;
@@ -21,7 +24,7 @@ use heddle_domain::id::RunId;
 use heddle_domain::{Chain, Time};
 use heddle_store::StoreError;
 use heddle_store::live::Completion;
-use heddle_store::upstream::{LeftEvent, LinkEvent, Noted, Success};
+use heddle_store::upstream::{LinkEvent, Noted, Success, TakenLink};
 use parking_lot::Mutex;
 use uuid::Uuid;
 
@@ -62,8 +65,27 @@ impl Left {
         left.keys().copied().collect()
     }
 
-    fn put(&self, events: &[LeftEvent], now: Duration) {
-        self.0.lock().extend(events.iter().map(|event| (event.id, now)));
+    fn put(&self, events: impl Iterator<Item = i64>, now: Duration) {
+        self.0.lock().extend(events.map(|id| (id, now)));
+    }
+}
+
+/// Those events that this node can read; or the ids of the others, which are logged.
+fn all_readable(taken: Vec<TakenLink>) -> Result<Vec<(i64, LinkEvent)>, Vec<i64>> {
+    let (mut events, mut unreadable) = (Vec::with_capacity(taken.len()), Vec::new());
+    for (id, event) in taken {
+        match event {
+            Ok(event) => events.push((id, event)),
+            Err(error) => {
+                tracing::error!(error = %Chain(&error), "cannot read an event of a followed group; it is skipped for 10 s");
+                unreadable.push(id);
+            }
+        }
+    }
+    if unreadable.is_empty() {
+        Ok(events)
+    } else {
+        Err(unreadable)
     }
 }
 
@@ -138,11 +160,20 @@ impl Schedules {
                 return Ok(());
             }
             let mut completion = self.node.completion("work_links").await?;
-            let events = completion.take_link_events(&passed_over).await?;
-            if events.is_empty() {
+            let taken = completion.take_link_events(&passed_over).await?;
+            if taken.is_empty() {
                 // Another node has them.
                 return Ok(());
             }
+            let events = match all_readable(taken) {
+                Ok(events) => events,
+                Err(unreadable) => {
+                    // This rolls back: all these events are in their table again, and the next tick takes the others.
+                    drop(completion);
+                    self.left_events.put(unreadable.into_iter(), self.node.clock.elapsed());
+                    return Ok(());
+                }
+            };
             if !self.work_events(completion, events).await? {
                 // Events that were left for later are not checked again at once, however many there are.
                 return Ok(());
@@ -246,7 +277,8 @@ impl Schedules {
         self.runs.hand_out(&mut runs);
         let created = completion.create(&runs).await?;
         completion.commit().await?;
-        self.left_events.put(&left, self.node.clock.elapsed());
+        self.left_events
+            .put(left.iter().map(|event| event.id), self.node.clock.elapsed());
         self.runs.created(runs.into_iter().zip(contexts), &created);
         if weighed.iter().any(|entry| entry.lacks.is_empty()) {
             self.node.signals.raise(Signal::Inbox);

@@ -2,9 +2,9 @@
 //! library), the log for output, clocks, chance. Everything else is refused with an error that Python raises, or is
 //! never called.
 
-use super::super::calls::{self, MAX_CALL_BYTES};
+use super::super::calls;
 use super::super::{pending, wasi};
-use crate::guest::{Guest, HostSide};
+use crate::guest::{Guest, HostSide, MAX_CALL_BYTES};
 use crate::imports::elsewhere;
 use std::time::Duration;
 use wasmtime::{Caller, ExternType, Linker, Module, Result, Val};

@@ -347,6 +347,46 @@ mod tests {
         assert!(ended.starts_with(begun.trim_end_matches(')')), "{ended}");
     }
 
+    /// `step_backfill` repeats what `create_runs` does, for one run.
+    #[test]
+    fn a_backfill_creates_runs_as_everybody_does() {
+        // What its one run has by other names than many runs have.
+        let own = [
+            ("$7,", "run,"),
+            ("$11,", "priority,"),
+            ("$23", "$34"),
+            ("begun.at", "$35"),
+            ("rows, begun", "rows"),
+        ];
+        for (begin, end) in [
+            ("rows AS MATERIALIZED (", " AS here"),
+            ("queued AS (", "\n)"),
+            ("running AS (", "\n)"),
+        ] {
+            let step = own
+                .iter()
+                .fold(between(STEP, begin, end), |part, (from, to)| part.replace(from, to));
+            assert_eq!(step, between(CREATE, begin, end), "{begin}");
+        }
+        // A run of a backfill has none of these.
+        let left_out = "task_params, key, dedupe, callback, deadline_at, parent_run, parent_task, parent_item, \
+                        parent_attempt, waiting_for, created_by";
+        let columns = |statement: &str| {
+            let columns = between(statement, "INSERT INTO heddle.runs_live (", ")");
+            columns.split(", ").map(str::to_owned).collect::<Vec<_>>()
+        };
+        let mut created = columns(CREATE);
+        created.retain(|column| !left_out.split(", ").any(|other| other == column));
+        let mut stepped = columns(STEP);
+        created.sort();
+        stepped.sort();
+        assert_eq!(stepped, created);
+        // It is handed all that the lease may have, or nothing.
+        assert!(CREATE.contains("SELECT coalesce(bool_and(here), true) AS \"fit!\""));
+        assert!(CREATE.contains("FROM rows WHERE handed"));
+        assert!(STEP.contains("SELECT coalesce((SELECT bool_and(here) FROM rows WHERE handed), true) AS \"fit!\""));
+    }
+
     /// Arrays of words in statements have the words of the domain, all of them, each at the place of its number.
     #[test]
     fn statements_have_the_words_of_the_domain() {

@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 
 use axum::http::Method;
-use heddle_api::Members;
+use heddle_api::{MEMBERS_KNOWN_MAX, Members};
 use maud::html;
 use serde_json::json;
 
@@ -14,9 +14,6 @@ use crate::frame::Page;
 use crate::pages::answer::Answer;
 use crate::words::{Arg, Lang, t};
 use crate::{Ctx, Trouble};
-
-/// How many members are read before a change, so that people hear for whom it changes nothing.
-const MEMBERS_KNOWN_MAX: i64 = 10_000;
 
 /// The users that a field names, each without `uid_` and once. Their ids are the callers' own texts, which may contain
 /// spaces.
@@ -98,7 +95,7 @@ async fn change_members(ctx: &Ctx, audience: &str, api: &str) -> Result<Answer, 
         return Err(Trouble::at("/add", t!(ctx, "members-nobody")));
     }
     let before: Members = ctx.get(&format!("{api}?limit=1")).await?;
-    let known = ctx.store().members(audience, None, MEMBERS_KNOWN_MAX).await?;
+    let known = ctx.store().members(audience, None, MEMBERS_KNOWN_MAX as i64).await?;
     let change = json!({ "add": add, "remove": remove });
     let after: Members = ctx.ask(Method::PATCH, api, &change).await?;
     let moved = match known.next {

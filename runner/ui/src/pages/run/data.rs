@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use heddle_api::{Run, ScriptVersion, Trigger};
 use heddle_domain::id::RunId;
 use heddle_domain::plan::{Plan, PlanTask};
+use heddle_domain::shortened;
 use maud::{Markup, html};
 use serde_json::{Map, Value};
 
@@ -184,10 +185,7 @@ fn upstream(ctx: &Ctx, run: &Run, plan: &Plan, task: &PlanTask, outputs: &[(&str
 }
 
 fn cut(text: &str) -> String {
-    match text.char_indices().nth(VALUE_CHARS) {
-        Some((end, _)) => format!("{}…", &text[..end]),
-        None => text.to_owned(),
-    }
+    shortened(text, VALUE_CHARS)
 }
 
 fn pretty(value: &Value) -> String {
@@ -206,11 +204,7 @@ fn value(ctx: &Ctx, value: &Value) -> Markup {
     let mut text = pretty(value);
     let whole = text.len();
     if whole > SHOWN_BYTES_MAX {
-        let mut end = SHOWN_BYTES_MAX;
-        while !text.is_char_boundary(end) {
-            end -= 1;
-        }
-        text.truncate(end);
+        text.truncate(text.floor_char_boundary(SHOWN_BYTES_MAX));
     }
     html! {
         (yaml::highlighted(&text))

@@ -1,7 +1,7 @@
 //! Setting the state of a run or of one of its task runs by hand, with a reason that the audit keeps.
 
 use axum::http::Method;
-use heddle_api::{Override, Run, RunState, TaskState};
+use heddle_api::{Override, REASON_CHARS_MAX, Run, RunState, TaskState};
 use heddle_domain::run::Control;
 use maud::{Markup, html};
 use serde_json::{Value, json};
@@ -13,9 +13,6 @@ use crate::form::field;
 use crate::pages::answer::Answer;
 use crate::words::t;
 use crate::{Ctx, Trouble};
-
-/// The longest reason that the API takes.
-const REASON_CHARS_MAX: usize = 2_000;
 
 /// What a task run may be set to, and what a run.
 const OF_TASKS: [TaskState; 3] = [TaskState::Succeeded, TaskState::Skipped, TaskState::Failed];
