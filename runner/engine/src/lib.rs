@@ -1,12 +1,13 @@
 //! The engine moves runs forward.
 //!
-//! [`Engine`] is the handle; it puts a node together and starts its loops. All services use the `Node`, which knows
-//! none of them (`node/mod.rs` says who may use whom). Each service has its own struct, state and folder. A service is
-//! a `tick` that gets the time, and one loop drives all of them (`node/service.rs`). Two things do not tick, because
-//! time does not start them: group commits (`node/group_commit.rs`), which begin as soon as there is something to
-//! commit, and the drainers of messages (`messages/drainer.rs`), which the drain starts, and which end when there is
-//! nothing left to send. Everything else of the engine is driven by a clock that a test sets, in `simulation/`.
-//! ARCHITECTURE.md names the two loops of a node that are not the engine's.
+//! [`Engine`] is the handle; it puts a node together and starts its loops. What it can do with runs and scripts is in
+//! `use_cases/`. All services use the `Node`, which knows none of them (`node/mod.rs` says who may use whom). Each
+//! service has its own struct, state and folder. A service is a `tick` that gets the time, and one loop drives all of
+//! them (`node/service.rs`). Two things do not tick, because time does not start them: group commits
+//! (`node/group_commit.rs`), which begin as soon as there is something to commit, and the drainers of messages
+//! (`messages/drainer.rs`), which the drain starts, and which end when there is nothing left to send. Everything else
+//! of the engine is driven by a clock that a test sets, in `simulation/`. ARCHITECTURE.md names the two loops of a
+//! node that are not the engine's.
 //!
 //! | loop | file | what wakes it | what it does |
 //! |---|---|---|---|
@@ -61,6 +62,7 @@ mod schedules;
 pub mod scripts;
 #[cfg(test)]
 mod simulation;
+mod use_cases;
 
 use std::error::Error;
 use std::fmt;

@@ -3,7 +3,7 @@
 //! # The house
 //!
 //! ```text
-//! lib.rs   Engine, the handle: puts everything together, starts the loops
+//! lib.rs, use_cases/   Engine, the handle: puts everything together, starts the loops
 //!   │
 //!   ├─▶ attempts/  schedules/  queues/  dispatch/  messages/  notify/   retention/    services: none knows another
 //!   │        └──────────┴─────────┴─────────┴──────────┴────────┘            │
@@ -16,7 +16,9 @@
 //! ```
 //!
 //! A service uses the node, the scripts and the runs, and no other service. The runs use the scripts and the node; the
-//! scripts use only the node. Services communicate in one of these ways:
+//! scripts use only the node. None of them knows the handle, through which every service can be reached: the parts of a node
+//! are called by the handle's methods (`lib.rs`, `use_cases/`, `counters.rs`), never the other way round. Services
+//! communicate in one of these ways:
 //!
 //! * a [`signals::Signal`]: there may be something to do, check. If it is lost, that costs time, nothing else;
 //! * a row: what must be known for certain is in the database, where the other service finds it;

@@ -16,7 +16,7 @@ use crate::node::catalog::Revision;
 use crate::runs::controlled::{Answers, ControlError};
 use crate::runs::create::batch_run::check_again;
 use crate::runs::create::submit::{Layout, Request, finish, open_group};
-use crate::{Engine, EngineError, Runs, SubmitError};
+use crate::{EngineError, Runs, SubmitError};
 
 /// How a run is repeated.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -27,12 +27,12 @@ pub struct Rerun {
     pub force: bool,
 }
 
-impl Engine {
+impl Runs {
     /// Creates a run like an ended or live one; the audit entry is in the same commit.
-    pub async fn rerun(&self, row: &RunRow, rerun: Rerun, actor: &str) -> Result<RunId, SubmitError> {
-        let request = self.runs.like(row, rerun, actor).await?;
+    pub(crate) async fn rerun(&self, row: &RunRow, rerun: Rerun, actor: &str) -> Result<RunId, SubmitError> {
+        let request = self.like(row, rerun, actor).await?;
         let (id, context) = (request.run.id, request.context.clone());
-        let answered = self.runs.requests.submissions.send(request)?;
+        let answered = self.requests.submissions.send(request)?;
         Ok(finish(id, &context, answered).await?.0)
     }
 }
