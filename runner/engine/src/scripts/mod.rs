@@ -27,8 +27,8 @@ use crate::node::signals::Signal;
 // What the API needs of the sandbox, which it reaches only through this crate: uploads, calls of a script without a run,
 // and which addresses a connection may have.
 pub use heddle_sandbox::{
-    AttemptHandle, AttemptRequest, BoxFuture, CompileError, Context, Grants, HostPattern, HostServices, Interval,
-    Language, Limits, LogLine, MAX_SOURCE_BYTES, Outcome, SourceFault, Uploaded, World, check_connection_url,
+    AttemptHandle, AttemptRequest, BoxFuture, CompileError, Compiled, Context, Grants, HostPattern, HostServices,
+    Interval, Language, Limits, LogLine, MAX_SOURCE_BYTES, Outcome, SourceFault, Uploaded, World, check_connection_url,
     digest_of,
 };
 

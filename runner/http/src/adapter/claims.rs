@@ -7,9 +7,9 @@ use std::time::Duration;
 use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use heddle_api::Claim;
+use heddle_domain::Time;
 use heddle_domain::id::RunId;
 use heddle_domain::run::{AttemptKey, TaskKey};
-use heddle_domain::{Name, Time};
 use heddle_engine::{Beat, ClaimEnd, ClaimRefused, ClaimRequest, Engine};
 use heddle_store::live::ClaimKey;
 use serde_json::Value;
@@ -17,20 +17,6 @@ use serde_json::value::RawValue;
 use uuid::Uuid;
 
 use super::Refusal;
-
-/// What a worker asks for.
-#[derive(Clone, Debug)]
-pub(crate) struct ClaimSpec {
-    pub(crate) queue: Name,
-    pub(crate) worker: String,
-    pub(crate) tags: Vec<String>,
-    /// How many task runs at most.
-    pub(crate) max: usize,
-    /// For how long, unless extended.
-    pub(crate) lease: Duration,
-    /// How long to wait for the first.
-    pub(crate) wait: Duration,
-}
 
 /// What a worker does with a claim.
 #[derive(Clone, Debug, PartialEq)]
@@ -99,16 +85,8 @@ fn key_of(id: Uuid, token: &str) -> Option<ClaimKey> {
     })
 }
 
-pub(crate) async fn claim(engine: &Engine, spec: ClaimSpec) -> Result<Vec<Claim<Box<RawValue>>>, Refusal> {
-    let request = ClaimRequest {
-        queue: spec.queue.as_str().to_owned(),
-        worker: spec.worker,
-        tags: spec.tags,
-        max: spec.max,
-        lease: spec.lease,
-        wait: spec.wait,
-    };
-    let claims = engine.claim(&request).await?;
+pub(crate) async fn claim(engine: &Engine, request: &ClaimRequest) -> Result<Vec<Claim<Box<RawValue>>>, Refusal> {
+    let claims = engine.claim(request).await?;
     Ok(claims
         .into_iter()
         .map(|claim| Claim {

@@ -15,7 +15,7 @@ use uuid::Uuid;
 use super::claim_report;
 use crate::access::{Access, Caller};
 use crate::adapter;
-use crate::adapter::claims::{ClaimAction, ClaimSpec, ClaimWord};
+use crate::adapter::claims::{ClaimAction, ClaimWord};
 use crate::describe::{Shape, of};
 use crate::problem::{OfParts, Problem};
 use crate::request::{Outcome, Request, list_of, ok, put, typed};
@@ -403,15 +403,15 @@ async fn claim(mut request: Request) -> Outcome {
     tags.sort();
     tags.dedup();
     let wait = request.bounded_wait(body.wait)?;
-    let spec = ClaimSpec {
-        queue,
+    let checked = heddle_engine::ClaimRequest {
+        queue: queue.to_string(),
         worker: body.worker,
         tags,
         max: max as usize,
         lease,
         wait,
     };
-    let items = adapter::claims::claim(&request.app.engine, spec).await?;
+    let items = adapter::claims::claim(&request.app.engine, &checked).await?;
     ok(&Claims { items })
 }
 
