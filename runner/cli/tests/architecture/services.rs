@@ -178,6 +178,38 @@ fn services_of_the_engine_do_not_know_each_other() {
     }
 }
 
+/// The tables at the head of the node name each of its modules, and each folder of the engine with structs that are there.
+#[test]
+fn the_node_says_whose_is_what() {
+    let source = root().join("runner/engine/src");
+    let text = read(&source.join("node/mod.rs"));
+    let head: Vec<&str> = text.lines().filter_map(|line| line.strip_prefix("//! | ")).collect();
+    let own = text.lines().filter_map(|line| line.strip_prefix("pub(crate) mod "));
+    let own: Vec<&str> = own.filter_map(|line| line.strip_suffix(';')).collect();
+    let unnamed = own.iter().filter(|name| {
+        let link = format!("[`{name}`]");
+        !head
+            .iter()
+            .any(|row| row.split(" | ").next().is_some_and(|cell| cell.contains(&link)))
+    });
+    assert_eq!(unnamed.collect::<Vec<_>>(), [&""; 0]);
+    assert!(own.len() > 10, "{own:?}");
+    for folder in SERVICES.iter().chain(&["scripts", "runs"]) {
+        let begin = format!("`{folder}/` | ");
+        let row = head.iter().find_map(|row| row.strip_prefix(begin.as_str()));
+        let row = row.unwrap_or_else(|| panic!("no row of {folder}"));
+        let mut files = Vec::new();
+        modules(&source.join(folder), &mut files);
+        let code: String = files.iter().map(|path| code(path)).collect();
+        for name in quoted(row.split(" | ").next().unwrap_or_default()) {
+            let declared = [" ", "(", ";"]
+                .iter()
+                .any(|end| code.contains(&format!("struct {name}{end}")));
+            assert!(declared, "{folder}/ has no {name}");
+        }
+    }
+}
+
 /// What a file imports from its own crate: paths, and the names that they have there.
 fn imports(code: &str) -> Vec<(String, String)> {
     let all = imported(code).into_iter();

@@ -43,6 +43,7 @@
 //! | [`service`] | what a service is, and the loop that drives it |
 //! | [`part`] | what a node tells its services |
 //! | [`seldom`] | lines of the log about what passes by itself |
+//! | [`short_ways`] | the names of the short ways, which of them this node takes, and how often it took each |
 //! | [`group_commit`] | requests that come during one transaction go into the next |
 //! | [`catalog`], [`revision`], [`templates`] | cached groups, revisions, scripts; what is computed from a revision; the templates of a task |
 //! | [`clock`] | time and chance |
@@ -51,7 +52,7 @@
 //!
 //! | folder | struct | its state |
 //! |---|---|---|
-//! | `retention/` | `Pruner` | none: the tables contain what is due |
+//! | `retention/` | `Pruner`, driven by `Rounds` | none: the tables contain what is due. `Rounds` knows when to create partitions |
 //! | `notify/` | `Notifier` | notifications that are being sent, by destination; counts; clients |
 //! | `schedules/` | `Schedules` | the sources of the instants of backfills |
 //! | `queues/` | `Queues` | recently noted workers; claims that end |
