@@ -25,15 +25,15 @@
 //! | rechecker | `scripts/runtimes.rs` | once | reports which scripts use kept runtimes, and what its own would change |
 //! | keeper | `node/lease.rs` | every two seconds | extends the node's lease; fences the node when it is lost |
 //! | follower | `node/changes.rs` | a change, every second | forgets what was changed on other nodes |
-//! | ear | `node/changes.rs` | notifications | receives news of other nodes |
-//! | teller | `node/news.rs` | news for other nodes | sends it |
+//! | news listener | `node/changes.rs` | notifications | receives news of other nodes |
+//! | news sender | `node/news.rs` | news for other nodes | sends it |
 //! | scheduler | `schedules/scheduler.rs` | a due schedule | creates the runs that schedules call for |
-//! | freer | `schedules/scheduler.rs` | every minute | makes schedules due that wait for a run that has ended without them |
+//! | schedule releaser | `schedules/scheduler.rs` | every minute | makes schedules due that wait for a run that has ended without them |
 //! | schedule look-ahead | `schedules/scheduler.rs` | every 250 ms | reads what the scheduler will need a second later |
 //! | links | `schedules/links/mod.rs` | a success, a change | starts or creates runs of groups that follow others |
 //! | backfiller | `schedules/backfill/mod.rs` | the end of a backfill's run, every 500 ms | creates a backfill's next runs |
 //! | notifier | `notify/mod.rs` | a notice, a due notification, every second | sends notifications |
-//! | stalls | `notify/mod.rs` | every ten seconds | finds queues from which nobody claims |
+//! | stalled queues | `notify/mod.rs` | every ten seconds | finds queues from which nobody claims |
 //! | settler | `queues/settle.rs` | a worker's outcome | ends claims of queues |
 //! | claim reaper | `queues/reaper.rs` | every second, a lease that expires soon | takes back expired claims |
 //! | queue minutes | `queues/minutes.rs` | every 15 s | writes how many task runs ended, and how many wait |
@@ -252,17 +252,17 @@ impl Services {
         loops.spawn(drive(runs::inbox::Reaper::of(runs.clone())));
         loops.spawn(drive(runs::record::given_up::Abandoner(runs.clone())));
         loops.spawn(drive(schedules::Scheduler(self.schedules.clone())));
-        loops.spawn(drive(schedules::Freer::of(&self.schedules)));
+        loops.spawn(drive(schedules::ScheduleReleaser::of(&self.schedules)));
         loops.spawn(drive(schedules::LookAhead::of(&self.schedules)));
         loops.spawn(drive(schedules::Links::of(self.schedules.clone())));
         loops.spawn(drive(schedules::Backfiller::of(self.schedules.clone())));
         loops.spawn(drive(runs::take::pools::Admitter(runs.clone())));
         loops.spawn(drive(self.notify.clone()));
-        loops.spawn(drive(notify::Stalls(self.notify.clone())));
+        loops.spawn(drive(notify::StalledQueues(self.notify.clone())));
         loops.spawn(drive(lease::Keeper::of(node.clone(), self.parts.clone())));
         loops.spawn(drive(changes::Follower::of(node.clone(), self.parts.clone())));
-        loops.spawn(drive(changes::Ear::of(node.clone(), self.parts.clone())));
-        loops.spawn(drive(news::Teller::of(node.clone())));
+        loops.spawn(drive(changes::NewsListener::of(node.clone(), self.parts.clone())));
+        loops.spawn(drive(news::NewsSender::of(node.clone())));
         loops.spawn(drive(queues::Reaper::of(self.queues.clone())));
         loops.spawn(drive(queues::LostWakeups(self.queues.clone())));
         loops.spawn(drive(queues::Minutes(self.queues.clone())));

@@ -44,7 +44,7 @@ pub(crate) enum ClaimAction {
 
 /// A claim that a worker speaks of.
 #[derive(Clone, Debug, PartialEq)]
-pub(crate) struct ClaimWord {
+pub(crate) struct ClaimCall {
     pub(crate) id: Uuid,
     pub(crate) token: String,
     pub(crate) action: ClaimAction,
@@ -135,16 +135,16 @@ async fn forbidden(engine: &Engine, keys: &[ClaimKey], queues: &[String]) -> Res
 
 pub(crate) async fn on_claims(
     engine: &Engine,
-    words: Vec<ClaimWord>,
+    calls: Vec<ClaimCall>,
     queues: Vec<String>,
 ) -> Result<Vec<Result<Option<Time>, Refusal>>, Refusal> {
-    let count = words.len();
-    let keyed: Vec<(usize, ClaimKey, ClaimAction)> = words
+    let count = calls.len();
+    let keyed: Vec<(usize, ClaimKey, ClaimAction)> = calls
         .into_iter()
         .enumerate()
-        .filter_map(|(index, word)| Some((index, key_of(word.id, &word.token)?, word.action)))
+        .filter_map(|(index, call)| Some((index, key_of(call.id, &call.token)?, call.action)))
         .collect();
-    let keys: Vec<ClaimKey> = keyed.iter().map(|word| word.1).collect();
+    let keys: Vec<ClaimKey> = keyed.iter().map(|call| call.1).collect();
     let forbidden = forbidden(engine, &keys, &queues).await?;
     let mut answers: Vec<Result<Option<Time>, Refusal>> = (0..count).map(|_| Err(wrong())).collect();
     let (mut beats, mut ends) = (Vec::new(), Vec::new());
