@@ -129,6 +129,7 @@ async fn keys_are_changed() {
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
     let said = String::from_utf8_lossy(&output.stdout).into_owned();
     assert!(said.contains("1 secrets, 1 connections and 1 channels"), "{said}");
+    // By the older path, too.
     let again = between
         .post("/v1/secrets-key/reseal", json!({}))
         .await
@@ -324,7 +325,7 @@ async fn what_is_put_again_is_sealed_with_the_new_key() {
     for (path, body) in &puts {
         next.put(path, body.clone()).await.expect_status(200);
     }
-    let sealed = next.post("/v1/secrets-key/reseal", json!({})).await.expect_status(200);
+    let sealed = next.post("/v1/secrets-key/rotate", json!({})).await.expect_status(200);
     assert_eq!(
         (&sealed["secrets"], &sealed["connections"]),
         (&json!(0), &json!(0)),

@@ -139,6 +139,7 @@ GET    /v1/scripts/{name}/versions/{version}/source   view
 GET    /v1/scripts/{name}/versions/{version}/wasm     view
 GET    /v1/secrets                                    admin
 POST   /v1/secrets-key/reseal                         admin
+POST   /v1/secrets-key/rotate                         admin
 DELETE /v1/secrets/{name}                             admin
 GET    /v1/secrets/{name}                             admin
 PUT    /v1/secrets/{name}                             admin

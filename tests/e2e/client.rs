@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use heddle_client::{Claim, ClaimRequest, Client, DisableMode, RunState, Submission};
+use heddle_client::{Claim, ClaimRequest, Client, DisableMode, Group, RunState, Submission};
 use heddle_tests::{TOKEN, World};
 use serde_json::json;
 
@@ -72,13 +72,14 @@ async fn many_in_one_call() {
     }
 
     // The released task run waits again, until the group is stopped.
-    let group = client.disable_group("g", DisableMode::Stop).await.unwrap();
+    let group: Group = client.disable_group("g", DisableMode::Stop).await.unwrap();
     assert!(!group.enabled);
     let run = client.wait_for_run(claims[2].run).await.unwrap();
     assert_eq!(run.state, RunState::Cancelled);
     let refused = client.start_run("g", &Submission::default()).await.unwrap_err();
     assert_eq!(refused.status(), Some(409), "{refused}");
-    assert!(client.enable_group("g").await.unwrap().enabled);
+    let group: Group = client.enable_group("g").await.unwrap();
+    assert!(group.enabled);
     client.start_run("g", &Submission::default()).await.unwrap();
 }
 

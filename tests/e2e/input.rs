@@ -440,7 +440,7 @@ async fn bodies_where_none_is_taken() {
     let path = "/v1/channels/hook/test";
     let notification = node.post(path, json!({})).await.expect_status(200);
     let resend = format!("/v1/notifications/{}/resend", heddle_tests::id(&notification));
-    for path in [path, &resend, "/v1/secrets-key/reseal"] {
+    for path in [path, &resend, "/v1/secrets-key/rotate"] {
         for body in [None, Some(""), Some(" \n"), Some("{}"), Some("{ }")] {
             for media_type in [
                 None,

@@ -78,7 +78,7 @@ async fn short_and_general_ways_leave_the_same_tables() {
     assert!(left_out.values().all(|&count| count == 0), "{left_out:?}");
     // Whoever records outcomes does so by a name of its own.
     let transactions = counts(&other, "heddle_transaction_seconds_count", "transaction").await;
-    for name in ["record", "control", "settle_claims", "turnstiles"] {
+    for name in ["record", "control", "settle_claims", "gates"] {
         assert!(transactions.get(name).is_some_and(|&count| count > 0), "{name}");
     }
 }

@@ -1,10 +1,8 @@
-//! The audit, and what is removed in time. How long things are kept is a [`crate::Retention`].
+//! The audit, and what is removed in time. How long things are kept is a [`Retention`], and what was removed is
+//! [`Pruned`].
 
-use std::collections::BTreeMap;
-
-use chrono::NaiveDate;
-use heddle_domain::retention::{EndState, Retention};
-use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
+use heddle_domain::retention::{Pruned, Retention};
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use uuid::Uuid;
@@ -42,47 +40,6 @@ pub struct AuditEntry {
 pub struct Prune {
     /// Remove nothing, and answer what would be removed. Default: false.
     pub dry_run: bool,
-}
-
-fn dates(_: &mut SchemaGenerator) -> Schema {
-    json_schema!({"type": "array", "items": {"type": "string", "format": "date"}})
-}
-
-/// How much was removed, or with `dry_run` would be removed.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-pub struct Pruned {
-    /// Whether this was a dry run.
-    pub dry_run: bool,
-    /// The number of runs.
-    pub runs: u64,
-    /// The number of runs by state.
-    pub by_state: BTreeMap<EndState, u64>,
-    /// Days of which all runs were removed.
-    #[schemars(schema_with = "dates")]
-    pub days: Vec<NaiveDate>,
-    /// Days of which all logs were removed.
-    #[schemars(schema_with = "dates")]
-    pub log_days: Vec<NaiveDate>,
-    /// The number of runs whose logs were removed before the run itself.
-    pub logs: u64,
-    /// The number of entries of the audit.
-    pub audit: u64,
-    /// The number of events.
-    pub events: u64,
-    /// The number of assignments.
-    pub assignments: u64,
-    /// The number of notifications.
-    pub notifications: u64,
-    /// The number of occurrences of offers.
-    pub occurrences: u64,
-    /// The number of deleted offers.
-    pub offers: u64,
-    /// The number of backfills.
-    pub backfills: u64,
-    /// The number of revoked and expired tokens.
-    pub tokens: u64,
-    /// Whether more data is due to be removed: call again.
-    pub more: bool,
 }
 
 /// How long data is kept from now on; with `dry_run`, what would be removed now.

@@ -29,6 +29,8 @@ pub struct Offer {
 }
 
 /// The spec of an offer, with all defaults.
+// The fields of an `OfferSpec` except its id. A spec may leave most of them out, and its instants are texts that the offer's
+// time zone completes; here, each is what the offer has. A test below compares the fields.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct OfferTerms {
     /// When the offer is due: `once`, `interval` or `daily`.
@@ -291,4 +293,38 @@ pub struct OfferToUser {
     pub occurrence: Option<Moment>,
     /// When the offer is due next.
     pub next_at: Option<Moment>,
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use heddle_domain::dispatch::OfferSpec;
+    use heddle_domain::spec::validate::PRIORITY;
+    use schemars::{Schema, schema_for};
+
+    use super::*;
+
+    #[test]
+    fn an_offer_is_shown_with_the_fields_of_its_spec() {
+        let fields = |schema: &Schema| -> BTreeSet<String> {
+            let fields = schema.get("properties").and_then(Value::as_object);
+            fields.expect("an object").keys().cloned().collect()
+        };
+        let (spec, terms) = (schema_for!(OfferSpec), schema_for!(OfferTerms));
+        let mut written = fields(&spec);
+        assert!(written.remove("id"), "the offer has it");
+        assert_eq!(fields(&terms), written);
+        let priority = |schema: &Schema| -> Value { schema.get("properties").expect("fields")["priority"].clone() };
+        let said = |schema: &Schema| priority(schema)["description"].as_str().expect("a text").to_owned();
+        assert!(
+            said(&spec).starts_with(&said(&terms)),
+            "{} {}",
+            said(&spec),
+            said(&terms)
+        );
+        let bound = |word: &str| priority(&spec)[word].as_i64();
+        let bounds = (Some(i64::from(*PRIORITY.start())), Some(i64::from(*PRIORITY.end())));
+        assert_eq!((bound("minimum"), bound("maximum")), bounds);
+    }
 }

@@ -4,8 +4,8 @@
 //! A field's doc comment is what the description says of it, so it tells meaning, unit and bounds. Names are for good:
 //! fields may be added, never renamed. What was added later is read with a default, for the sake of older servers.
 //!
-//! What people write (specs, submissions, backfills) is judged by the domain and therefore declared there; here it has
-//! its name on the wire.
+//! What people write (specs, submissions, backfills) is judged by the domain and therefore declared there, and so is what
+//! the engine counts (`Pruned`); here it has its name on the wire.
 
 mod accept;
 mod admin;
@@ -33,7 +33,7 @@ mod timer_task;
 mod token;
 
 pub use accept::accepts;
-pub use admin::{AuditEntry, Prune, Pruned, RetentionOrPruned};
+pub use admin::{AuditEntry, Prune, RetentionOrPruned};
 pub use backfill::{Backfill, BackfillPlan, BackfillStarted};
 pub use claim::{
     Claim, ClaimAnswer, ClaimAnswers, ClaimFailure, ClaimOutput, ClaimRequest, ClaimToken, Claims, Heartbeat, Items,
@@ -80,7 +80,7 @@ pub use token::{MadeToken, NewToken, Role, Token};
 pub use heddle_domain::backfill::BackfillSpec as BackfillRequest;
 pub use heddle_domain::dispatch::{AssignmentState, OfferSpec};
 pub use heddle_domain::notify::channel::{ChannelKind, ChannelSpec};
-pub use heddle_domain::retention::{EndState, Retention};
+pub use heddle_domain::retention::{EndState, Pruned, Retention};
 pub use heddle_domain::spec::{Dedupe, SubmissionSpec as Submission};
 pub use heddle_domain::state::{
     AttemptState, ErrorKind, LogLevel, NotificationState, RunState, Skip, TaskState, Trigger,

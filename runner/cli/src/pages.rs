@@ -13,7 +13,7 @@ use heddle_engine::Engine;
 use heddle_http::App;
 use heddle_http::access::{Role, Vouched, provider};
 use heddle_http::problem::Problem;
-use heddle_ui::{Astray, Host, Onward, Turned, Ui, Viewer};
+use heddle_ui::{Host, Redirect, SignInFailed, Turned, Ui, Viewer};
 use tower::ServiceExt;
 
 /// The parts of this process that pages need.
@@ -23,15 +23,15 @@ struct Beside {
     dev: bool,
 }
 
-fn onward(found: Result<provider::Onward, provider::Astray>) -> Result<Onward, Astray> {
+fn redirect(found: Result<provider::Redirect, provider::SignInFailed>) -> Result<Redirect, SignInFailed> {
     use provider::Wrong;
     match found {
-        Ok(provider::Onward { to, cookies }) => Ok(Onward { to, cookies }),
-        Err(astray) => Err(match astray {
-            provider::Astray::Away => Astray::Away,
-            provider::Astray::NotBegun => Astray::NotBegun,
-            provider::Astray::Denied(code) => Astray::Denied(code),
-            provider::Astray::Wrong(what) => Astray::Wrong(match what {
+        Ok(provider::Redirect { to, cookies }) => Ok(Redirect { to, cookies }),
+        Err(failed) => Err(match failed {
+            provider::SignInFailed::Away => SignInFailed::Away,
+            provider::SignInFailed::NotBegun => SignInFailed::NotBegun,
+            provider::SignInFailed::Denied(code) => SignInFailed::Denied(code),
+            provider::SignInFailed::Wrong(what) => SignInFailed::Wrong(match what {
                 Wrong::Code => "code",
                 Wrong::Form => "form",
                 Wrong::Key => "key",
@@ -43,8 +43,8 @@ fn onward(found: Result<provider::Onward, provider::Astray>) -> Result<Onward, A
                 Wrong::Person => "person",
                 Wrong::Control => "control",
             }),
-            provider::Astray::NoRole(person) => Astray::NoRole(person),
-            provider::Astray::Problem(problem) => Astray::Turned(turned(problem)),
+            provider::SignInFailed::NoRole(person) => SignInFailed::NoRole(person),
+            provider::SignInFailed::Problem(problem) => SignInFailed::Turned(turned(problem)),
         }),
     }
 }
@@ -89,20 +89,20 @@ impl Host for Beside {
         self.app.config.provider.as_ref().map(|provider| provider.name())
     }
 
-    fn begin<'a>(&'a self, parts: &'a Parts, to: &'a str) -> BoxFuture<'a, Result<Onward, Astray>> {
+    fn begin<'a>(&'a self, parts: &'a Parts, to: &'a str) -> BoxFuture<'a, Result<Redirect, SignInFailed>> {
         Box::pin(async move {
             match &self.app.config.provider {
-                Some(provider) => onward(provider.begin(&self.app, parts, to).await),
-                None => Err(Astray::NotBegun),
+                Some(provider) => redirect(provider.begin(&self.app, parts, to).await),
+                None => Err(SignInFailed::NotBegun),
             }
         })
     }
 
-    fn finish<'a>(&'a self, parts: &'a Parts) -> BoxFuture<'a, Result<Onward, Astray>> {
+    fn finish<'a>(&'a self, parts: &'a Parts) -> BoxFuture<'a, Result<Redirect, SignInFailed>> {
         Box::pin(async move {
             match &self.app.config.provider {
-                Some(provider) => onward(provider.finish(&self.app, parts).await),
-                None => Err(Astray::NotBegun),
+                Some(provider) => redirect(provider.finish(&self.app, parts).await),
+                None => Err(SignInFailed::NotBegun),
             }
         })
     }

@@ -32,7 +32,7 @@ impl Client {
 
     /// Seals secrets, connections and channels with the current key: the last step of changing it.
     pub async fn rotate_keys(&self) -> Result<RotatedKeys> {
-        self.post(&["v1", "secrets-key", "reseal"])
+        self.post(&["v1", "secrets-key", "rotate"])
             .json(&json!({}))
             .send()
             .await

@@ -1,6 +1,7 @@
 //! Groups and their revisions.
 
 use heddle_api::{Detached, DisableMode, DisableRequest, Graph, Group, List, NextInstants, Revision, Validation};
+use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 
 use crate::{Client, Result};
@@ -52,16 +53,17 @@ impl Client {
         self.get(&["v1", "groups", name, "graph"]).send().await
     }
 
-    /// Lets schedules and upstreams start runs again.
-    pub async fn enable_group(&self, name: &str) -> Result<Group> {
+    /// Lets schedules and upstreams start runs again. The answer is the group: as a [`Group`], or as a
+    /// [`serde_json::Value`] with all that the server says of it, which may be newer than this client.
+    pub async fn enable_group<T: DeserializeOwned>(&self, name: &str) -> Result<T> {
         self.post(&["v1", "groups", name, "enable"])
             .json(&json!({}))
             .send()
             .await
     }
 
-    /// Stops schedules and upstreams.
-    pub async fn disable_group(&self, name: &str, mode: DisableMode) -> Result<Group> {
+    /// Stops schedules and upstreams; see [`Client::enable_group`] about `T`.
+    pub async fn disable_group<T: DeserializeOwned>(&self, name: &str, mode: DisableMode) -> Result<T> {
         self.post(&["v1", "groups", name, "disable"])
             .json(&DisableRequest { mode })
             .send()

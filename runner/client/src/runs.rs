@@ -4,8 +4,9 @@ use std::time::Duration;
 
 use heddle_api::{
     Attempt, BatchItem, BatchResults, Bulk, BulkReport, ClearTask, List, LogLine, RerunOptions, Run, RunFilter,
-    Scripts, ScriptsChoice, Submission, TaskDetail, TaskOverride, TaskState,
+    ScriptsChoice, StateOverride, Submission, TaskDetail, TaskOverride, TaskState,
 };
+use serde::de::DeserializeOwned;
 use serde_json::json;
 use uuid::Uuid;
 
@@ -65,19 +66,29 @@ impl Client {
             .await
     }
 
-    /// A new run like this one.
-    pub async fn rerun(&self, id: Uuid, options: &RerunOptions) -> Result<Run> {
+    /// A new run like this one; see [`Client::control_run`] about `T`.
+    pub async fn rerun<T: DeserializeOwned>(&self, id: Uuid, options: &RerunOptions) -> Result<T> {
         let request = self.post(&["v1", "runs", &id.to_string(), "rerun"]);
         request.json(options).send().await
     }
 
-    /// `cancel`, `pause`, `resume`, `restart` or `rerun`; the last gives a new run. `scripts` is for the last two.
-    pub async fn control_run(&self, id: Uuid, action: &str, scripts: Option<Scripts>) -> Result<Run> {
+    /// `cancel`, `pause` or `resume`. The answer is the run: as a [`Run`], or as a [`serde_json::Value`] with all that the
+    /// server says of it, which may be newer than this client.
+    pub async fn control_run<T: DeserializeOwned>(&self, id: Uuid, action: &str) -> Result<T> {
         let request = self.post(&["v1", "runs", &id.to_string(), action]);
-        match scripts {
-            Some(scripts) => request.json(&ScriptsChoice { scripts }).send().await,
-            None => request.json(&json!({})).send().await,
-        }
+        request.json(&json!({})).send().await
+    }
+
+    /// Continues a run that has ended, where it failed; see [`Client::control_run`] about `T`.
+    pub async fn restart_run<T: DeserializeOwned>(&self, id: Uuid, choice: &ScriptsChoice) -> Result<T> {
+        let request = self.post(&["v1", "runs", &id.to_string(), "restart"]);
+        request.json(choice).send().await
+    }
+
+    /// Sets a run's state: `succeeded` or `failed`; see [`Client::control_run`] about `T`.
+    pub async fn set_run_state<T: DeserializeOwned>(&self, id: Uuid, set: &StateOverride) -> Result<T> {
+        let request = self.put(&["v1", "runs", &id.to_string(), "state"]);
+        request.json(set).send().await
     }
 
     /// Removes a run that has ended.

@@ -1,5 +1,7 @@
 //! How long things are kept, once it has ended.
 
+mod pruned;
+
 use std::collections::BTreeMap;
 use std::fmt;
 
@@ -9,6 +11,8 @@ use serde::{Deserialize, Deserializer, Serialize};
 
 use crate::state::RunState;
 use crate::{Faults, Span};
+
+pub use pruned::Pruned;
 
 /// The minimum of each duration: callers must still be able to see what has just ended.
 pub const RETENTION_MIN: Span = Span::from_secs(3_600);
@@ -37,6 +41,11 @@ impl EndState {
             Self::Failed => RunState::Failed,
             Self::Cancelled => RunState::Cancelled,
         }
+    }
+
+    /// The one of this state; `None`: no run ends in it.
+    pub fn of(state: RunState) -> Option<Self> {
+        Self::ALL.into_iter().find(|ended| ended.state() == state)
     }
 
     /// The word of the API.

@@ -1,12 +1,13 @@
 //! The engine moves runs forward.
 //!
-//! [`Engine`] is the handle; it puts a node together and starts its loops. All services use the `Node`, which knows
-//! none of them (`node/mod.rs` says who may use whom). Each service has its own struct, state and folder. A service is
-//! a `tick` that gets the time, and one loop drives all of them (`node/service.rs`). Two things do not tick, because
-//! time does not start them: group commits (`node/group_commit.rs`), which begin as soon as there is something to
-//! commit, and the drainers of messages (`messages/drainer.rs`), which the drain starts, and which end when there is
-//! nothing left to send. Everything else of the engine is driven by a clock that a test sets, in `simulation/`.
-//! ARCHITECTURE.md names the two loops of a node that are not the engine's.
+//! [`Engine`] is the handle; it puts a node together and starts its loops. What it can do with runs and scripts is in
+//! `use_cases/`. All services use the `Node`, which knows none of them (`node/mod.rs` says who may use whom). Each
+//! service has its own struct, state and folder. A service is a `tick` that gets the time, and one loop drives all of
+//! them (`node/service.rs`). Two things do not tick, because time does not start them: group commits
+//! (`node/group_commit.rs`), which begin as soon as there is something to commit, and the drainers of messages
+//! (`messages/drainer.rs`), which the drain starts, and which end when there is nothing left to send. Everything else
+//! of the engine is driven by a clock that a test sets, in `simulation/`. ARCHITECTURE.md names the two loops of a
+//! node that are not the engine's.
 //!
 //! | loop | file | what wakes it | what it does |
 //! |---|---|---|---|
@@ -24,15 +25,15 @@
 //! | rechecker | `scripts/runtimes.rs` | once | reports which scripts use kept runtimes, and what its own would change |
 //! | keeper | `node/lease.rs` | every two seconds | extends the node's lease; fences the node when it is lost |
 //! | follower | `node/changes.rs` | a change, every second | forgets what was changed on other nodes |
-//! | ear | `node/changes.rs` | notifications | receives news of other nodes |
-//! | teller | `node/news.rs` | news for other nodes | sends it |
+//! | news listener | `node/changes.rs` | notifications | receives news of other nodes |
+//! | news sender | `node/news.rs` | news for other nodes | sends it |
 //! | scheduler | `schedules/scheduler.rs` | a due schedule | creates the runs that schedules call for |
-//! | freer | `schedules/scheduler.rs` | every minute | makes schedules due that wait for a run that has ended without them |
+//! | schedule releaser | `schedules/scheduler.rs` | every minute | makes schedules due that wait for a run that has ended without them |
 //! | schedule look-ahead | `schedules/scheduler.rs` | every 250 ms | reads what the scheduler will need a second later |
 //! | links | `schedules/links/mod.rs` | a success, a change | starts or creates runs of groups that follow others |
 //! | backfiller | `schedules/backfill/mod.rs` | the end of a backfill's run, every 500 ms | creates a backfill's next runs |
 //! | notifier | `notify/mod.rs` | a notice, a due notification, every second | sends notifications |
-//! | stalls | `notify/mod.rs` | every ten seconds | finds queues from which nobody claims |
+//! | stalled queues | `notify/mod.rs` | every ten seconds | finds queues from which nobody claims |
 //! | settler | `queues/settle.rs` | a worker's outcome | ends claims of queues |
 //! | claim reaper | `queues/reaper.rs` | every second, a lease that expires soon | takes back expired claims |
 //! | queue minutes | `queues/minutes.rs` | every 15 s | writes how many task runs ended, and how many wait |
@@ -61,6 +62,7 @@ mod schedules;
 pub mod scripts;
 #[cfg(test)]
 mod simulation;
+mod use_cases;
 
 use std::error::Error;
 use std::fmt;
@@ -74,7 +76,7 @@ use heddle_domain::Chain;
 use heddle_domain::backfill::BackfillSpec;
 use heddle_domain::fault::Faults;
 use heddle_domain::id::RunId;
-use heddle_domain::retention::Retention;
+use heddle_domain::retention::{Pruned, Retention};
 use heddle_domain::run::{FormatError, Refused};
 use heddle_domain::template::Templates;
 use heddle_domain::{Chance, Time};
@@ -97,7 +99,6 @@ pub use node::seldom::line_due;
 pub use node::short_ways::{ShortWay, ShortWays};
 pub use notify::{NotificationCount, NotifyConfig, RunObject, check_ca};
 pub use queues::{Beat, CLAIM_BYTES_MAX, ClaimEnd, ClaimRefused, ClaimRequest, QueueClaim};
-pub use retention::Pruned;
 pub use runs::bulk::{BulkControl, Matched};
 pub use runs::control::{BulkAction, ControlError};
 pub use runs::create::batch_run::topic_group;
@@ -251,17 +252,17 @@ impl Services {
         loops.spawn(drive(runs::inbox::Reaper::of(runs.clone())));
         loops.spawn(drive(runs::record::given_up::Abandoner(runs.clone())));
         loops.spawn(drive(schedules::Scheduler(self.schedules.clone())));
-        loops.spawn(drive(schedules::Freer::of(&self.schedules)));
+        loops.spawn(drive(schedules::ScheduleReleaser::of(&self.schedules)));
         loops.spawn(drive(schedules::LookAhead::of(&self.schedules)));
         loops.spawn(drive(schedules::Links::of(self.schedules.clone())));
         loops.spawn(drive(schedules::Backfiller::of(self.schedules.clone())));
         loops.spawn(drive(runs::take::pools::Admitter(runs.clone())));
         loops.spawn(drive(self.notify.clone()));
-        loops.spawn(drive(notify::Stalls(self.notify.clone())));
+        loops.spawn(drive(notify::StalledQueues(self.notify.clone())));
         loops.spawn(drive(lease::Keeper::of(node.clone(), self.parts.clone())));
         loops.spawn(drive(changes::Follower::of(node.clone(), self.parts.clone())));
-        loops.spawn(drive(changes::Ear::of(node.clone(), self.parts.clone())));
-        loops.spawn(drive(news::Teller::of(node.clone())));
+        loops.spawn(drive(changes::NewsListener::of(node.clone(), self.parts.clone())));
+        loops.spawn(drive(news::NewsSender::of(node.clone())));
         loops.spawn(drive(queues::Reaper::of(self.queues.clone())));
         loops.spawn(drive(queues::LostWakeups(self.queues.clone())));
         loops.spawn(drive(queues::Minutes(self.queues.clone())));

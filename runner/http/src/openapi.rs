@@ -131,6 +131,9 @@ fn operation(route: &Route, bodies: &mut Schemas) -> Value {
     if route.access == crate::access::Access::Open {
         operation["security"] = json!([]);
     }
+    if route.deprecated {
+        operation["deprecated"] = json!(true);
+    }
     operation
 }
 
@@ -336,6 +339,14 @@ mod tests {
         assert_eq!(*format("/v1/offers/{id}"), Value::Null);
         let wasm = &document["paths"]["/v1/scripts/{name}/versions/{version}/wasm"]["get"]["responses"]["200"];
         assert!(wasm["headers"]["ETag"].is_object(), "{wasm}");
+    }
+
+    #[test]
+    fn an_older_path_is_marked() {
+        let document = document(&crate::routes::table());
+        let marked = |path: &str| document["paths"][path]["post"]["deprecated"].clone();
+        assert_eq!(marked("/v1/secrets-key/reseal"), true);
+        assert_eq!(marked("/v1/secrets-key/rotate"), Value::Null);
     }
 
     #[test]

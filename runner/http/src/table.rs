@@ -125,6 +125,8 @@ pub struct Route {
     /// Whether it changes something: all methods except GET, and a GET that says so. Then a cookie is checked more
     /// strictly, and with GET it is refused.
     pub acts: bool,
+    /// Whether it is only for older callers; others have a newer path for it.
+    pub deprecated: bool,
     /// Whether it answers while the database does not: then a token counts that was valid not long ago.
     in_outage: bool,
     /// Writes problems that arise before the handler, such as a missing token.
@@ -153,6 +155,7 @@ impl Route {
             problems: Vec::new(),
             pace: Pace::Quick,
             acts: method != Method::Get,
+            deprecated: false,
             in_outage: false,
             tell: Problem::into_response,
             handler: Arc::new(move |request| Box::pin(handler(request))),
@@ -285,6 +288,12 @@ impl Route {
     /// It changes things, by GET. A session cookie is not enough for it.
     pub fn acts(mut self) -> Self {
         self.acts = true;
+        self
+    }
+
+    /// It is only for older callers.
+    pub fn deprecated(mut self) -> Self {
+        self.deprecated = true;
         self
     }
 

@@ -5,6 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use heddle_api::ProblemFault;
 use heddle_domain::fault::pointer_token;
 use maud::{Markup, html};
+use serde::Serialize;
 use serde_json::{Map, Value};
 
 use crate::elements::prose;
@@ -342,6 +343,18 @@ pub(crate) fn object_field(
             @if let Some(hint) = hint { small { (hint) } }
         }
     }
+}
+
+/// A body of the API, with the texts of these fields as somebody typed them. These are fields that only the API reads, such as
+/// times and durations: it says what is wrong with a text, and a typed body has room only for what is right.
+pub(crate) fn with_typed(body: &impl Serialize, form: &[(String, String)], names: &[&str]) -> Result<Value, Trouble> {
+    let mut body = serde_json::to_value(body).map_err(|error| Trouble::new(500, error.to_string()))?;
+    for name in names {
+        if let Some(text) = field(form, name) {
+            body[*name] = text.trim().into();
+        }
+    }
+    Ok(body)
 }
 
 /// A field that is not empty.

@@ -106,7 +106,7 @@ pub struct Turned {
 
 /// Why a person could not sign in with an account at a provider.
 #[derive(Clone, Debug)]
-pub enum Astray {
+pub enum SignInFailed {
     /// The provider does not answer.
     Away,
     /// The sign-in was begun in another browser, or too long ago.
@@ -124,7 +124,7 @@ pub enum Astray {
 
 /// Where a browser goes next on its way to a provider and back, and the cookies that it gets.
 #[derive(Clone, Debug)]
-pub struct Onward {
+pub struct Redirect {
     /// The provider's page, or one of our own.
     pub to: String,
     pub cookies: Vec<HeaderValue>,
@@ -140,9 +140,9 @@ pub trait Host: Send + Sync + 'static {
     /// The name of the provider with which people may sign in, if there is one.
     fn provider(&self) -> Option<&str>;
     /// Sends a browser to the provider. Afterwards, the browser goes `to` a page.
-    fn begin<'a>(&'a self, parts: &'a Parts, to: &'a str) -> BoxFuture<'a, Result<Onward, Astray>>;
+    fn begin<'a>(&'a self, parts: &'a Parts, to: &'a str) -> BoxFuture<'a, Result<Redirect, SignInFailed>>;
     /// Handles the browser's return from the provider.
-    fn finish<'a>(&'a self, parts: &'a Parts) -> BoxFuture<'a, Result<Onward, Astray>>;
+    fn finish<'a>(&'a self, parts: &'a Parts) -> BoxFuture<'a, Result<Redirect, SignInFailed>>;
     /// Reads the body of a request. Its time and size are bounded, more tightly for a caller who is not `known`. If it is
     /// `counted`, so is the memory that all bodies of the node take together.
     fn read<'a>(

@@ -5,10 +5,10 @@ use std::process::ExitCode;
 
 use anyhow::Result;
 use clap::Subcommand;
-use heddle_client::{Bulk, BulkAction, RunFilter, RunState};
+use heddle_client::{Bulk, BulkAction, DisableMode, RunFilter, RunState};
 use serde_json::{Value, json};
 
-use crate::exit::{NO, done};
+use crate::exit::{NO, done, word};
 use crate::output::{Rows, cell, items};
 use crate::session::{MAX_LISTED, Session};
 use crate::terminal::{self, tell};
@@ -85,21 +85,13 @@ pub(crate) async fn run(session: &Session, command: GroupCommand) -> Result<Exit
         GroupCommand::Show { name } => session.show_document(document::Kind::Group, &name).await?,
         GroupCommand::Rm { name, force, yes } => return remove(session, &name, force, yes).await,
         GroupCommand::Enable { name } => {
-            let group: Value = session
-                .client
-                .post(&["v1", "groups", &name, "enable"])
-                .json(&json!({}))
-                .send()
-                .await?;
+            let group: Value = session.client.enable_group(&name).await?;
             session.output.print(&group, |_| format!("group {name} enabled"))?;
             session.tell_page(&["groups", &name]);
         }
         GroupCommand::Disable { name, mode } => {
-            let request = session
-                .client
-                .post(&["v1", "groups", &name, "disable"])
-                .json(&json!({ "mode": mode }));
-            let group: Value = request.send().await?;
+            let how: DisableMode = word(Some(mode.clone()), "--mode")?;
+            let group: Value = session.client.disable_group(&name, how).await?;
             session
                 .output
                 .print(&group, |_| format!("group {name} disabled ({mode})"))?;

@@ -5,7 +5,7 @@ use std::process::ExitCode;
 
 use anyhow::{Context, Result};
 use clap::{Args, Subcommand};
-use heddle_client::{ClearTask, RunState, Submission};
+use heddle_client::{ClearTask, RerunOptions, RunState, ScriptsChoice, Submission};
 use heddle_domain::state::TaskState;
 use serde_json::{Value, json};
 use uuid::Uuid;
@@ -256,7 +256,11 @@ pub(crate) async fn run(session: &Session, command: RunCommand) -> Result<ExitCo
         RunCommand::Resume { id } => control(session, id.find(session).await?, "resume").await,
         RunCommand::Restart { id, scripts, watch } => {
             let id = id.find(session).await?;
-            again(session, id, "restart", repeated(scripts), watch).await
+            let choice = ScriptsChoice {
+                scripts: word(scripts, "--scripts")?,
+            };
+            let answer: Value = session.client.restart_run(id, &choice).await?;
+            announce(session, &answer, "restarted", watch).await
         }
         RunCommand::Rerun {
             id,
@@ -266,14 +270,9 @@ pub(crate) async fn run(session: &Session, command: RunCommand) -> Result<ExitCo
             watch,
         } => {
             let id = id.find(session).await?;
-            let mut body = repeated(scripts);
-            if force {
-                body["force"] = json!(true);
-            }
-            if let Some(key) = key {
-                body["key"] = json!(key);
-            }
-            again(session, id, "rerun", body, watch).await
+            let scripts = word(scripts, "--scripts")?;
+            let answer: Value = session.client.rerun(id, &RerunOptions { scripts, force, key }).await?;
+            announce(session, &answer, "started", watch).await
         }
         RunCommand::Override {
             id,
@@ -371,30 +370,6 @@ async fn announce(session: &Session, answer: &Value, what: &str, follow: bool) -
         format!("run {id} {what} ({})\n{page}", cell(run, "/state"))
     })?;
     done()
-}
-
-/// What a run is repeated with.
-fn repeated(scripts: Option<String>) -> Value {
-    match scripts {
-        Some(scripts) => json!({ "scripts": scripts }),
-        None => json!({}),
-    }
-}
-
-async fn again(session: &Session, id: Uuid, action: &str, body: Value, follow: bool) -> Result<ExitCode> {
-    let answer: Value = session
-        .client
-        .post(&["v1", "runs", &id.to_string(), action])
-        .json(&body)
-        .send()
-        .await?;
-    announce(
-        session,
-        &answer,
-        if action == "rerun" { "started" } else { "restarted" },
-        follow,
-    )
-    .await
 }
 
 /// The attempts of a task run.

@@ -3,7 +3,7 @@
 use std::process::ExitCode;
 
 use anyhow::Result;
-use heddle_client::{Bulk, BulkAction, BulkReport, ClearTask, RunFilter, TaskState};
+use heddle_client::{Bulk, BulkAction, BulkReport, ClearTask, RunFilter, StateOverride, TaskState};
 use heddle_domain::framed;
 use serde_json::{Value, json};
 use uuid::Uuid;
@@ -17,12 +17,7 @@ use crate::terminal::{self, tell};
 
 /// Cancels, pauses or resumes a run.
 pub(super) async fn control(session: &Session, id: Uuid, action: &str) -> Result<ExitCode> {
-    let answer: Value = session
-        .client
-        .post(&["v1", "runs", &id.to_string(), action])
-        .json(&json!({}))
-        .send()
-        .await?;
+    let answer: Value = session.client.control_run(id, action).await?;
     session
         .output
         .print(&answer, |run| format!("run {id} is {}", cell(run, "/state")))?;
@@ -32,13 +27,11 @@ pub(super) async fn control(session: &Session, id: Uuid, action: &str) -> Result
 
 /// Sets the state of a run by hand.
 pub(super) async fn set_state(session: &Session, id: Uuid, state: &str, reason: &str) -> Result<ExitCode> {
-    let body = json!({ "state": state, "reason": reason });
-    let answer: Value = session
-        .client
-        .put(&["v1", "runs", &id.to_string(), "state"])
-        .json(&body)
-        .send()
-        .await?;
+    let set = StateOverride {
+        state: state.parse().map_err(usage)?,
+        reason: reason.to_owned(),
+    };
+    let answer: Value = session.client.set_run_state(id, &set).await?;
     session
         .output
         .print(&answer, |run| format!("run {id} is {}", cell(run, "/state")))?;

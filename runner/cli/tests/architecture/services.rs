@@ -56,7 +56,12 @@ const SERVICES: [&str; 7] = [
 
 /// What code names of its own crate: the modules, and the items of the crate's root.
 fn named_of_crate(code: &str) -> Vec<&str> {
-    let paths = code.split("crate::").skip(1);
+    named_after(code, "crate::")
+}
+
+/// The names that follow this beginning of a path in code.
+fn named_after<'a>(code: &'a str, begin: &str) -> Vec<&'a str> {
+    let paths = code.split(begin).skip(1);
     paths
         .flat_map(|path| match path.starts_with('{') {
             true => group(path),
@@ -85,8 +90,53 @@ fn names_of_a_crate_are_found() {
     );
 }
 
+/// Where the methods of the handle are, `lib.rs` left out.
+const OF_HANDLE: [&str; 2] = ["use_cases", "counters.rs"];
+
+/// Whether code names the handle of the engine, or what the handle holds: all services can be reached through it. A path
+/// from above (`super`) may lead to the crate's root, too.
+fn names_handle(code: &str) -> bool {
+    let is_handle = |name: &str| ["Engine", "Services"].contains(&name);
+    let mut by_path = ["crate::", "super::"]
+        .into_iter()
+        .flat_map(|begin| named_after(code, begin));
+    let blocks = code.lines().filter(|line| line.starts_with("impl"));
+    let mut words = blocks.flat_map(|line| line.split(|one: char| !one.is_alphanumeric() && one != '_'));
+    let takes_all = code.lines().any(|line| line.trim_start().starts_with("use crate::*"));
+    by_path.any(is_handle) || words.any(is_handle) || takes_all
+}
+
+#[test]
+fn the_handle_is_found() {
+    for code in [
+        "use crate::Engine;\n",
+        "use crate::{Engine, EngineError};\n",
+        "use crate::{\n    EngineError, Services,\n};\n",
+        "use crate::Engine as Handle;\n",
+        "use super::super::{Engine, EngineError};\n",
+        "use crate::*;\n",
+        "fn inner() {\n    use crate::Engine;\n}\n",
+        "fn f(engine: &crate::Engine) {}\n",
+        "let engine = super::Engine::start();\n",
+        "impl Engine {\n",
+        "impl From<A> for Engine {\n",
+    ] {
+        assert!(names_handle(code), "{code}");
+    }
+    for code in [
+        "use crate::{EngineError, Runs};\n",
+        "use base64::Engine as _;\n",
+        "Err(SubmitError::Engine(error)) => Self::Engine(error),\n",
+        "    Engine(#[from] EngineError),\n",
+        "use super::*;\n",
+        "impl EngineConfig {\n",
+    ] {
+        assert!(!names_handle(code), "{code}");
+    }
+}
+
 /// The node knows only itself. Scripts know only the node. Runs know the node and the scripts. Services know these three,
-/// and no other service.
+/// and no other service. None of them knows the handle, which knows all of them.
 #[test]
 fn services_of_the_engine_do_not_know_each_other() {
     let source = root().join("runner/engine/src");
@@ -104,12 +154,14 @@ fn services_of_the_engine_do_not_know_each_other() {
             .as_os_str()
             .to_string_lossy();
         let code = code(path);
+        if names_handle(&code) && !OF_HANDLE.contains(&own.as_ref()) {
+            faults.push(format!("{}: the handle", inside.display()));
+        }
         for name in named_of_crate(&code) {
             let module = shown.get(name).map_or(name, String::as_str);
             let may = match own.as_ref() {
                 "node" => ["node", "EngineError"].contains(&module),
-                // The handle of the engine has methods that are about scripts.
-                "scripts" => ["scripts", "node", "EngineError", "Engine", "UseCase"].contains(&module),
+                "scripts" => ["scripts", "node", "EngineError"].contains(&module),
                 // The tests that drive services by themselves.
                 "simulation" | "simulation.rs" => true,
                 own => own == module || !SERVICES.contains(&module),
@@ -123,6 +175,38 @@ fn services_of_the_engine_do_not_know_each_other() {
     for service in SERVICES.iter().chain(&["node", "scripts", "runs"]) {
         let folder = source.join(service);
         assert!(folder.is_dir(), "there is no {}", folder.display());
+    }
+}
+
+/// The tables at the head of the node name each of its modules, and each folder of the engine with structs that are there.
+#[test]
+fn the_node_says_whose_is_what() {
+    let source = root().join("runner/engine/src");
+    let text = read(&source.join("node/mod.rs"));
+    let head: Vec<&str> = text.lines().filter_map(|line| line.strip_prefix("//! | ")).collect();
+    let own = text.lines().filter_map(|line| line.strip_prefix("pub(crate) mod "));
+    let own: Vec<&str> = own.filter_map(|line| line.strip_suffix(';')).collect();
+    let unnamed = own.iter().filter(|name| {
+        let link = format!("[`{name}`]");
+        !head
+            .iter()
+            .any(|row| row.split(" | ").next().is_some_and(|cell| cell.contains(&link)))
+    });
+    assert_eq!(unnamed.collect::<Vec<_>>(), [&""; 0]);
+    assert!(own.len() > 10, "{own:?}");
+    for folder in SERVICES.iter().chain(&["scripts", "runs"]) {
+        let begin = format!("`{folder}/` | ");
+        let row = head.iter().find_map(|row| row.strip_prefix(begin.as_str()));
+        let row = row.unwrap_or_else(|| panic!("no row of {folder}"));
+        let mut files = Vec::new();
+        modules(&source.join(folder), &mut files);
+        let code: String = files.iter().map(|path| code(path)).collect();
+        for name in quoted(row.split(" | ").next().unwrap_or_default()) {
+            let declared = [" ", "(", ";"]
+                .iter()
+                .any(|end| code.contains(&format!("struct {name}{end}")));
+            assert!(declared, "{folder}/ has no {name}");
+        }
     }
 }
 

@@ -118,14 +118,14 @@ pub struct Moves<'a> {
 
 /// The notices about the changes of a run.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Telling {
+pub struct Announcements {
     /// In the order in which they happened.
     pub notices: Vec<Notice>,
     /// What has failed now (a task, or `None`: the run), if there is a rule for its recovery.
     pub troubled: Vec<Option<TaskIndex>>,
 }
 
-impl Telling {
+impl Announcements {
     /// Whether it causes no notification, now or later.
     pub fn is_empty(&self) -> bool {
         self.notices.is_empty() && self.troubled.is_empty()
@@ -135,19 +135,19 @@ impl Telling {
 /// The notices about the changes of a run.
 ///
 /// A recovery is only possible here: whether there was a failure before is known where notices are written.
-pub fn notices(plan: &Plan, subscriptions: &Subscriptions, moves: &Moves<'_>) -> Telling {
-    let mut telling = Telling::default();
+pub fn notices(plan: &Plan, subscriptions: &Subscriptions, moves: &Moves<'_>) -> Announcements {
+    let mut announcements = Announcements::default();
     if subscriptions.any() {
-        tell_tasks(plan, subscriptions, moves, &mut telling);
-        tell_run(plan, subscriptions, moves, &mut telling);
+        announce_tasks(plan, subscriptions, moves, &mut announcements);
+        announce_run(plan, subscriptions, moves, &mut announcements);
     }
     if moves.callback && moves.finished.is_some() {
-        telling.notices.push(Notice {
+        announcements.notices.push(Notice {
             event: None,
             ..Notice::of_run(NotifyEvent::Succeeded)
         });
     }
-    telling
+    announcements
 }
 
 /// What the run's own message includes of a task, if both end alike at the same moment.
@@ -172,11 +172,11 @@ fn is_said_by_run(
     same && subscriptions.group(event)
 }
 
-fn tell_tasks(plan: &Plan, subscriptions: &Subscriptions, moves: &Moves<'_>, telling: &mut Telling) {
+fn announce_tasks(plan: &Plan, subscriptions: &Subscriptions, moves: &Moves<'_>, announcements: &mut Announcements) {
     use NotifyEvent::{Failed, Recovered, Retrying, Succeeded};
     for &(due, at) in moves.retries {
         if subscriptions.group(Retrying) || subscriptions.task(at.key.task, Retrying) {
-            telling.notices.push(Notice {
+            announcements.notices.push(Notice {
                 item: at.key.item,
                 attempt: Some(at.attempt),
                 due: Some(due),
@@ -192,7 +192,7 @@ fn tell_tasks(plan: &Plan, subscriptions: &Subscriptions, moves: &Moves<'_>, tel
         };
         if subscriptions.task(task, event) {
             let with_run = is_said_by_run(plan, subscriptions, moves, event, task);
-            telling.notices.push(Notice {
+            announcements.notices.push(Notice {
                 with_run,
                 covers: if with_run && event == Failed {
                     announced_before(plan, subscriptions, moves)
@@ -204,8 +204,8 @@ fn tell_tasks(plan: &Plan, subscriptions: &Subscriptions, moves: &Moves<'_>, tel
         }
         if subscriptions.task(task, Recovered) {
             match event {
-                Failed => telling.troubled.push(Some(task)),
-                _ => telling.notices.push(Notice {
+                Failed => announcements.troubled.push(Some(task)),
+                _ => announcements.notices.push(Notice {
                     with_run: is_said_by_run(plan, subscriptions, moves, Recovered, task),
                     ..Notice::of_task(Recovered, task)
                 }),
@@ -214,28 +214,28 @@ fn tell_tasks(plan: &Plan, subscriptions: &Subscriptions, moves: &Moves<'_>, tel
     }
 }
 
-fn tell_run(plan: &Plan, subscriptions: &Subscriptions, moves: &Moves<'_>, telling: &mut Telling) {
+fn announce_run(plan: &Plan, subscriptions: &Subscriptions, moves: &Moves<'_>, announcements: &mut Announcements) {
     use NotifyEvent::{Failed, Recovered, Started, Succeeded};
     if moves.started && subscriptions.group(Started) {
-        telling.notices.push(Notice::of_run(Started));
+        announcements.notices.push(Notice::of_run(Started));
     }
     match moves.finished {
         Some(RunState::Succeeded) => {
             for event in [Succeeded, Recovered] {
                 if subscriptions.group(event) {
-                    telling.notices.push(Notice::of_run(event));
+                    announcements.notices.push(Notice::of_run(event));
                 }
             }
         }
         Some(RunState::Failed) => {
             if subscriptions.group(Failed) {
-                telling.notices.push(Notice {
+                announcements.notices.push(Notice {
                     covers: announced_before(plan, subscriptions, moves),
                     ..Notice::of_run(Failed)
                 });
             }
             if subscriptions.group(Recovered) {
-                telling.troubled.push(None);
+                announcements.troubled.push(None);
             }
         }
         _ => {}

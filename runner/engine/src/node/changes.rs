@@ -1,5 +1,5 @@
 //! The log of changes. Each node reads it, and removes from its caches the objects that were changed elsewhere. The
-//! service `ear` listens for notifications of new entries, and for news of other nodes.
+//! service [`NewsListener`] listens for notifications of new entries, and for news of other nodes.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
@@ -126,7 +126,7 @@ impl Service for Follower {
 }
 
 /// Listens for other nodes, and for new entries of the log of changes.
-pub(crate) struct Ear {
+pub(crate) struct NewsListener {
     node: Arc<Node>,
     parts: Parts,
     listener: Option<Listener>,
@@ -134,7 +134,7 @@ pub(crate) struct Ear {
     heard: Option<(String, String)>,
 }
 
-impl Ear {
+impl NewsListener {
     pub(crate) fn of(node: Arc<Node>, parts: Parts) -> Self {
         Self {
             node,
@@ -157,7 +157,7 @@ impl Ear {
     }
 }
 
-impl Service for Ear {
+impl Service for NewsListener {
     const FAILED: &'static str = "cannot receive notifications of other nodes; polling continues";
     const NEEDS: Needs = Needs::Nothing;
     const AGAIN_AFTER: Duration = LISTEN_AGAIN_AFTER;

@@ -3,7 +3,7 @@
 //! # The house
 //!
 //! ```text
-//! lib.rs   Engine, the handle: puts everything together, starts the loops
+//! lib.rs, use_cases/   Engine, the handle: puts everything together, starts the loops
 //!   │
 //!   ├─▶ attempts/  schedules/  queues/  dispatch/  messages/  notify/   retention/    services: none knows another
 //!   │        └──────────┴─────────┴─────────┴──────────┴────────┘            │
@@ -16,7 +16,9 @@
 //! ```
 //!
 //! A service uses the node, the scripts and the runs, and no other service. The runs use the scripts and the node; the
-//! scripts use only the node. Services communicate in one of these ways:
+//! scripts use only the node. None of them knows the handle, through which every service can be reached: the parts of a node
+//! are called by the handle's methods (`lib.rs`, `use_cases/`, `counters.rs`), never the other way round. Services
+//! communicate in one of these ways:
 //!
 //! * a [`signals::Signal`]: there may be something to do, check. If it is lost, that costs time, nothing else;
 //! * a row: what must be known for certain is in the database, where the other service finds it;
@@ -41,6 +43,7 @@
 //! | [`service`] | what a service is, and the loop that drives it |
 //! | [`part`] | what a node tells its services |
 //! | [`seldom`] | lines of the log about what passes by itself |
+//! | [`short_ways`] | the names of the short ways, which of them this node takes, and how often it took each |
 //! | [`group_commit`] | requests that come during one transaction go into the next |
 //! | [`catalog`], [`revision`], [`templates`] | cached groups, revisions, scripts; what is computed from a revision; the templates of a task |
 //! | [`clock`] | time and chance |
@@ -49,7 +52,7 @@
 //!
 //! | folder | struct | its state |
 //! |---|---|---|
-//! | `retention/` | `Pruner` | none: the tables contain what is due |
+//! | `retention/` | `Pruner`, driven by `Rounds` | none: the tables contain what is due. `Rounds` knows when to create partitions |
 //! | `notify/` | `Notifier` | notifications that are being sent, by destination; counts; clients |
 //! | `schedules/` | `Schedules` | the sources of the instants of backfills |
 //! | `queues/` | `Queues` | recently noted workers; claims that end |

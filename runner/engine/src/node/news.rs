@@ -173,19 +173,19 @@ impl Outbox {
 }
 
 /// Sends the gathered news, if there are other nodes.
-pub(crate) struct Teller {
+pub(crate) struct NewsSender {
     node: Arc<Node>,
     /// There is something to send. It waits a moment, so that more is sent together with it.
     gathers: bool,
 }
 
-impl Teller {
+impl NewsSender {
     pub(crate) fn of(node: Arc<Node>) -> Self {
         Self { node, gathers: false }
     }
 }
 
-impl Service for Teller {
+impl Service for NewsSender {
     const FAILED: &'static str = "cannot notify other nodes; they poll";
     const NEEDS: Needs = Needs::Nothing;
     const AGAIN_AFTER: Duration = NEVER;

@@ -46,7 +46,7 @@ use heddle_domain::clock::to_micros;
 use heddle_domain::id::RunId;
 use heddle_domain::notify::Event;
 use heddle_domain::notify::message::Facts;
-use heddle_domain::notify::rules::{Notice, Telling};
+use heddle_domain::notify::rules::{Announcements, Notice};
 use heddle_domain::{Span, Time};
 use heddle_sandbox::{FairSlots, OutboundPolicy};
 use heddle_store::notice::{STALLED, Stalled};
@@ -158,15 +158,15 @@ impl Part for Notifier {
 }
 
 /// Finds queues from which nobody claims.
-pub(crate) struct Stalls(pub(crate) Arc<Notifier>);
+pub(crate) struct StalledQueues(pub(crate) Arc<Notifier>);
 
-impl Stalls {
+impl StalledQueues {
     fn every(&self) -> Duration {
         STALLS_EVERY.min(self.0.config.stalled_after)
     }
 }
 
-impl Service for Stalls {
+impl Service for StalledQueues {
     const FAILED: &'static str = "cannot check for stalled queues; trying again";
     const NEEDS: Needs = Needs::Lease;
     const AGAIN_AFTER: Duration = STALLS_EVERY;
@@ -180,7 +180,7 @@ impl Service for Stalls {
     }
 
     async fn tick(&mut self, now: Time) -> Result<Duration, EngineError> {
-        self.0.tell_stalls(now).await?;
+        self.0.announce_stalled(now).await?;
         Ok(self.every())
     }
 }
@@ -203,7 +203,7 @@ impl Notifier {
         Ok(until.map_or(POLL_EVERY, |until| until.min(POLL_EVERY)))
     }
 
-    async fn tell_stalls(&self, now: Time) -> Result<(), EngineError> {
+    async fn announce_stalled(&self, now: Time) -> Result<(), EngineError> {
         let after = Span::from_std(self.config.stalled_after);
         let stalled = self.node.store.stalled(now - after.chrono(), now, STALLS_MAX).await?;
         let mut all = Vec::new();
@@ -220,17 +220,17 @@ impl Notifier {
             if !revision.subscriptions.group(STALLED) && !revision.subscriptions.task(task, STALLED) {
                 continue;
             }
-            let telling = Telling {
+            let announcements = Announcements {
                 notices: vec![Notice {
                     item,
                     ..Notice::of_task(STALLED, task)
                 }],
                 troubled: Vec::new(),
             };
-            all.push(new_notices(&revision, Some(run), telling, Some(queue)));
+            all.push(new_notices(&revision, Some(run), announcements, Some(queue)));
         }
         if !all.is_empty() {
-            self.node.store.tell(&all, now).await?;
+            self.node.store.insert_notices(&all, now).await?;
             self.node.signals.raise(Signal::Notices);
         }
         Ok(())

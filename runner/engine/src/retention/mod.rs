@@ -5,7 +5,7 @@
 //! dies, another node gets the next round. A round is bounded, in rows and in statements; if it could not remove
 //! everything, the next one begins soon.
 
-mod pruned;
+mod budget;
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -13,7 +13,7 @@ use std::time::Duration;
 use chrono::TimeDelta;
 use heddle_domain::Chain;
 use heddle_domain::Time;
-use heddle_domain::retention::Retention;
+use heddle_domain::retention::{Pruned, Retention};
 use heddle_store::StoreError;
 use heddle_store::retention::others::Cutoffs;
 use heddle_store::retention::{Day, Dropped, INSTANTS_KEPT, Partitioned, RunRules};
@@ -21,9 +21,7 @@ use heddle_store::retention::{Day, Dropped, INSTANTS_KEPT, Partitioned, RunRules
 use crate::EngineError;
 use crate::node::Node;
 use crate::node::service::{Every, Needs, Service};
-use pruned::Budget;
-
-pub use pruned::Pruned;
+use budget::Budget;
 
 /// How often a node checks whether a round is due.
 const POLL_EVERY: Duration = Duration::from_secs(20);

@@ -37,7 +37,7 @@ use crate::runs::control::BulkAction;
 use crate::runs::controlled::{Answers, ControlError, ControlledRun, group_deleted};
 use crate::runs::create::batch_run::check_again;
 use crate::runs::rerun::Rerun;
-use crate::{Engine, EngineError, Runs, UseCase};
+use crate::{EngineError, Runs};
 
 /// How many runs one transaction controls.
 const BATCH_MAX: usize = 100;
@@ -97,44 +97,19 @@ fn not_deleted(state: RunState) -> String {
     format!("the run is {state}; only a run that has ended can be deleted")
 }
 
-impl Engine {
-    /// Controls many runs; returns one answer per run, in their order, after its commit. `Err` says what stopped it:
-    /// what was done until then stays done.
-    pub fn bulk<'a>(
-        &'a self,
-        runs: &'a [RunId],
-        control: &'a BulkControl,
-        actor: &'a str,
-    ) -> UseCase<'a, Result<Vec<Controlled>, EngineError>> {
-        Box::pin(self.runs.bulk(runs, control, actor))
-    }
-
-    /// What the same control would answer, as far as that is known before; changes nothing.
-    pub fn bulk_dry_run<'a>(
-        &'a self,
-        runs: &'a [Matched],
-        control: &'a BulkControl,
-    ) -> UseCase<'a, Result<Vec<Controlled>, EngineError>> {
-        Box::pin(self.runs.bulk_dry_run(runs, control))
-    }
-
-    /// Removes a run that has ended, with all its data.
-    pub fn delete_run<'a>(&'a self, run: RunId, actor: &'a str) -> UseCase<'a, Result<(), ControlError>> {
-        Box::pin(self.runs.delete_alone(run, actor))
-    }
-
+impl Runs {
     /// Finishes work on many objects even if its caller goes away; only a stopping node ends it sooner. `REQUESTS_MAX`
     /// bounds such work, and `actor` gets at most half of the slots. The callers that wait are bounded by whoever calls:
     /// by the API's bound on requests, of one caller and of all.
-    pub async fn to_the_end<T, F>(&self, actor: &str, work: F) -> Result<T, EngineError>
+    pub(crate) async fn to_the_end<T, F>(&self, actor: &str, work: F) -> Result<T, EngineError>
     where
         T: Send + 'static,
         F: Future<Output = T> + Send + 'static,
     {
-        let slot = self.runs.requests.bulk.take(actor, usize::MAX).await;
+        let slot = self.requests.bulk.take(actor, usize::MAX).await;
         let slot = slot.ok_or(EngineError::Stopping)?;
-        let stop = self.runs.node.stop.clone();
-        let ended = self.runs.node.tracker.spawn(async move {
+        let stop = self.node.stop.clone();
+        let ended = self.node.tracker.spawn(async move {
             let _held = slot;
             stop.run_until_cancelled(work).await
         });
@@ -149,7 +124,8 @@ impl Engine {
 }
 
 impl Runs {
-    /// The same as [`Engine::bulk`], without the handle.
+    /// Controls many runs; returns one answer per run, in their order, after its commit. `Err` says what stopped it: what
+    /// was done until then stays done.
     pub(crate) async fn bulk(
         self: &Arc<Self>,
         runs: &[RunId],
@@ -321,7 +297,8 @@ impl Runs {
         Ok(deleted.into_iter().map(|run| (run, Ok(()))).collect())
     }
 
-    async fn delete_alone(&self, run: RunId, actor: &str) -> Controlled {
+    /// Removes a run that has ended, with all its data.
+    pub(crate) async fn delete_alone(&self, run: RunId, actor: &str) -> Controlled {
         for _ in 0..DELETES_MAX {
             let mut answers = self.delete_all(&[run], actor).await?;
             self.answer_others(&[run], &BulkControl::Delete, &mut answers).await?;
@@ -333,8 +310,12 @@ impl Runs {
         Err(EngineError::Contended.into())
     }
 
-    /// The same as [`Engine::bulk_dry_run`], without the handle.
-    async fn bulk_dry_run(&self, runs: &[Matched], control: &BulkControl) -> Result<Vec<Controlled>, EngineError> {
+    /// What the same control would answer, as far as that is known before; changes nothing.
+    pub(crate) async fn bulk_dry_run(
+        &self,
+        runs: &[Matched],
+        control: &BulkControl,
+    ) -> Result<Vec<Controlled>, EngineError> {
         let mut tried = Vec::with_capacity(runs.len());
         for batch in runs.chunks(BATCH_MAX) {
             tried.extend(self.try_all(batch, control).await?);

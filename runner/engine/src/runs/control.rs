@@ -15,7 +15,7 @@ pub use crate::runs::controlled::ControlError;
 use crate::runs::controlled::{Act, Answers, ControlledRun, Planned, Step};
 use crate::runs::create::batch_run::check_again;
 use crate::runs::task_control::{Clear, not_cleared};
-use crate::{Engine, EngineError, Runs, UseCase};
+use crate::{EngineError, Runs};
 
 /// A control of a run.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -112,20 +112,8 @@ fn override_of_run(state: RunState) -> NewOverride {
     }
 }
 
-impl Engine {
-    /// Controls a run; returns after the commit.
-    pub fn control<'a>(
-        &'a self,
-        run: RunId,
-        action: &'a BulkAction,
-        actor: &'a str,
-    ) -> UseCase<'a, Result<(), ControlError>> {
-        Box::pin(self.runs.control(run, action, actor))
-    }
-}
-
 impl Runs {
-    /// The same as [`Engine::control`], without the handle.
+    /// Controls a run; returns after the commit.
     pub(crate) async fn control(
         self: &Arc<Self>,
         run: RunId,

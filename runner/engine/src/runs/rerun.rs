@@ -20,7 +20,7 @@ use crate::runs::controlled::{Answers, ControlError};
 use crate::runs::create::batch_run::check_again;
 use crate::runs::create::check::check_params;
 use crate::runs::create::submit::{Layout, Request, finish, open_group};
-use crate::{Engine, EngineError, Runs, SubmitError};
+use crate::{EngineError, Runs, SubmitError};
 
 /// What the key of one of many runs has more than the key of the call: `/` and an id. In bytes.
 const KEY_MORE_BYTES: usize = 37;
@@ -55,13 +55,13 @@ impl Rerun {
     }
 }
 
-impl Engine {
+impl Runs {
     /// Creates a run like an ended or live one; the audit entry is in the same commit.
-    pub async fn rerun(&self, row: &RunRow, rerun: &Rerun, actor: &str) -> Result<RunId, SubmitError> {
+    pub(crate) async fn rerun(&self, row: &RunRow, rerun: &Rerun, actor: &str) -> Result<RunId, SubmitError> {
         rerun.check(false)?;
-        let request = self.runs.like(row, rerun, rerun.key.clone(), actor).await?;
+        let request = self.like(row, rerun, rerun.key.clone(), actor).await?;
         let (id, context) = (request.run.id, request.context.clone());
-        let answered = self.runs.requests.submissions.send(request)?;
+        let answered = self.requests.submissions.send(request)?;
         Ok(finish(id, &context, answered).await?.0)
     }
 }

@@ -15,7 +15,7 @@ use serde_json::{Value, json};
 use crate::runs::change::transition::progress_of;
 use crate::runs::controlled::{Act, Answers, ControlError, ControlledRun, Planned, Step};
 use crate::runs::create::batch_run::{check_again, check_set_by_hand};
-use crate::{Engine, EngineError, Runs, UseCase};
+use crate::{EngineError, Runs};
 
 /// A task run that is to run again within a run that has ended.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -37,28 +37,31 @@ struct Set<'a> {
     reason: &'a str,
 }
 
-impl Engine {
+impl Runs {
     /// Sets the state of a task run, with a reason.
-    pub fn set_task_state<'a>(
-        &'a self,
+    pub(crate) async fn set_task_state(
+        self: &Arc<Self>,
         run: RunId,
         key: TaskKey,
         state: TaskState,
         output: Option<String>,
-        reason: &'a str,
-        actor: &'a str,
-    ) -> UseCase<'a, Result<(), ControlError>> {
+        reason: &str,
+        actor: &str,
+    ) -> Result<(), ControlError> {
         let set = Set { state, output, reason };
-        Box::pin(self.runs.control_task(run, key, Some(set), actor))
+        self.control_task(run, key, Some(set), actor).await
     }
 
     /// Retries a failed or retrying task run at once.
-    pub fn retry_task<'a>(&'a self, run: RunId, key: TaskKey, actor: &'a str) -> UseCase<'a, Result<(), ControlError>> {
-        Box::pin(self.runs.control_task(run, key, None, actor))
+    pub(crate) async fn retry_task(
+        self: &Arc<Self>,
+        run: RunId,
+        key: TaskKey,
+        actor: &str,
+    ) -> Result<(), ControlError> {
+        self.control_task(run, key, None, actor).await
     }
-}
 
-impl Runs {
     async fn control_task(
         self: &Arc<Self>,
         run: RunId,

@@ -21,8 +21,8 @@ use heddle_store::message::Finish;
 use sha2::{Digest, Sha256};
 use uuid::Uuid;
 
+use crate::RunContext;
 use crate::node::Node;
-use crate::{Engine, RunContext};
 
 /// How many characters of an error a span contains.
 const ERROR_MAX_CHARS: usize = 500;
@@ -139,6 +139,11 @@ pub(crate) struct Traces {
 }
 
 impl Traces {
+    /// Sets the tracer; called once, when the node is put together.
+    pub(crate) fn set_tracer(&self, tracer: Arc<dyn Tracer>) {
+        let _ = self.tracer.set(tracer);
+    }
+
     /// Whether there is a tracer at all.
     pub(crate) fn are_wanted(&self) -> bool {
         self.tracer.get().is_some()
@@ -235,13 +240,6 @@ impl Traces {
             created_at: facts.created_at,
             finished_at: now.max(facts.created_at),
         }))
-    }
-}
-
-impl Engine {
-    /// Sets the tracer; called once, when the node is put together.
-    pub fn trace_with(&self, tracer: Arc<dyn Tracer>) {
-        let _ = self.runs.traces.tracer.set(tracer);
     }
 }
 

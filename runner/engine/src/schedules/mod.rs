@@ -22,7 +22,7 @@ use crate::{EngineError, Runs};
 pub(crate) use backfill::Backfiller;
 pub use backfill::Started;
 pub(crate) use links::Links;
-pub(crate) use scheduler::{Freer, LookAhead, Scheduler};
+pub(crate) use scheduler::{LookAhead, ScheduleReleaser, Scheduler};
 
 /// Creates runs that are due.
 pub(crate) struct Schedules {

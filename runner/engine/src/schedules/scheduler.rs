@@ -26,7 +26,7 @@ use std::time::Duration;
 use chrono::TimeDelta;
 use heddle_domain::Chain;
 use heddle_domain::Time;
-use heddle_domain::notify::rules::{Notice, Telling};
+use heddle_domain::notify::rules::{Announcements, Notice};
 use heddle_domain::schedule::{Kind, Schedule};
 use heddle_domain::spec::{Misfire, NotifyEvent};
 use heddle_domain::state::Trigger;
@@ -83,13 +83,13 @@ const FREED_MAX: i64 = 1_000;
 const FREED_AGAIN: Duration = Duration::from_millis(200);
 
 /// Makes schedules due that wait for a run that has ended without them: see `Store::free_schedules`.
-pub(crate) struct Freer {
+pub(crate) struct ScheduleReleaser {
     node: Arc<Node>,
     /// The run after which the round continues.
     from: Uuid,
 }
 
-impl Freer {
+impl ScheduleReleaser {
     pub(crate) fn of(schedules: &Schedules) -> Self {
         Self {
             node: schedules.node.clone(),
@@ -98,7 +98,7 @@ impl Freer {
     }
 }
 
-impl Service for Freer {
+impl Service for ScheduleReleaser {
     const FAILED: &'static str = "cannot look for schedules that wait in vain; trying again";
     const NEEDS: Needs = Needs::Active;
     const AGAIN_AFTER: Duration = FREED_EVERY;
@@ -312,7 +312,7 @@ impl Schedules {
             moved.awaits = Some(run.0);
         }
         completion.move_schedules(&batch.moved).await?;
-        completion.tell(&batch.notices).await?;
+        completion.insert_notices(&batch.notices).await?;
         completion.commit().await?;
         batch.missed.tell();
         if !batch.notices.is_empty() {
@@ -344,13 +344,13 @@ impl Schedules {
         if firing.missed {
             batch.missed.note(&due, &revision.group_name, firing.instants.len());
             if revision.subscriptions.anywhere(NotifyEvent::ScheduleMissed) {
-                let telling = Telling {
+                let announcements = Announcements {
                     notices: vec![Notice::of_run(NotifyEvent::ScheduleMissed)],
                     troubled: Vec::new(),
                 };
                 batch
                     .notices
-                    .push(new_notices(revision, None, telling, Some(due.name.clone())));
+                    .push(new_notices(revision, None, announcements, Some(due.name.clone())));
             }
         }
         let mut index = None;

@@ -17,23 +17,29 @@ use heddle_store::blob::Blob;
 use heddle_store::change::{Change, Noun};
 use heddle_store::secret::SecretKeys;
 
+use crate::EngineError;
 use crate::node::Node;
 use crate::node::catalog::ScriptFacts;
 use crate::node::part::Part;
 use crate::node::service::{NEVER, Needs, Service};
 use crate::node::signals::Signal;
-use crate::{Engine, EngineError, UseCase};
 
 // What the API needs of the sandbox, which it reaches only through this crate: uploads, calls of a script without a run,
 // and which addresses a connection may have.
 pub use heddle_sandbox::{
-    AttemptHandle, AttemptRequest, BoxFuture, CompileError, Context, Grants, HostPattern, HostServices, Interval,
-    Language, Limits, LogLine, MAX_SOURCE_BYTES, Outcome, SourceFault, Uploaded, World, check_connection_url,
+    AttemptHandle, AttemptRequest, BoxFuture, CompileError, Compiled, Context, Grants, HostPattern, HostServices,
+    Interval, Language, Limits, LogLine, MAX_SOURCE_BYTES, Outcome, SourceFault, Uploaded, World, check_connection_url,
     digest_of,
 };
 
 /// The pause after scripts could not be loaded.
 const AGAIN_AFTER: Duration = Duration::from_secs(10);
+
+/// How long a node that starts waits for its scripts before it accepts requests.
+const WARM_MAX: Duration = Duration::from_secs(10);
+
+/// The same while another node can do its work: a load balancer sends requests there.
+const WARM_RELIEVED_MAX: Duration = Duration::from_secs(60);
 
 /// The sandbox of scripts, and the keys of the secrets that they get.
 pub(crate) struct Scripts {
@@ -217,6 +223,40 @@ impl Scripts {
         self.node.end_warming();
         Ok(loaded)
     }
+
+    /// The same, but waits only as long as a node that starts may wait. The rest is loaded afterwards.
+    pub(crate) async fn warm_in_time(&self) {
+        let node = &self.node;
+        let long_enough = async {
+            tokio::time::sleep(WARM_MAX).await;
+            let needed = node.state.wait_for(|state| !state.leaves_work());
+            let _ = tokio::time::timeout(WARM_RELIEVED_MAX - WARM_MAX, needed).await;
+        };
+        let mut long_enough = std::pin::pin!(long_enough);
+        let loaded = tokio::select! {
+            loaded = self.warm() => loaded,
+            () = &mut long_enough => {
+                tracing::info!("some scripts are still compiling; their runs wait until they are ready, or run on other \
+                    nodes");
+                node.signals.raise(Signal::Scripts);
+                return;
+            }
+        };
+        match loaded {
+            Ok(0) => {}
+            Ok(scripts) => tracing::info!(scripts, "loaded the scripts of the enabled groups"),
+            Err(error) => {
+                tracing::warn!(error = %Chain(&error), "cannot load scripts in advance; trying again, and each one is \
+                    loaded when a run needs it");
+                // The node leaves its part of the work to others until the scripts are loaded, so it is not ready before.
+                node.signals.raise(Signal::Scripts);
+                tokio::select! {
+                    () = node.state.wait_for(|state| !state.warming) => {}
+                    () = long_enough => {}
+                }
+            }
+        }
+    }
 }
 
 impl Part for Scripts {
@@ -241,70 +281,4 @@ enum LoadTrouble {
     Gone,
     #[error(transparent)]
     Store(StoreError),
-}
-
-/// How long a node that starts waits for its scripts before it accepts requests.
-const WARM_MAX: Duration = Duration::from_secs(10);
-
-/// The same while another node can do its work: a load balancer sends requests there.
-const WARM_RELIEVED_MAX: Duration = Duration::from_secs(60);
-
-impl Engine {
-    /// Loads the scripts that enabled groups use, so that no run waits for a compiler here. A node with a new data
-    /// directory may have to compile many scripts, or slow ones: this waits for at most 10 s, or for 60 s while another
-    /// node can do the work, and the rest is compiled afterwards.
-    pub fn warm(&self) -> UseCase<'_, ()> {
-        Box::pin(self.load_scripts())
-    }
-
-    async fn load_scripts(&self) {
-        let node = &self.scripts.node;
-        let long_enough = async {
-            tokio::time::sleep(WARM_MAX).await;
-            let needed = node.state.wait_for(|state| !state.leaves_work());
-            let _ = tokio::time::timeout(WARM_RELIEVED_MAX - WARM_MAX, needed).await;
-        };
-        let mut long_enough = std::pin::pin!(long_enough);
-        let loaded = tokio::select! {
-            loaded = self.scripts.warm() => loaded,
-            () = &mut long_enough => {
-                tracing::info!("some scripts are still compiling; their runs wait until they are ready, or run on other \
-                    nodes");
-                node.signals.raise(Signal::Scripts);
-                return;
-            }
-        };
-        match loaded {
-            Ok(0) => {}
-            Ok(scripts) => tracing::info!(scripts, "loaded the scripts of the enabled groups"),
-            Err(error) => {
-                tracing::warn!(error = %Chain(&error), "cannot load scripts in advance; trying again, and each one is \
-                    loaded when a run needs it");
-                // The node leaves its part of the work to others until the scripts are loaded, so it is not ready before.
-                node.signals.raise(Signal::Scripts);
-                tokio::select! {
-                    () = node.state.wait_for(|state| !state.warming) => {}
-                    () = long_enough => {}
-                }
-            }
-        }
-    }
-
-    /// Whether the node has not loaded the scripts of the enabled groups since its start.
-    pub fn is_warming(&self) -> bool {
-        self.scripts.node.state.now().warming
-    }
-
-    /// Whether the node leaves task runs to other nodes, because it is warming and they are not.
-    pub fn leaves_work(&self) -> bool {
-        self.scripts.node.state.now().leaves_work()
-    }
-
-    /// Makes a script ready to run on this node; the inner error is for the caller.
-    pub fn load_script<'a>(
-        &'a self,
-        script: &'a ScriptFacts,
-    ) -> UseCase<'a, Result<Result<Script, String>, EngineError>> {
-        Box::pin(self.scripts.load(script))
-    }
 }

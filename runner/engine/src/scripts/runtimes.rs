@@ -17,9 +17,9 @@ use heddle_store::change::By;
 use heddle_store::runtime::{Retired, RuntimeRow, RuntimeWrite, VersionInUse};
 
 use super::{Scripts, uploaded};
+use crate::EngineError;
 use crate::node::Node;
 use crate::node::service::{NEVER, Needs, Service};
-use crate::{Engine, EngineError, UseCase};
 
 /// How many versions are read at once.
 const PAGE: i64 = 200;
@@ -150,13 +150,13 @@ fn written<'a>(own: &'a RuntimeId, packed: &'a [u8]) -> RuntimeWrite<'a> {
 
 impl Scripts {
     /// This program's runtime for a language.
-    async fn own_runtime(&self, language: Language) -> Result<&'static RuntimeId, EngineError> {
+    pub(crate) async fn own_runtime(&self, language: Language) -> Result<&'static RuntimeId, EngineError> {
         let own = self.sandbox.own_runtime(language).await;
         own.map_err(EngineError::unreadable)
     }
 
-    /// Stores this program's own runtime for other programs.
-    async fn keep_runtime(&self, language: Language) -> Result<&'static RuntimeId, EngineError> {
+    /// Stores this program's own runtime for other programs: before a script is stored that was checked with it.
+    pub(crate) async fn keep_runtime(&self, language: Language) -> Result<&'static RuntimeId, EngineError> {
         let own = self.own_runtime(language).await?;
         if self.node.store.keeps_runtime(&own.tag).await? {
             return Ok(own);
@@ -271,7 +271,8 @@ impl Scripts {
         }
     }
 
-    async fn retire_runtime(&self, by: By<'_>, tag: &str, force: bool) -> Result<Retirement, EngineError> {
+    /// Moves the scripts of another runtime to this program's own.
+    pub(crate) async fn retire_runtime(&self, by: By<'_>, tag: &str, force: bool) -> Result<Retirement, EngineError> {
         let Some(row) = self.node.store.runtime(tag).await? else {
             return Ok(Retirement::Missing);
         };
@@ -310,28 +311,6 @@ impl Scripts {
             }
         }
         Ok(Retirement::Contended)
-    }
-}
-
-impl Engine {
-    /// This program's runtime for a language.
-    pub fn own_runtime(&self, language: Language) -> UseCase<'_, Result<&'static RuntimeId, EngineError>> {
-        Box::pin(self.scripts.own_runtime(language))
-    }
-
-    /// Stores this program's own runtime for other programs: before a script is stored that was checked with it.
-    pub fn keep_runtime(&self, language: Language) -> UseCase<'_, Result<&'static RuntimeId, EngineError>> {
-        Box::pin(self.scripts.keep_runtime(language))
-    }
-
-    /// Moves the scripts of another runtime to this program's own.
-    pub fn retire_runtime<'a>(
-        &'a self,
-        by: By<'a>,
-        tag: &'a str,
-        force: bool,
-    ) -> UseCase<'a, Result<Retirement, EngineError>> {
-        Box::pin(self.scripts.retire_runtime(by, tag, force))
     }
 }
 

@@ -8,8 +8,8 @@ use heddle_store::change::Change;
 
 use super::*;
 use crate::EngineError;
-use crate::node::changes::{Ear, Follower, follow_own_change};
-use crate::node::news::{CHANNEL, News, Teller};
+use crate::node::changes::{Follower, NewsListener, follow_own_change};
+use crate::node::news::{CHANNEL, News, NewsSender};
 use crate::node::service::NEVER;
 use crate::node::signals::Signal;
 
@@ -160,41 +160,44 @@ async fn news_gather_and_are_heard_once() {
     let world = World::at("2026-03-01T00:00:00Z").await;
     let (one, other) = (world.node(1).await, world.node(2).await);
     let (hears, parts) = hears();
-    let (mut teller, mut ear) = (Teller::of(one.node.clone()), Ear::of(other.node.clone(), parts));
+    let (mut sender, mut listener) = (
+        NewsSender::of(one.node.clone()),
+        NewsListener::of(other.node.clone(), parts),
+    );
     let changed = || other.node.signals.raised(Signal::Changes).now_or_never().is_some();
-    assert_eq!(other.tick(&mut ear).await, Duration::from_secs(1));
+    assert_eq!(other.tick(&mut listener).await, Duration::from_secs(1));
     assert!(changed(), "there may be changes from before it listened");
-    assert!(teller.first_after() == NEVER && teller.woken().now_or_never().is_none());
+    assert!(sender.first_after() == NEVER && sender.woken().now_or_never().is_none());
     let (first, second) = (RunId(Uuid::from_u128(1)), RunId(Uuid::from_u128(2)));
     one.node.outbox.tell_ended(&[first]);
-    soon(teller.woken()).await;
-    assert_eq!(one.tick(&mut teller).await, Duration::from_millis(5));
+    soon(sender.woken()).await;
+    assert_eq!(one.tick(&mut sender).await, Duration::from_millis(5));
     one.node.outbox.tell_ended(&[second]);
     one.node.outbox.tell(News::Work);
-    assert!(teller.woken().now_or_never().is_none(), "it waits to the end");
-    assert_eq!(one.tick(&mut teller).await, NEVER);
+    assert!(sender.woken().now_or_never().is_none(), "it waits to the end");
+    assert_eq!(one.tick(&mut sender).await, NEVER);
     // Nothing is left, so the next that is heard is what comes after.
     for _ in 0..2 {
-        one.tick(&mut teller).await;
+        one.tick(&mut sender).await;
     }
     world.execute(&format!("NOTIFY {CHANNEL}, ' *'")).await;
     let work = || other.node.signals.raised(Signal::Work).now_or_never().is_some();
-    soon(ear.woken()).await;
+    soon(listener.woken()).await;
     assert!(!work() && hears.news.lock().is_empty(), "it is heard with a tick");
-    other.tick(&mut ear).await;
+    other.tick(&mut listener).await;
     assert!(work());
     assert_eq!(*hears.news.lock(), [News::Ended(first), News::Ended(second)]);
-    soon(ear.woken()).await;
-    other.tick(&mut ear).await;
+    soon(listener.woken()).await;
+    other.tick(&mut listener).await;
     assert_eq!(hears.news.lock().last(), Some(&News::ManyEnded));
     assert_eq!(hears.news.lock().len(), 3);
     // A change of the log is heard too, and another tick without anything heard says nothing.
     assert!(!changed());
     world.group("g", json!({})).await;
-    soon(ear.woken()).await;
-    other.tick(&mut ear).await;
+    soon(listener.woken()).await;
+    other.tick(&mut listener).await;
     assert!(changed());
-    other.tick(&mut ear).await;
+    other.tick(&mut listener).await;
     assert!(!changed() && hears.news.lock().len() == 3);
 }
 
@@ -207,27 +210,27 @@ async fn a_node_that_is_alone_tells_only_stops() {
     let parts = Parts::new([node.runs.clone() as Arc<dyn Part>]);
     node.keeper = Keeper::of(node.node.clone(), parts);
     node.keeper.tick(world.now()).await.expect("a heartbeat");
-    let mut teller = Teller::of(node.node.clone());
+    let mut sender = NewsSender::of(node.node.clone());
     node.node.outbox.tell(News::Work);
-    assert_eq!(node.tick(&mut teller).await, NEVER);
+    assert_eq!(node.tick(&mut sender).await, NEVER);
     node.node.outbox.tell(News::Stopped);
-    assert_eq!(node.tick(&mut teller).await, Duration::from_millis(5));
+    assert_eq!(node.tick(&mut sender).await, Duration::from_millis(5));
     let mut listener = world.store.listen(&[CHANNEL]).await.expect("a listener");
-    assert_eq!(node.tick(&mut teller).await, NEVER);
+    assert_eq!(node.tick(&mut sender).await, NEVER);
     let (_, payload) = soon(listener.next()).await.expect("a notification");
     assert_eq!(payload, "s ", "what was told to nobody is gone");
 }
 
-/// An ear whose connection is lost listens again with the next tick, and has the log of changes read: it may have missed
+/// A listener whose connection is lost listens again with the next tick, and has the log of changes read: it may have missed
 /// something.
 #[tokio::test]
 async fn an_ear_that_has_lost_its_connection_listens_again() {
     let world = World::at("2026-03-01T00:00:00Z").await;
     let node = world.node(1).await;
     let (hears, parts) = hears();
-    let mut ear = Ear::of(node.node.clone(), parts);
+    let mut listener = NewsListener::of(node.node.clone(), parts);
     let changed = || node.node.signals.raised(Signal::Changes).now_or_never().is_some();
-    node.tick(&mut ear).await;
+    node.tick(&mut listener).await;
     assert!(changed());
     let listens = "datname = current_database() AND query LIKE 'LISTEN%'";
     let cut: bool = world
@@ -236,15 +239,15 @@ async fn an_ear_that_has_lost_its_connection_listens_again() {
         ))
         .await;
     assert!(cut);
-    soon(ear.woken()).await;
+    soon(listener.woken()).await;
     assert!(
-        ear.woken().now_or_never().is_none(),
+        listener.woken().now_or_never().is_none(),
         "it hears nothing until it listens again"
     );
-    assert_eq!(node.tick(&mut ear).await, Duration::from_secs(1));
+    assert_eq!(node.tick(&mut listener).await, Duration::from_secs(1));
     assert!(changed());
     world.execute(&format!("NOTIFY {CHANNEL}, ' *'")).await;
-    soon(ear.woken()).await;
-    node.tick(&mut ear).await;
+    soon(listener.woken()).await;
+    node.tick(&mut listener).await;
     assert_eq!(*hears.news.lock(), [News::ManyEnded]);
 }

@@ -11,7 +11,7 @@ use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
 use tokio::net::{TcpListener, TcpStream};
 
 use super::*;
-use crate::notify::Stalls;
+use crate::notify::StalledQueues;
 
 /// A request of a webhook.
 #[derive(Clone, Debug)]
@@ -257,7 +257,7 @@ async fn a_queue_without_workers_is_told_when_patience_is_over() {
     let mut node = world.node(1).await;
     let queues = node.queues();
     let mut scheduler = Scheduler(node.schedules());
-    let mut stalls = Stalls(node.notifier(Duration::from_secs(600)));
+    let mut stalls = StalledQueues(node.notifier(Duration::from_secs(600)));
     let stalled = "SELECT count(*) FROM heddle.notices WHERE event = 'queue_stalled'";
     node.tick(&mut scheduler).await;
     assert_eq!(node.tick(&mut stalls).await, Duration::from_secs(10));
@@ -284,7 +284,7 @@ async fn a_queue_without_workers_is_told_when_patience_is_over() {
         node.tick(&mut stalls).await;
         assert_eq!(world.one::<i64>(stalled).await, count);
     }
-    let mut impatient = Stalls(node.notifier(Duration::from_secs(3)));
+    let mut impatient = StalledQueues(node.notifier(Duration::from_secs(3)));
     let pause = Duration::from_secs(3);
     assert_eq!(
         (impatient.first_after(), node.tick(&mut impatient).await),

@@ -6,7 +6,7 @@ use heddle_store::group::GroupDelete;
 use super::*;
 use crate::retention::{Pruner, Rounds};
 use crate::runs::take::claimer::Claimer;
-use crate::schedules::{Backfiller, Freer, Links, LookAhead, Started};
+use crate::schedules::{Backfiller, Links, LookAhead, ScheduleReleaser, Started};
 
 /// Every noon of March in Zurich, whose clocks are put forward on the 29th: no microsecond sooner, and none twice.
 #[tokio::test]
@@ -222,14 +222,14 @@ async fn a_schedule_that_waits_in_vain_is_counted_from_the_end_of_its_run() {
     world.group("g", json!({"schedules": {"s": {"after": "10m"}}})).await;
     let node = world.node(1).await;
     let schedules = node.schedules();
-    let (mut scheduler, mut freer) = (Scheduler(schedules.clone()), Freer::of(&schedules));
+    let (mut scheduler, mut releaser) = (Scheduler(schedules.clone()), ScheduleReleaser::of(&schedules));
     let (minute, ten) = (TimeDelta::minutes(1), TimeDelta::minutes(10));
     let due_at = async || world.instant("SELECT next_fire_at AS at FROM heddle.schedules").await;
     world.pass_for(&node, ten).await;
     node.tick(&mut scheduler).await;
     let first = node.only_begun();
     world.pass(TimeDelta::seconds(5)).await;
-    assert_eq!(node.tick(&mut freer).await, Duration::from_secs(60));
+    assert_eq!(node.tick(&mut releaser).await, Duration::from_secs(60));
     assert_eq!(due_at().await, None, "its run lives");
     // Its run ends, and whoever recorded that did not move it on.
     let waits = format!(
@@ -240,7 +240,7 @@ async fn a_schedule_that_waits_in_vain_is_counted_from_the_end_of_its_run() {
     world.execute(&waits).await;
     let ended_at = world.now();
     world.pass_for(&node, minute).await;
-    node.tick(&mut freer).await;
+    node.tick(&mut releaser).await;
     assert_eq!(due_at().await, Some(ended_at + ten));
     world.pass_for(&node, ten - minute - MOMENT).await;
     node.tick(&mut scheduler).await;
@@ -257,7 +257,7 @@ async fn a_schedule_that_waits_in_vain_is_counted_from_the_end_of_its_run() {
     world.execute("DELETE FROM heddle.runs_done").await;
     world.execute(&waits).await;
     world.pass_for(&node, minute).await;
-    node.tick(&mut freer).await;
+    node.tick(&mut releaser).await;
     assert_eq!(due_at().await, Some(world.now() + ten));
 }
 

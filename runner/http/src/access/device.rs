@@ -4,6 +4,18 @@
 //! that may poll, `exp` the end, at most [`DEVICE_TOKEN_MAX`] ahead, `nbf` the beginning if there is one. Nothing is
 //! stored and nothing can be revoked, hence the short life. Only `HS256` is accepted, whatever the header says, and
 //! signatures are compared in constant time.
+//!
+//! Tokens of providers are read by `jsonwebtoken`, these are not:
+//!
+//! * It takes its cryptography from one place for the whole process, and that place knows no algorithm with a shared secret
+//!   (`provider/claims.rs`). With `HS256` there, one check less would accept a provider's token that somebody has signed with
+//!   the provider's public key, as if that were a secret.
+//! * It reads `"crit": null` as if there were no `crit`, and refuses headers with members that concern nobody here, such as
+//!   a `kid` that is a number.
+//! * It makes the key ready again for each token. A device sends its token with each poll, so the keys here are made ready
+//!   once.
+//!
+//! What else it checks would be left out anyway: its `exp` and `nbf` are whole seconds, by the clock of the process.
 
 use std::time::Duration;
 
@@ -225,6 +237,18 @@ mod tests {
                 false,
             );
         }
+    }
+
+    /// Two of the reasons in the head of this module.
+    #[test]
+    fn another_reader_takes_other_headers() {
+        let read = |header: &str| jsonwebtoken::decode_header(signed(header, "{}"));
+        let header = read(r#"{"alg":"HS256","crit":null}"#).expect("it is read");
+        assert_eq!(header.crit, None, "as if there were none");
+        let number = r#"{"alg":"HS256","kid":1}"#;
+        assert!(read(number).is_err());
+        let claims = format!(r#"{{"sub":"u","exp":{}}}"#, now().timestamp() + 9);
+        assert!(signer(&[KEY]).verify(&signed(number, &claims), now()).is_some());
     }
 
     #[test]

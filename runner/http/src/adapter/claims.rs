@@ -7,9 +7,9 @@ use std::time::Duration;
 use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use heddle_api::Claim;
+use heddle_domain::Time;
 use heddle_domain::id::RunId;
 use heddle_domain::run::{AttemptKey, TaskKey};
-use heddle_domain::{Name, Time};
 use heddle_engine::{Beat, ClaimEnd, ClaimRefused, ClaimRequest, Engine};
 use heddle_store::live::ClaimKey;
 use serde_json::Value;
@@ -17,20 +17,6 @@ use serde_json::value::RawValue;
 use uuid::Uuid;
 
 use super::Refusal;
-
-/// What a worker asks for.
-#[derive(Clone, Debug)]
-pub(crate) struct ClaimSpec {
-    pub(crate) queue: Name,
-    pub(crate) worker: String,
-    pub(crate) tags: Vec<String>,
-    /// How many task runs at most.
-    pub(crate) max: usize,
-    /// For how long, unless extended.
-    pub(crate) lease: Duration,
-    /// How long to wait for the first.
-    pub(crate) wait: Duration,
-}
 
 /// What a worker does with a claim.
 #[derive(Clone, Debug, PartialEq)]
@@ -58,7 +44,7 @@ pub(crate) enum ClaimAction {
 
 /// A claim that a worker speaks of.
 #[derive(Clone, Debug, PartialEq)]
-pub(crate) struct ClaimWord {
+pub(crate) struct ClaimCall {
     pub(crate) id: Uuid,
     pub(crate) token: String,
     pub(crate) action: ClaimAction,
@@ -99,16 +85,8 @@ fn key_of(id: Uuid, token: &str) -> Option<ClaimKey> {
     })
 }
 
-pub(crate) async fn claim(engine: &Engine, spec: ClaimSpec) -> Result<Vec<Claim<Box<RawValue>>>, Refusal> {
-    let request = ClaimRequest {
-        queue: spec.queue.as_str().to_owned(),
-        worker: spec.worker,
-        tags: spec.tags,
-        max: spec.max,
-        lease: spec.lease,
-        wait: spec.wait,
-    };
-    let claims = engine.claim(&request).await?;
+pub(crate) async fn claim(engine: &Engine, request: &ClaimRequest) -> Result<Vec<Claim<Box<RawValue>>>, Refusal> {
+    let claims = engine.claim(request).await?;
     Ok(claims
         .into_iter()
         .map(|claim| Claim {
@@ -157,16 +135,16 @@ async fn forbidden(engine: &Engine, keys: &[ClaimKey], queues: &[String]) -> Res
 
 pub(crate) async fn on_claims(
     engine: &Engine,
-    words: Vec<ClaimWord>,
+    calls: Vec<ClaimCall>,
     queues: Vec<String>,
 ) -> Result<Vec<Result<Option<Time>, Refusal>>, Refusal> {
-    let count = words.len();
-    let keyed: Vec<(usize, ClaimKey, ClaimAction)> = words
+    let count = calls.len();
+    let keyed: Vec<(usize, ClaimKey, ClaimAction)> = calls
         .into_iter()
         .enumerate()
-        .filter_map(|(index, word)| Some((index, key_of(word.id, &word.token)?, word.action)))
+        .filter_map(|(index, call)| Some((index, key_of(call.id, &call.token)?, call.action)))
         .collect();
-    let keys: Vec<ClaimKey> = keyed.iter().map(|word| word.1).collect();
+    let keys: Vec<ClaimKey> = keyed.iter().map(|call| call.1).collect();
     let forbidden = forbidden(engine, &keys, &queues).await?;
     let mut answers: Vec<Result<Option<Time>, Refusal>> = (0..count).map(|_| Err(wrong())).collect();
     let (mut beats, mut ends) = (Vec::new(), Vec::new());

@@ -7,12 +7,15 @@ use bytes::Bytes;
 use heddle_api::{Failure, Invocation, InvocationLog};
 use heddle_domain::bounded::or_trouble;
 use heddle_domain::state::{AttemptState, ErrorKind, LogLevel};
-use heddle_domain::{Clock, Fault, Time};
+use heddle_domain::{Clock, Fault, Name, Time};
 use heddle_engine::scripts::{
-    AttemptHandle, AttemptRequest, BoxFuture, CompileError, Context, Grants, HostServices, Interval, Language, Limits,
-    LogLine, MAX_SOURCE_BYTES, Outcome, Uploaded, digest_of,
+    AttemptHandle, AttemptRequest, BoxFuture, CompileError, Compiled, Context, Grants, HostServices, Interval,
+    Language, Limits, LogLine, MAX_SOURCE_BYTES, Outcome, Uploaded, digest_of,
 };
 use heddle_engine::{Engine, EngineError, ScriptFacts, outbound};
+use heddle_store::StoreError;
+use heddle_store::change::{By, Put};
+use heddle_store::script::{ScriptRow, ScriptVersionRow, ScriptWrite};
 use parking_lot::Mutex;
 use reqwest::header::{CONTENT_TYPE, HeaderValue};
 use serde_json::Value;
@@ -21,26 +24,6 @@ use url::Url;
 use super::Refusal;
 use super::not_found;
 use super::streams::fields_of;
-
-/// The compiler's result for uploaded bytes.
-#[derive(Clone, Debug)]
-pub(crate) struct CompiledScript {
-    /// SHA-256 of the bytes as they were sent, lower-case hex.
-    pub(crate) digest: String,
-    /// For example `heddle:task/task` or `source/javascript`.
-    pub(crate) world: String,
-    /// The interpreter that a text was checked with, and its runtime's tag.
-    pub(crate) runtime: Option<String>,
-    pub(crate) runtime_tag: Option<String>,
-    /// Which functions it has that Heddle calls.
-    pub(crate) exports: Vec<&'static str>,
-    /// What it takes, if it says so.
-    pub(crate) params_schema: Option<Value>,
-    /// Always a JSON object.
-    pub(crate) defaults: Value,
-    /// What it says of itself.
-    pub(crate) description: String,
-}
 
 /// A script to be run once, without a run.
 #[derive(Clone, Debug)]
@@ -67,7 +50,7 @@ pub(crate) async fn compile(
     at: Time,
     language: Option<Language>,
     actor: String,
-) -> Result<CompiledScript, Refusal> {
+) -> Result<Compiled, Refusal> {
     let compiled = match language {
         Some(language) => {
             engine
@@ -81,19 +64,35 @@ pub(crate) async fn compile(
         // Before there is a version that names it.
         engine.keep_runtime(language).await?;
     }
-    match compiled {
-        Ok(compiled) => Ok(CompiledScript {
-            digest: compiled.digest.trim_start_matches("sha256:").to_owned(),
-            world: compiled.world.as_str().to_owned(),
-            runtime: compiled.runtime.as_ref().map(ToString::to_string),
-            runtime_tag: compiled.runtime.map(|runtime| runtime.tag),
-            exports: compiled.exports,
-            params_schema: compiled.params_schema,
-            defaults: Value::Object(compiled.defaults),
-            description: compiled.description.unwrap_or_default(),
-        }),
-        Err(error) => Err(not_compiled(error)),
-    }
+    compiled.map_err(not_compiled)
+}
+
+/// Stores a compiled script as a version of this name.
+pub(crate) async fn put(
+    engine: &Engine,
+    by: By<'_>,
+    name: &Name,
+    bytes: &[u8],
+    compiled: Compiled,
+    activate: bool,
+) -> Result<Put<(ScriptRow, ScriptVersionRow)>, StoreError> {
+    let runtime = compiled.runtime.as_ref();
+    let shown = runtime.map(ToString::to_string);
+    let defaults = Value::Object(compiled.defaults);
+    let write = ScriptWrite {
+        name,
+        digest: compiled.digest.trim_start_matches("sha256:"),
+        bytes,
+        world: compiled.world.as_str(),
+        runtime: shown.as_deref(),
+        runtime_tag: runtime.map(|runtime| runtime.tag.as_str()),
+        exports: &compiled.exports,
+        params_schema: compiled.params_schema.as_ref(),
+        defaults: &defaults,
+        description: compiled.description.as_deref().unwrap_or_default(),
+        activate,
+    };
+    engine.store().put_script(by, write).await
 }
 
 fn not_compiled(error: CompileError) -> Refusal {

@@ -3,7 +3,7 @@
 use axum::http::StatusCode;
 use heddle_api::{AuditEntry, List, Node, Prune, Pruned, RetentionOrPruned, Stats};
 use heddle_domain::id::uuid_v7;
-use heddle_domain::retention::{EndState, Retention};
+use heddle_domain::retention::Retention;
 use heddle_store::audit::{AuditFilter, AuditRow};
 use heddle_store::change::Noun;
 
@@ -188,33 +188,10 @@ async fn set_retention(mut request: Request) -> Outcome {
     wanted.check().or(()).map_err(Problem::invalid)?;
     if dry_run {
         let pruned = request.app.engine.prune(Some(wanted), true).await?;
-        return ok(&pruned_of(pruned));
+        return ok(&pruned);
     }
     request.app.store.put_retention(request.by(), &wanted).await?;
     answer(StatusCode::OK, &wanted)
-}
-
-fn pruned_of(pruned: heddle_engine::Pruned) -> Pruned {
-    Pruned {
-        dry_run: pruned.dry_run,
-        runs: pruned.runs,
-        by_state: EndState::ALL
-            .into_iter()
-            .map(|state| (state, pruned.by_state.get(&state.state()).copied().unwrap_or_default()))
-            .collect(),
-        days: pruned.days,
-        log_days: pruned.log_days,
-        logs: pruned.logs,
-        audit: pruned.audit,
-        events: pruned.events,
-        assignments: pruned.assignments,
-        notifications: pruned.notifications,
-        occurrences: pruned.occurrences,
-        offers: pruned.offers,
-        backfills: pruned.backfills,
-        tokens: pruned.tokens,
-        more: pruned.more,
-    }
 }
 
 async fn prune(mut request: Request) -> Outcome {
@@ -223,5 +200,5 @@ async fn prune(mut request: Request) -> Outcome {
         request.app.store.audit_prune(request.by()).await?;
     }
     let pruned = request.app.engine.prune(None, body.dry_run).await?;
-    ok(&pruned_of(pruned))
+    ok(&pruned)
 }

@@ -15,7 +15,7 @@ use uuid::Uuid;
 use super::claim_report;
 use crate::access::{Access, Caller};
 use crate::adapter;
-use crate::adapter::claims::{ClaimAction, ClaimSpec, ClaimWord};
+use crate::adapter::claims::{ClaimAction, ClaimCall};
 use crate::describe::{Shape, of};
 use crate::problem::{OfParts, Problem};
 use crate::request::{Outcome, Request, list_of, ok, put, typed};
@@ -404,15 +404,15 @@ async fn claim(mut request: Request) -> Outcome {
     tags.dedup();
     let wait = request.bounded_wait(body.wait)?;
     request.forget_body();
-    let spec = ClaimSpec {
-        queue,
+    let checked = heddle_engine::ClaimRequest {
+        queue: queue.to_string(),
         worker: body.worker,
         tags,
         max: max as usize,
         lease,
         wait,
     };
-    let items = adapter::claims::claim(&request.app.engine, spec).await?;
+    let items = adapter::claims::claim(&request.app.engine, &checked).await?;
     ok(&Claims { items })
 }
 
@@ -434,7 +434,7 @@ enum Verb {
 
 impl Verb {
     /// Reads what a worker says of a claim.
-    fn word(self, id: Uuid, body: &Value, now: Time) -> Result<ClaimWord, Faults> {
+    fn call(self, id: Uuid, body: &Value, now: Time) -> Result<ClaimCall, Faults> {
         let mut faults = Faults::default();
         let (token, action) = match self {
             Self::Heartbeat => {
@@ -460,7 +460,7 @@ impl Verb {
                 (body.token, action)
             }
         };
-        faults.or(ClaimWord { id, token, action })
+        faults.or(ClaimCall { id, token, action })
     }
 
     /// What has become of the attempt.
@@ -522,8 +522,8 @@ async fn on_one(mut request: Request, verb: Verb) -> Outcome {
             "`id` must be the id of the claim in the path",
         ));
     }
-    let word = verb.word(id, &body, request.now).map_err(Problem::invalid)?;
-    let mut answers = adapter::claims::on_claims(&request.app.engine, vec![word], queues).await?;
+    let call = verb.call(id, &body, request.now).map_err(Problem::invalid)?;
+    let mut answers = adapter::claims::on_claims(&request.app.engine, vec![call], queues).await?;
     let until = match answers.pop() {
         Some(answer) => answer?,
         None => return Err(Problem::not_found("claim", &id.to_string())),
@@ -545,14 +545,14 @@ async fn on_many(mut request: Request, verb: Verb) -> Outcome {
     let bytes_max = request.app.config.batch_bytes_max;
     let body: Items<Value> = typed(request.json_up_to(bytes_max, ITEMS_MAX).await?, "")?;
     let mut faults = Faults::default();
-    let mut words = Vec::with_capacity(body.items.len());
+    let mut calls = Vec::with_capacity(body.items.len());
     for (index, mut item) in body.items.into_iter().enumerate() {
-        let word = take_id(&mut item).and_then(|id| {
+        let call = take_id(&mut item).and_then(|id| {
             let id = id.ok_or_else(|| Fault::at("/id", "`id` is missing: the id of the claim"))?;
-            verb.word(id, &item, request.now)
+            verb.call(id, &item, request.now)
         });
-        match word {
-            Ok(word) => words.push(word),
+        match call {
+            Ok(call) => calls.push(call),
             Err(wrong) => wrong
                 .0
                 .into_iter()
@@ -560,8 +560,8 @@ async fn on_many(mut request: Request, verb: Verb) -> Outcome {
         }
     }
     faults.or(()).map_err(Problem::invalid)?;
-    let ids: Vec<Uuid> = words.iter().map(|word| word.id).collect();
-    let answers = adapter::claims::on_claims(&request.app.engine, words, queues).await?;
+    let ids: Vec<Uuid> = calls.iter().map(|call| call.id).collect();
+    let answers = adapter::claims::on_claims(&request.app.engine, calls, queues).await?;
     let mut problems = OfParts::default();
     let items: Vec<ClaimAnswer> = ids
         .into_iter()

@@ -13,7 +13,7 @@ use heddle_domain::schema::Schema;
 use heddle_domain::spec::validate::task::no_active_version;
 use heddle_domain::{Faults, Name, Time};
 use heddle_engine::scripts::{Language, MAX_SOURCE_BYTES, digest_of};
-use heddle_store::script::{Activate, ScriptDelete, ScriptRow, ScriptVersionRow, ScriptWrite};
+use heddle_store::script::{Activate, ScriptDelete, ScriptRow, ScriptVersionRow};
 use serde_json::Value;
 
 use crate::access::Access;
@@ -255,26 +255,7 @@ async fn store(
     let begun = request.app.clock.now();
     let compiled = adapter::scripts::compile(&request.app.engine, bytes.clone(), at, language, actor).await?;
     let took = request.app.clock.now() - begun;
-    let put = request
-        .app
-        .store
-        .put_script(
-            request.by(),
-            ScriptWrite {
-                name,
-                digest: &compiled.digest,
-                bytes: &bytes,
-                world: &compiled.world,
-                runtime: compiled.runtime.as_deref(),
-                runtime_tag: compiled.runtime_tag.as_deref(),
-                exports: &compiled.exports,
-                params_schema: compiled.params_schema.as_ref(),
-                defaults: &compiled.defaults,
-                description: &compiled.description,
-                activate,
-            },
-        )
-        .await?;
+    let put = adapter::scripts::put(&request.app.engine, request.by(), name, &bytes, compiled, activate).await?;
     let (script, version) = put.row;
     let imports = imports_of(request, &version).await;
     let version = ScriptVersion {

@@ -54,12 +54,21 @@ pub(crate) fn routes() -> Vec<Route> {
         .answers(200, of::<Secret>()),
         Route::new(
             Method::Post,
-            "/v1/secrets-key/reseal",
+            "/v1/secrets-key/rotate",
             Access::Admin,
             "Encrypt secrets, connections and channels again with the current key",
             rotate_keys,
         )
         .detail("The last step of a change of the secrets key. Do it when all nodes use the new key.")
+        .answers(200, of::<RotatedKeys>()),
+        Route::new(
+            Method::Post,
+            "/v1/secrets-key/reseal",
+            Access::Admin,
+            "Another path of `POST /v1/secrets-key/rotate`, for older callers",
+            rotate_keys,
+        )
+        .deprecated()
         .answers(200, of::<RotatedKeys>()),
         Route::new(
             Method::Delete,

@@ -124,6 +124,7 @@ impl Store {
             });
             let before = json!({ "key_ids": older });
             let about = Noun::Setting;
+            // The word of all entries so far: people look for it in the audit.
             audit::record(&mut tx, by, "reseal", about, "secrets_key", Some(&before), Some(&after)).await?;
             tx.commit().await?;
             Ok(done)

@@ -1,6 +1,6 @@
 //! Finds out when a server whose disk was full has room again.
 //!
-//! From the first statement that is refused for this reason (`room.rs`), the node tests every [`TEST_EVERY`] whether
+//! From the first statement that is refused for this reason (`disk_space.rs`), the node tests every [`TEST_EVERY`] whether
 //! there is room for [`TEST`]. The lack is over when a test succeeds and the data plane was refused nothing since the test
 //! before it. Without a lack, nothing is tested.
 
@@ -29,7 +29,7 @@ pub(crate) async fn keep_room(watch: Arc<Watch>, pool: Pool, stop: CancellationT
     loop {
         tokio::select! {
             () = stop.cancelled() => return,
-            () = watch.room.begins() => {}
+            () = watch.disk_space.begins() => {}
         }
         tokio::select! {
             () = stop.cancelled() => return,
@@ -52,7 +52,7 @@ async fn wait_for_room(watch: &Watch, pool: &Pool) {
                 true
             }
         };
-        if has_room && watch.room.found(before) {
+        if has_room && watch.disk_space.found(before) {
             break;
         }
         if before.is_some() && !told {

@@ -34,16 +34,16 @@
 //! # A full disk
 //!
 //! A server whose disk is full answers and refuses most writes. A node notices that, and that there is room again
-//! (`room.rs`, `keep_room.rs`).
+//! (`disk_space.rs`, `keep_room.rs`).
 
 mod alone;
 mod connector;
+mod disk_space;
 mod keep_room;
 mod keep_watch;
 mod listener;
 mod pool;
 mod pulse;
-mod room;
 mod server;
 mod session;
 mod watch;

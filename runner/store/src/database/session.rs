@@ -12,8 +12,8 @@ use sqlx::postgres::{PgConnection, PgQueryResult, PgRow, PgStatement, PgTypeInfo
 use sqlx::{Connection, Describe, Either, Execute, Executor, Postgres, SqlStr};
 use tokio_util::sync::CancellationToken;
 
+use super::disk_space::is_full;
 use super::pulse::Pulse;
-use super::room::is_full;
 use super::{SETTLE_MAX, STATEMENT_MAX, Watch, no_answer};
 
 /// A row for the log of changes.
@@ -151,7 +151,7 @@ impl PgSession {
         };
         pulse.waiting.store(0, Ordering::Release);
         if result.as_ref().is_err_and(is_full) {
-            watch.room.refused(watch.now(), pulse.data);
+            watch.disk_space.refused(watch.now(), pulse.data);
         }
         match &result {
             Err(error) if ends_session(error) => {

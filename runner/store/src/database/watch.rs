@@ -9,8 +9,8 @@ use parking_lot::Mutex;
 use tokio::time::Instant;
 
 use super::SUSPICIOUS_AFTER;
+use super::disk_space::DiskSpace;
 use super::pulse::Pulse;
-use super::room::Room;
 
 /// How many sessions may wait to be ended at the server; the server detects the others by itself.
 const BURIED_MAX: usize = 256;
@@ -31,7 +31,7 @@ pub(crate) struct Watch {
     pub(super) suspicious: AtomicU64,
     pub(super) given_up: AtomicU64,
     /// Whether the server's disk is full.
-    pub(super) room: Room,
+    pub(super) disk_space: DiskSpace,
 }
 
 pub(super) fn millis(span: Duration) -> u64 {
@@ -54,7 +54,7 @@ impl Watch {
             unanswered: AtomicU64::new(0),
             suspicious: AtomicU64::new(millis(SUSPICIOUS_AFTER)),
             given_up: AtomicU64::new(0),
-            room: Room::default(),
+            disk_space: DiskSpace::default(),
         })
     }
 
@@ -95,7 +95,7 @@ impl Watch {
 
     /// How long the server has been refusing writes because its disk is full.
     pub(crate) fn full_for(&self) -> Duration {
-        match self.room.lacks_since() {
+        match self.disk_space.lacks_since() {
             None => Duration::ZERO,
             Some(since) => Duration::from_millis(self.now().saturating_sub(since)),
         }

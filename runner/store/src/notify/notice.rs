@@ -7,7 +7,7 @@ use std::collections::HashMap;
 
 use heddle_domain::id::RunId;
 use heddle_domain::notify::Event;
-use heddle_domain::notify::rules::{Notice, Telling};
+use heddle_domain::notify::rules::{Announcements, Notice};
 use heddle_domain::run::AttemptKey;
 use heddle_domain::spec::NotifyEvent;
 use heddle_domain::state::ErrorKind;
@@ -28,8 +28,8 @@ pub struct NewNotices {
     /// The run; `None` if there is none.
     pub run: Option<RunId>,
     /// The notices to be written, and what has failed now.
-    pub telling: Telling,
-    /// Names of the tasks in `telling`'s troubles and recoveries; see `NewNotices::task_name`.
+    pub announcements: Announcements,
+    /// Names of the tasks in `announcements`'s troubles and recoveries; see `NewNotices::task_name`.
     pub names: Vec<(u16, String)>,
     /// The schedule that it is about.
     pub about: Option<String>,
@@ -69,7 +69,7 @@ pub(crate) async fn insert_notices_in(
     let mut troubles: Vec<(i64, String)> = all
         .iter()
         .flat_map(|one| {
-            one.telling
+            one.announcements
                 .troubled
                 .iter()
                 .map(|&task| (one.group_id, one.task_name(task)))
@@ -94,7 +94,7 @@ pub(crate) async fn insert_notices_in(
     }
     let rows: Vec<(&NewNotices, &Notice)> = all
         .iter()
-        .flat_map(|one| one.telling.notices.iter().map(move |notice| (one, notice)))
+        .flat_map(|one| one.announcements.notices.iter().map(move |notice| (one, notice)))
         .collect();
     if rows.is_empty() {
         return Ok(());
@@ -138,8 +138,8 @@ pub(crate) async fn insert_notices_in(
 
 impl Completion {
     /// Writes notices; without any, no statement is executed.
-    pub async fn tell(&mut self, all: &[NewNotices]) -> Result<(), StoreError> {
-        if all.iter().all(|one| one.telling.is_empty()) {
+    pub async fn insert_notices(&mut self, all: &[NewNotices]) -> Result<(), StoreError> {
+        if all.iter().all(|one| one.announcements.is_empty()) {
             return Ok(());
         }
         let now = self.now();
@@ -149,8 +149,8 @@ impl Completion {
 
 impl Store {
     /// Writes notices in a separate transaction.
-    pub async fn tell(&self, all: &[NewNotices], now: Time) -> Result<(), StoreError> {
-        transaction!(self, pool, "tell", |tx| {
+    pub async fn insert_notices(&self, all: &[NewNotices], now: Time) -> Result<(), StoreError> {
+        transaction!(self, pool, "insert_notices", |tx| {
             insert_notices_in(&mut tx, all, now).await?;
             tx.commit().await?;
             Ok(())

@@ -14,7 +14,7 @@ use crate::elements::glyph;
 use crate::frame::{Page, languages};
 use crate::home::form_home;
 use crate::words::t;
-use crate::{Astray, Ctx, Trouble, Turned, typed};
+use crate::{Ctx, SignInFailed, Trouble, Turned, typed};
 
 /// The page that the person wanted: an address of ours.
 fn wanted(ctx: &Ctx, form: &[(String, String)]) -> String {
@@ -184,7 +184,7 @@ fn shown(ctx: &Ctx, to: &str, wrong: Option<(u16, String)>) -> Result<Answer, Tr
 }
 
 /// On to a page of the provider, or back from it.
-fn onward(found: crate::Onward) -> Result<Answer, Trouble> {
+fn redirect(found: crate::Redirect) -> Result<Answer, Trouble> {
     let mut response = Response::new(Body::empty());
     *response.status_mut() = StatusCode::SEE_OTHER;
     let headers = response.headers_mut();
@@ -204,8 +204,8 @@ async fn begin(ctx: &Ctx) -> Result<Answer, Trouble> {
         return shown(ctx, &to, None);
     }
     match ctx.ui.host.begin(ctx.head(), &to).await {
-        Ok(found) => onward(found),
-        Err(astray) => shown(ctx, &to, Some(said(ctx, astray))),
+        Ok(found) => redirect(found),
+        Err(failed) => shown(ctx, &to, Some(said(ctx, failed))),
     }
 }
 
@@ -214,29 +214,29 @@ async fn finish(ctx: &Ctx) -> Result<Answer, Trouble> {
         return shown(ctx, "/", None);
     }
     match ctx.ui.host.finish(ctx.head()).await {
-        Ok(found) => onward(crate::Onward {
+        Ok(found) => redirect(crate::Redirect {
             to: ours(found.to),
             ..found
         }),
         // A person who goes back in the browser's history has signed in already.
-        Err(Astray::NotBegun) if !ctx.viewer.actor.is_empty() => Ok(Answer::Go {
+        Err(SignInFailed::NotBegun) if !ctx.viewer.actor.is_empty() => Ok(Answer::Go {
             to: "/".into(),
             said: None,
         }),
-        Err(astray) => shown(ctx, "/", Some(said(ctx, astray))),
+        Err(failed) => shown(ctx, "/", Some(said(ctx, failed))),
     }
 }
 
 /// Why somebody could not sign in, and the status of the answer.
-fn said(ctx: &Ctx, astray: Astray) -> (u16, String) {
+fn said(ctx: &Ctx, failed: SignInFailed) -> (u16, String) {
     let name = ctx.ui.host.provider().unwrap_or_default();
-    match astray {
-        Astray::Away => (503, t!(ctx, "provider-away", name = name)),
-        Astray::NotBegun => (400, t!(ctx, "provider-not-begun")),
-        Astray::Denied(code) => (403, t!(ctx, "provider-denied", name = name, code = code)),
-        Astray::NoRole(person) => (403, t!(ctx, "provider-no-role", name = name, person = person)),
-        Astray::Wrong("code") => (401, t!(ctx, "provider-code")),
-        Astray::Wrong(what) => {
+    match failed {
+        SignInFailed::Away => (503, t!(ctx, "provider-away", name = name)),
+        SignInFailed::NotBegun => (400, t!(ctx, "provider-not-begun")),
+        SignInFailed::Denied(code) => (403, t!(ctx, "provider-denied", name = name, code = code)),
+        SignInFailed::NoRole(person) => (403, t!(ctx, "provider-no-role", name = name, person = person)),
+        SignInFailed::Wrong("code") => (401, t!(ctx, "provider-code")),
+        SignInFailed::Wrong(what) => {
             let why = match what {
                 "key" => t!(ctx, "provider-key"),
                 "signature" => t!(ctx, "provider-signature"),
@@ -250,7 +250,7 @@ fn said(ctx: &Ctx, astray: Astray) -> (u16, String) {
             };
             (401, t!(ctx, "provider-wrong", name = name, why = why))
         }
-        Astray::Turned(Turned { status, detail }) => match status {
+        SignInFailed::Turned(Turned { status, detail }) => match status {
             429 => (429, t!(ctx, "busy-again")),
             503 => (503, t!(ctx, "away-again")),
             500.. => (status, t!(ctx, "broken-text")),

@@ -2,7 +2,7 @@
 
 use axum::http::Method;
 use chrono::SecondsFormat;
-use heddle_api::{AuditEntry, Connection, List, MadeToken, Node, Role, Secret, SignedIn, Token};
+use heddle_api::{AuditEntry, Connection, List, MadeToken, NewToken, Node, Role, Secret, SignedIn, Token};
 use heddle_store::change::Noun;
 use maud::{Markup, html};
 use serde_json::{Value, json};
@@ -13,7 +13,7 @@ use crate::ctx::{Beat, segment};
 use crate::elements::{
     self, Button, ago, button, empty, fault, fault_id, first_only, number, prose, state, tabs, time_exact,
 };
-use crate::form::field;
+use crate::form::{field, with_typed};
 use crate::frame::Page;
 use crate::words::t;
 use crate::{Ctx, Trouble, span, yaml};
@@ -426,28 +426,29 @@ pub(super) async fn end_sessions(ctx: &Ctx, actor: &str) -> Result<Answer, Troub
 
 /// What the API is asked for by the form for a token: what is left empty bounds nothing. A list with nothing but commas is
 /// an empty list, which the API refuses: it may be a mistake.
-fn token_body(zone: chrono_tz::Tz, form: &[(String, String)]) -> Value {
-    let name = field(form, "name").unwrap_or_default().trim();
-    let mut body = json!({ "name": name, "role": field(form, "role").unwrap_or("viewer") });
-    for name in ["queues", "uids"] {
-        let text = field(form, name).unwrap_or_default();
-        if text.trim().is_empty() {
-            continue;
-        }
-        let words = text.split([',', '，', '、']).map(str::trim);
-        body[name] = words.filter(|word| !word.is_empty()).collect();
-    }
-    if let Some(text) = field(form, "expires_at") {
+fn token_body(zone: chrono_tz::Tz, form: &[(String, String)]) -> Result<Value, Trouble> {
+    let listed = |name: &str| -> Option<Vec<String>> {
+        let words = field(form, name)?.split([',', '，', '、']).map(str::trim);
+        Some(words.filter(|word| !word.is_empty()).map(str::to_owned).collect())
+    };
+    let expires_at = field(form, "expires_at").map(|text| {
         let at = span::in_zone(zone, text).map(|at| at.to_rfc3339_opts(SecondsFormat::Secs, true));
-        body["expires_at"] = json!(at.unwrap_or_else(|| text.to_owned()));
-    }
-    body
+        at.unwrap_or_else(|| text.to_owned())
+    });
+    let token = NewToken {
+        name: field(form, "name").unwrap_or_default().trim().to_owned(),
+        role: Role::default(),
+        queues: listed("queues"),
+        uids: listed("uids"),
+        expires_at,
+    };
+    with_typed(&token, form, &["role"])
 }
 
 /// Makes a token, and shows it: once, so on the answer to the form itself.
 pub(super) async fn make_token(ctx: &Ctx) -> Result<Answer, Trouble> {
     let form = ctx.form();
-    let body = token_body(ctx.zone, &form);
+    let body = token_body(ctx.zone, &form)?;
     let made: MadeToken = ctx.ask(Method::POST, "/v1/tokens", &body).await?;
     framed(ctx, "tokens", tokens(ctx, Some(&made)).await?, true)
 }
@@ -478,7 +479,8 @@ mod tests {
             ("uids", " "),
             ("expires_at", ""),
         ]);
-        assert_eq!(token_body(berlin, &bare), json!({"name": "ci", "role": "viewer"}));
+        let body = |form: &[(String, String)]| token_body(berlin, form).expect("a body");
+        assert_eq!(body(&bare), json!({"name": "ci", "role": "viewer"}));
         let bound = form(&[
             ("name", "w"),
             ("role", "worker"),
@@ -486,16 +488,13 @@ mod tests {
             ("uids", "ann smith,"),
             ("expires_at", "2027-01-01T00:00"),
         ]);
+        serde_json::from_value::<NewToken>(body(&bound)).expect("as the API reads it");
         assert_eq!(
-            token_body(berlin, &bound),
+            body(&bound),
             json!({"name": "w", "role": "worker", "queues": ["a", "b", "c"], "uids": ["ann smith"],
                 "expires_at": "2026-12-31T23:00:00Z"})
         );
         let nothing = form(&[("name", "w"), ("role", "worker"), ("queues", " , ")]);
-        assert_eq!(
-            token_body(berlin, &nothing)["queues"],
-            json!([]),
-            "refused, and not unbounded"
-        );
+        assert_eq!(body(&nothing)["queues"], json!([]), "refused, and not unbounded");
     }
 }

@@ -86,7 +86,7 @@ fn addresses_go_through_the_default_channel() {
     assert_eq!(none.keys().collect::<Vec<_>>(), ["email"]);
 }
 
-fn moves(spec: GroupSpec, events: &[Event]) -> (Telling, Option<RunState>) {
+fn moves(spec: GroupSpec, events: &[Event]) -> (Announcements, Option<RunState>) {
     let plan = Plan::compile(spec).unwrap();
     let subscriptions = Subscriptions::of(&plan);
     let mut state = RunState::Waiting;
@@ -106,7 +106,7 @@ fn moves(spec: GroupSpec, events: &[Event]) -> (Telling, Option<RunState>) {
 }
 
 /// Who is told of what by a decision, as `event task channel`.
-fn all_told(spec: &GroupSpec, telling: &Telling) -> Vec<String> {
+fn all_told(spec: &GroupSpec, announcements: &Announcements) -> Vec<String> {
     let about = |notice: &Notice| {
         format!(
             "{} {:?}",
@@ -120,7 +120,7 @@ fn all_told(spec: &GroupSpec, telling: &Telling) -> Vec<String> {
             .map(|to| format!("{} {to}", about(notice)))
             .collect()
     };
-    telling
+    announcements
         .notices
         .iter()
         .filter(|notice| notice.event.is_some())
@@ -149,20 +149,20 @@ fn failed() -> Outcome {
 fn a_failure_is_told_after_its_retries() {
     let rules = json!({"on": ["failed", "retrying", "recovered"], "channels": ["hook"]});
     let once = json!({"notify": rules, "tasks": {"t": {"queue": "q"}}});
-    let (telling, finished) = moves(spec(once.clone()), &[ended(0, failed())]);
+    let (announcements, finished) = moves(spec(once.clone()), &[ended(0, failed())]);
     assert_eq!(finished, Some(RunState::Failed));
-    let events: Vec<_> = telling.notices.iter().map(|notice| notice.event).collect();
+    let events: Vec<_> = announcements.notices.iter().map(|notice| notice.event).collect();
     assert_eq!(events, [Some(NotifyEvent::Failed), None], "and the callback");
-    assert_eq!(telling.troubled, [None]);
+    assert_eq!(announcements.troubled, [None]);
 
     let mut retried = once;
     retried["tasks"]["t"]["retry"] = json!({"strategy": "fixed", "retries": 1, "interval": "10s"});
-    let (telling, finished) = moves(spec(retried), &[ended(0, failed())]);
+    let (announcements, finished) = moves(spec(retried), &[ended(0, failed())]);
     assert_eq!(finished, None);
-    assert_eq!(telling.notices.len(), 1);
-    assert_eq!(telling.notices[0].event, Some(NotifyEvent::Retrying));
+    assert_eq!(announcements.notices.len(), 1);
+    assert_eq!(announcements.notices[0].event, Some(NotifyEvent::Retrying));
     assert_eq!(
-        (telling.notices[0].task, telling.notices[0].attempt),
+        (announcements.notices[0].task, announcements.notices[0].attempt),
         (Some(0), Some(2))
     );
 }

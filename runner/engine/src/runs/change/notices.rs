@@ -1,7 +1,7 @@
 //! Notices about runs, written in the runs' own transactions; the notifier decides about recipients and channels.
 
 use heddle_domain::id::RunId;
-use heddle_domain::notify::rules::{Moves, Notice, Telling, notices};
+use heddle_domain::notify::rules::{Announcements, Moves, Notice, notices};
 use heddle_domain::run::{Actions, AttemptKey, Progress};
 use heddle_domain::spec::NotifyEvent;
 use heddle_domain::state::RunState;
@@ -39,8 +39,8 @@ pub(crate) fn notices_of(
         progress,
         callback: context.facts.callback,
     };
-    let telling = notices(&revision.plan, &revision.subscriptions, &moves);
-    (!telling.is_empty()).then(|| Box::new(new_notices(revision, Some(context.facts.id), telling, None)))
+    let announcements = notices(&revision.plan, &revision.subscriptions, &moves);
+    (!announcements.is_empty()).then(|| Box::new(new_notices(revision, Some(context.facts.id), announcements, None)))
 }
 
 /// Whether a rule asks for a notification of a single-task run that ends like this.
@@ -58,12 +58,12 @@ pub(crate) fn tells_end(context: &RunContext, state: RunState) -> bool {
 /// does.
 pub(crate) async fn tell_started(node: &Node, context: &RunContext, at: AttemptKey) -> Result<(), EngineError> {
     let notice = Notice::of_task(NotifyEvent::Started, at.key.task);
-    let telling = Telling {
+    let announcements = Announcements {
         notices: vec![notice],
         troubled: Vec::new(),
     };
     let run = context.facts.id;
-    let notices = new_notices(&context.revision, Some(run), telling, None);
+    let notices = new_notices(&context.revision, Some(run), announcements, None);
     if node.store.tell_start(run, at.key.task, notices, node.now()).await? {
         node.signals.raise(Signal::Notices);
     }
@@ -74,19 +74,19 @@ pub(crate) async fn tell_started(node: &Node, context: &RunContext, at: AttemptK
 pub(crate) fn new_notices(
     revision: &Revision,
     run: Option<RunId>,
-    telling: Telling,
+    announcements: Announcements,
     about: Option<String>,
 ) -> NewNotices {
-    let tasks = telling.notices.iter().filter_map(|notice| notice.task);
+    let tasks = announcements.notices.iter().filter_map(|notice| notice.task);
     let names = tasks
-        .chain(telling.troubled.iter().flatten().copied())
+        .chain(announcements.troubled.iter().flatten().copied())
         .filter_map(|task| Some((task, revision.plan.task(task)?.name.as_str().to_owned())))
         .collect();
     NewNotices {
         group_id: revision.group_id,
         revision_id: revision.id,
         run,
-        telling,
+        announcements,
         names,
         about,
     }

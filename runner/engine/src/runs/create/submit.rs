@@ -31,7 +31,7 @@ use crate::node::group_commit::{Answered, Commits, Committed, GroupCommit, Polic
 use crate::node::short_ways::ShortWay;
 use crate::runs::create::check::check;
 use crate::runs::waiters::queued::target_at_once;
-use crate::{Engine, EngineError, RunContext, Runs};
+use crate::{EngineError, RunContext, Runs};
 
 /// Bounds for concurrent requests of people: new runs, and controls of many runs.
 pub(crate) struct Requests {
@@ -202,17 +202,17 @@ impl Commits for Submissions {
     }
 }
 
-impl Engine {
-    /// Creates a run; returns it as of the commit.
-    pub async fn submit(&self, submission: Submission) -> Result<Submitted, SubmitError> {
-        let (run, context) = self.runs.layout(submission).await?;
+impl Runs {
+    /// Creates a run; returns it as of the commit. [`Runs::submit`] returns only its id.
+    pub(crate) async fn create(&self, submission: Submission) -> Result<Submitted, SubmitError> {
+        let (run, context) = self.layout(submission).await?;
         let mut row = row_of(&run, &context);
         let id = run.id;
         let request = Request {
             run,
             context: context.clone(),
         };
-        let (_, at) = finish(id, &context, self.runs.requests.submissions.send(request)?).await?;
+        let (_, at) = finish(id, &context, self.requests.submissions.send(request)?).await?;
         row.started_at = row.started_at.map(|_| at);
         Ok(Submitted {
             row,
@@ -222,17 +222,17 @@ impl Engine {
     }
 
     /// Creates many runs; the answers are in the order of the submissions.
-    pub async fn submit_all(&self, submissions: Vec<Submission>) -> Vec<Result<RunId, SubmitError>> {
+    pub(crate) async fn create_all(&self, submissions: Vec<Submission>) -> Vec<Result<RunId, SubmitError>> {
         let mut waiting = Vec::with_capacity(submissions.len());
         for submission in submissions {
-            waiting.push(match self.runs.layout(submission).await {
+            waiting.push(match self.layout(submission).await {
                 Ok((run, context)) => {
                     let id = run.id;
                     let request = Request {
                         run,
                         context: context.clone(),
                     };
-                    let sent = self.runs.requests.submissions.send_patiently(request).await;
+                    let sent = self.requests.submissions.send_patiently(request).await;
                     sent.map(|answered| (id, context, answered))
                         .map_err(SubmitError::Engine)
                 }
@@ -301,6 +301,7 @@ async fn check_callback(node: &Node, callback: String) -> Result<String, SubmitE
 }
 
 impl Runs {
+    /// Creates a run, and returns its id.
     pub(crate) async fn submit(&self, submission: Submission) -> Result<RunId, SubmitError> {
         let (run, context) = self.layout(submission).await?;
         let id = run.id;

@@ -11,7 +11,7 @@
 //!    one, may be able to handle them.
 //! 3. Every [`AGAIN_EVERY`] they are tried again, alone. When somebody has repaired the cause, they are handled again.
 //!
-//! A gate is decided as a whole (`overlap.rs`): which runs may begin follows from all that wait at it and all that are
+//! A gate is decided as a whole (`gate.rs`): which runs may begin follows from all that wait at it and all that are
 //! active. So none of its runs is handled alone. Instead, each is started for a test, in a transaction that is rolled
 //! back. A run that cannot begin is set aside, and the next tick decides about the others.
 //!

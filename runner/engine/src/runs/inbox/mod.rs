@@ -5,7 +5,7 @@
 //! aside (`aside.rs`).
 
 pub(crate) mod aside;
-pub(crate) mod overlap;
+pub(crate) mod gate;
 pub(crate) mod unclaimed;
 
 use std::collections::{BTreeSet, HashMap, HashSet};
@@ -16,7 +16,7 @@ use chrono::TimeDelta;
 use heddle_domain::Chain;
 use heddle_domain::Time;
 use heddle_domain::id::RunId;
-use heddle_domain::notify::rules::{Notice, Telling};
+use heddle_domain::notify::rules::{Announcements, Notice};
 use heddle_domain::run::{AttemptKey, Event};
 use heddle_domain::spec::{DeadlineAction, NotifyEvent};
 use heddle_domain::state::{ErrorKind, RunState};
@@ -252,7 +252,7 @@ impl Runs {
         let contexts = self.contexts.of(&runs).await?;
         let overdue = || deadlines.iter().filter_map(|run| contexts.get(run));
         let missed: Vec<NewNotices> = overdue().filter_map(|context| deadline_missed(context)).collect();
-        completion.tell(&missed).await?;
+        completion.insert_notices(&missed).await?;
         // In the transaction that takes the timer: if the node dies here, the timer stays and the run will end.
         for context in overdue() {
             if let Some(why) = late(context) {
@@ -472,11 +472,11 @@ impl Runs {
 fn deadline_missed(context: &RunContext) -> Option<NewNotices> {
     let revision = &context.revision;
     revision.subscriptions.anywhere(NotifyEvent::DeadlineMissed).then(|| {
-        let telling = Telling {
+        let announcements = Announcements {
             notices: vec![Notice::of_run(NotifyEvent::DeadlineMissed)],
             troubled: Vec::new(),
         };
-        new_notices(revision, Some(context.facts.id), telling, None)
+        new_notices(revision, Some(context.facts.id), announcements, None)
     })
 }
 

@@ -10,7 +10,7 @@ use parking_lot::Mutex;
 use tokio::sync::Notify;
 
 use super::Waiters;
-use crate::{Engine, EngineError};
+use crate::EngineError;
 
 /// How often a waiting caller checks by itself.
 const WAIT_POLL: Duration = Duration::from_millis(500);
@@ -54,7 +54,8 @@ impl Waiters {
         self.node.outbox.tell_ended(ended);
     }
 
-    fn watch(self: &Arc<Self>, run: RunId) -> RunWatch {
+    /// Begins to listen for a run's changes: call it before reading the run, so that none is missed.
+    pub(crate) fn watch(self: &Arc<Self>, run: RunId) -> RunWatch {
         self.runs.watched.fetch_add(1, Ordering::AcqRel);
         let wakeup = self.runs.runs.lock().entry(run).or_default().clone();
         RunWatch {
@@ -64,7 +65,8 @@ impl Waiters {
         }
     }
 
-    async fn wait(self: &Arc<Self>, run: RunId, at_most: Duration) -> Result<Option<bool>, EngineError> {
+    /// Waits until a run has ended, for at most `at_most`; `None`: there is no such run.
+    pub(crate) async fn wait(self: &Arc<Self>, run: RunId, at_most: Duration) -> Result<Option<bool>, EngineError> {
         let watch = self.watch(run);
         let until = tokio::time::Instant::now() + at_most;
         loop {
@@ -122,17 +124,5 @@ impl Drop for RunWatch {
             runs.remove(&self.run);
         }
         self.waiters.runs.watched.fetch_sub(1, Ordering::AcqRel);
-    }
-}
-
-impl Engine {
-    /// Begins to listen for a run's changes: call it before reading the run, so that none is missed.
-    pub fn watch(&self, run: RunId) -> RunWatch {
-        self.runs.waiters.watch(run)
-    }
-
-    /// Waits until a run has ended, for at most `at_most`; `None`: there is no such run.
-    pub async fn wait(&self, run: RunId, at_most: Duration) -> Result<Option<bool>, EngineError> {
-        self.runs.waiters.wait(run, at_most).await
     }
 }

@@ -80,7 +80,7 @@ impl std::fmt::Debug for Provider {
 
 /// Why a sign-in has failed.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Astray {
+pub enum SignInFailed {
     /// The provider does not answer, or not as a provider should. The log has the details.
     Away,
     /// It was begun in another browser, or too long ago.
@@ -119,13 +119,13 @@ pub enum Wrong {
     Control,
 }
 
-impl From<Problem> for Astray {
+impl From<Problem> for SignInFailed {
     fn from(problem: Problem) -> Self {
         Self::Problem(problem)
     }
 }
 
-impl From<heddle_store::StoreError> for Astray {
+impl From<heddle_store::StoreError> for SignInFailed {
     fn from(error: heddle_store::StoreError) -> Self {
         Self::Problem(error.into())
     }
@@ -133,7 +133,7 @@ impl From<heddle_store::StoreError> for Astray {
 
 /// Where the browser goes next, and the cookies that it gets.
 #[derive(Clone, Debug)]
-pub struct Onward {
+pub struct Redirect {
     /// The provider's page, or one of our own.
     pub to: String,
     pub cookies: Vec<HeaderValue>,

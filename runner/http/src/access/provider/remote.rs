@@ -24,7 +24,7 @@ use serde_json::{Map, Value};
 use tokio::sync::Semaphore;
 use url::Url;
 
-use super::{Astray, ProviderConfig, Wrong, check_url, claims, error_code};
+use super::{ProviderConfig, SignInFailed, Wrong, check_url, claims, error_code};
 
 /// How long a provider may take to answer.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(10);
@@ -83,11 +83,11 @@ impl Known {
 
     /// The answer for the key of a token, if it is known without a request: the key, or that there is none; `None`: the
     /// provider must be asked.
-    fn key_of(&self, header: &Header, now: Time) -> Option<Result<Jwk, Astray>> {
+    fn key_of(&self, header: &Header, now: Time) -> Option<Result<Jwk, SignInFailed>> {
         let (keys, at) = self.keys.as_ref()?;
         match claims::key_of(header, keys) {
             Some(key) if now - *at < KEPT_FOR => Some(Ok(key.clone())),
-            None if just(Some(*at), now) => Some(Err(Astray::Wrong(Wrong::Key))),
+            None if just(Some(*at), now) => Some(Err(SignInFailed::Wrong(Wrong::Key))),
             _ => None,
         }
     }
@@ -151,13 +151,13 @@ impl Remote {
     }
 
     /// The provider is away; the reason is logged for the operator.
-    fn away(&self, what: &str, why: &str) -> Astray {
+    fn away(&self, what: &str, why: &str) -> SignInFailed {
         tracing::warn!(issuer = self.issuer, why, "the sign-in provider {what}");
-        Astray::Away
+        SignInFailed::Away
     }
 
     /// The provider's description of itself.
-    pub(super) async fn described(self: &Arc<Self>, clock: &Arc<dyn Clock>) -> Result<Arc<Described>, Astray> {
+    pub(super) async fn described(self: &Arc<Self>, clock: &Arc<dyn Clock>) -> Result<Arc<Described>, SignInFailed> {
         let serves = self.known.lock().described_within(SERVES_FOR, clock.now());
         let Some(serves) = serves else {
             let _asking = self.asking.lock().await;
@@ -178,14 +178,18 @@ impl Remote {
     }
 
     /// The same for a caller that holds the lock. Another caller may have asked while this one waited for it.
-    async fn described_alone(&self, clock: &Arc<dyn Clock>) -> Result<Arc<Described>, Astray> {
+    async fn described_alone(&self, clock: &Arc<dyn Clock>) -> Result<Arc<Described>, SignInFailed> {
         {
             let (known, now) = (self.known.lock(), clock.now());
             if let Some(fresh) = known.described_within(KEPT_FOR, now) {
                 return Ok(fresh);
             }
             if just(known.away, now) {
-                return known.described.as_ref().map(|(old, _)| old.clone()).ok_or(Astray::Away);
+                return known
+                    .described
+                    .as_ref()
+                    .map(|(old, _)| old.clone())
+                    .ok_or(SignInFailed::Away);
             }
         }
         let said = self.describe().await;
@@ -199,9 +203,9 @@ impl Remote {
             }
             Err(why) => {
                 known.away = Some(now);
-                let astray = self.away("does not give its configuration", &why);
+                let failed = self.away("does not give its configuration", &why);
                 // The old description is used as long as there is no new one.
-                known.described.as_ref().map(|(old, _)| old.clone()).ok_or(astray)
+                known.described.as_ref().map(|(old, _)| old.clone()).ok_or(failed)
             }
         }
     }
@@ -246,7 +250,7 @@ impl Remote {
         verifier: &str,
         redirect: &str,
         clock: &Arc<dyn Clock>,
-    ) -> Result<Tokens, Astray> {
+    ) -> Result<Tokens, SignInFailed> {
         let described = self.described(clock).await?;
         let permit = tokio::time::timeout(ANSWER_TIMEOUT, self.exchanges.acquire()).await;
         let Ok(Ok(_permit)) = permit else {
@@ -280,7 +284,7 @@ impl Remote {
             .map_err(|why| self.away("did not accept a code", &why))?;
         if said.status.is_success() {
             let text = |name: &str| said.body[name].as_str().map(str::to_owned);
-            let id = text("id_token").ok_or(Astray::Wrong(Wrong::Form))?;
+            let id = text("id_token").ok_or(SignInFailed::Wrong(Wrong::Form))?;
             let access = text("access_token");
             return Ok(Tokens { id, access });
         }
@@ -288,7 +292,7 @@ impl Remote {
             _ if said.status.is_server_error() => {
                 Err(self.away("did not accept a code", &format!("it answered {}", said.status)))
             }
-            Some("invalid_grant") => Err(Astray::Wrong(Wrong::Code)),
+            Some("invalid_grant") => Err(SignInFailed::Wrong(Wrong::Code)),
             Some(error) => {
                 let error = error_code(error);
                 let why = said.body["error_description"].as_str().unwrap_or_default();
@@ -298,7 +302,7 @@ impl Remote {
                     why,
                     "the sign-in provider refused a code; check the client id, the client secret and the redirect URL"
                 );
-                Err(Astray::Denied(error))
+                Err(SignInFailed::Denied(error))
             }
             None => Err(self.away("did not accept a code", &format!("it answered {}", said.status))),
         }
@@ -310,7 +314,7 @@ impl Remote {
         self: &Arc<Self>,
         tokens: &Tokens,
         clock: &Arc<dyn Clock>,
-    ) -> Result<Option<Map<String, Value>>, Astray> {
+    ) -> Result<Option<Map<String, Value>>, SignInFailed> {
         let described = self.described(clock).await?;
         let (Some(url), Some(access)) = (&described.userinfo, &tokens.access) else {
             return Ok(None);
@@ -333,8 +337,8 @@ impl Remote {
     }
 
     /// The key that a token names.
-    pub(super) async fn key_of(self: &Arc<Self>, token: &str, clock: &Arc<dyn Clock>) -> Result<Jwk, Astray> {
-        let header = claims::header_of(token).map_err(Astray::Wrong)?;
+    pub(super) async fn key_of(self: &Arc<Self>, token: &str, clock: &Arc<dyn Clock>) -> Result<Jwk, SignInFailed> {
+        let header = claims::header_of(token).map_err(SignInFailed::Wrong)?;
         let known = |now| self.known.lock().key_of(&header, now);
         if let Some(answer) = known(clock.now()) {
             return answer;
@@ -351,19 +355,19 @@ impl Remote {
             Ok(keys) => {
                 let found = claims::key_of(&header, &keys).cloned();
                 known.keys = Some((Arc::new(keys), clock.now()));
-                found.ok_or(Astray::Wrong(Wrong::Key))
+                found.ok_or(SignInFailed::Wrong(Wrong::Key))
             }
-            Err(astray) => {
+            Err(failed) => {
                 let old = known.keys.as_ref().and_then(|(keys, _)| claims::key_of(&header, keys));
-                old.cloned().ok_or(astray)
+                old.cloned().ok_or(failed)
             }
         }
     }
 
     /// Its keys; they are not asked for if it has just been found not to tell them.
-    async fn keys(&self, described: &Described, clock: &Arc<dyn Clock>) -> Result<Vec<Jwk>, Astray> {
+    async fn keys(&self, described: &Described, clock: &Arc<dyn Clock>) -> Result<Vec<Jwk>, SignInFailed> {
         if just(self.known.lock().keys_away, clock.now()) {
-            return Err(Astray::Away);
+            return Err(SignInFailed::Away);
         }
         let said = self.read_keys(described).await;
         self.known.lock().keys_away = said.is_err().then(|| clock.now());
@@ -485,8 +489,12 @@ mod tests {
             drop(asked);
         };
         let (first, waited, ()) = tokio::join!(first, waiting, breaks);
-        assert_eq!(first.unwrap_err(), Astray::Away);
-        assert!(waited.into_iter().all(|waited| waited.unwrap_err() == Astray::Away));
+        assert_eq!(first.unwrap_err(), SignInFailed::Away);
+        assert!(
+            waited
+                .into_iter()
+                .all(|waited| waited.unwrap_err() == SignInFailed::Away)
+        );
         assert!(!provider.is_asked().await);
         // After a moment it is asked again.
         manual.pass(AGAIN_AFTER);

@@ -10,7 +10,7 @@ use heddle_store::session::Person;
 use percent_encoding::{NON_ALPHANUMERIC, percent_decode_str, utf8_percent_encode};
 use sha2::{Digest, Sha256};
 
-use super::{Astray, CALLBACK, Onward, Provider, Wrong, claims, error_code};
+use super::{CALLBACK, Provider, Redirect, SignInFailed, Wrong, claims, error_code};
 use crate::access::session::{self, Cookie, SESSION_FOR};
 use crate::access::{Peer, tokens};
 use crate::app::App;
@@ -49,7 +49,7 @@ impl Provider {
     }
 
     /// Sends a browser to the provider; after that it is to come `to` a page of ours.
-    pub async fn begin(&self, app: &App, parts: &Parts, to: &str) -> Result<Onward, Astray> {
+    pub async fn begin(&self, app: &App, parts: &Parts, to: &str) -> Result<Redirect, SignInFailed> {
         let described = self.remote.described(&app.clock).await?;
         let redirect = self.redirect_url(&parts.headers, parts.uri.authority().map(|one| one.as_str()))?;
         let flow = Flow(tokens::new_session(&*app.chance));
@@ -66,14 +66,14 @@ impl Provider {
         let to = if to.len() > TO_BYTES_MAX { "/" } else { to };
         let kept = format!("{}.{}", flow.0, utf8_percent_encode(to, NON_ALPHANUMERIC));
         let cookie = set_cookie(&kept, SIGN_IN_FOR.as_secs(), redirect.starts_with("https:"))?;
-        Ok(Onward {
+        Ok(Redirect {
             to: url.into(),
             cookies: vec![cookie],
         })
     }
 
     /// A browser returns from the provider: checks its parameters, and begins a session.
-    pub async fn finish(&self, app: &App, parts: &Parts) -> Result<Onward, Astray> {
+    pub async fn finish(&self, app: &App, parts: &Parts) -> Result<Redirect, SignInFailed> {
         let now = app.clock.now();
         let query: Vec<(String, String)> =
             url::form_urlencoded::parse(parts.uri.query().unwrap_or_default().as_bytes())
@@ -87,18 +87,18 @@ impl Provider {
         };
         let redirect = self.redirect_url(&parts.headers, parts.uri.authority().map(|one| one.as_str()))?;
         let https = redirect.starts_with("https:");
-        let (flow, to) = kept(&parts.headers, https).ok_or(Astray::NotBegun)?;
+        let (flow, to) = kept(&parts.headers, https).ok_or(SignInFailed::NotBegun)?;
         if said("state") != Some(&flow.state()) {
-            return Err(Astray::NotBegun);
+            return Err(SignInFailed::NotBegun);
         }
         if said("iss").is_some_and(|issuer| issuer != self.config.issuer) {
-            return Err(Astray::Wrong(Wrong::Issuer));
+            return Err(SignInFailed::Wrong(Wrong::Issuer));
         }
         if let Some(error) = said("error") {
-            return Err(Astray::Denied(error_code(error)));
+            return Err(SignInFailed::Denied(error_code(error)));
         }
         let code = said("code").filter(|code| !code.is_empty() && code.len() <= CODE_BYTES_MAX);
-        let code = code.ok_or(Astray::NotBegun)?;
+        let code = code.ok_or(SignInFailed::NotBegun)?;
         // As with wrong tokens: invented codes may cause only a bounded number of requests to the provider.
         let peer = Peer::of(parts);
         app.rates.of_unknown(peer)?;
@@ -107,11 +107,12 @@ impl Provider {
             .exchange(code, &flow.verifier(), &redirect, &app.clock)
             .await?;
         let key = self.remote.key_of(&tokens.id, &app.clock).await?;
-        let mut claims = claims::verify(&tokens.id, &key, &self.config, &flow.nonce(), now).map_err(Astray::Wrong)?;
+        let mut claims =
+            claims::verify(&tokens.id, &key, &self.config, &flow.nonce(), now).map_err(SignInFailed::Wrong)?;
         if !claims.has(&self.config.claim)
             && let Some(userinfo) = self.remote.userinfo(&tokens, &app.clock).await?
         {
-            claims.add(userinfo).map_err(Astray::Wrong)?;
+            claims.add(userinfo).map_err(SignInFailed::Wrong)?;
         }
         let actor = claims.actor();
         let person = Person {
@@ -123,7 +124,7 @@ impl Provider {
             if app.store.end_sessions_of(now, person).await? {
                 app.forget_tokens();
             }
-            return Err(Astray::NoRole(claims.shown()));
+            return Err(SignInFailed::NoRole(claims.shown()));
         };
         let (text, hash) = session::new(&*app.chance);
         let ends = now + SESSION_FOR;
@@ -135,7 +136,7 @@ impl Provider {
         let secure = https || session::is_https(&parts.headers);
         let session = session::set_cookie(secure, Some((&text, now, ends)));
         let session = session.ok_or_else(|| Problem::malformed("the cookie cannot be written"))?;
-        Ok(Onward {
+        Ok(Redirect {
             to,
             cookies: vec![session, set_cookie("", 0, https)?],
         })

@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 
 use heddle_domain::id::RunId;
-use heddle_domain::notify::rules::{Notice, Telling};
+use heddle_domain::notify::rules::{Announcements, Notice};
 use heddle_domain::spec::NotifyEvent;
 use heddle_domain::state::RunState;
 use heddle_domain::wait::RunWait;
@@ -256,7 +256,7 @@ async fn tell_started(connection: &mut PgSession, runs: &[&NewRun], now: Time) -
             group_id: run.group_id,
             revision_id: run.revision_id,
             run: Some(run.id),
-            telling: Telling {
+            announcements: Announcements {
                 notices: vec![Notice::of_run(NotifyEvent::Started)],
                 troubled: Vec::new(),
             },

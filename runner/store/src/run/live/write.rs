@@ -91,7 +91,7 @@ impl Completion {
             .iter()
             .filter_map(|write| write.notices.as_deref().cloned())
             .collect();
-        self.tell(&notices).await?;
+        self.insert_notices(&notices).await?;
         Ok(written)
     }
 

@@ -5,19 +5,19 @@ use std::collections::BTreeMap;
 use axum::http::Method;
 use chrono::{Datelike, Months, NaiveDate};
 use chrono_tz::Tz;
-use heddle_api::{BackfillPlan, BackfillStarted};
+use heddle_api::{BackfillPlan, BackfillRequest, BackfillStarted};
 use heddle_domain::Time;
 use heddle_domain::schedule::local::parse_moment;
 use maud::{Markup, html};
-use serde_json::{Value, json};
+use serde_json::Value;
 
 use super::calendar::{Day, begins, days_of, legend_of_days, month_and_year, month_of};
 use super::here::{Here, framed};
 use super::times::median;
 use crate::elements::{self, prose, time_in};
-use crate::form::{field, object, whole};
+use crate::form::{field, object, whole, with_typed};
 use crate::pages::answer::Answer;
-use crate::words::t;
+use crate::words::{Lang, t};
 use crate::{Ctx, Trouble, span};
 
 /// How many instants are listed; the others are only counted.
@@ -171,23 +171,32 @@ fn drawn(ctx: &Ctx, here: &Here, months: &[NaiveDate], days: &BTreeMap<NaiveDate
     }
 }
 
+/// What the API is asked for. It says itself what is wrong with the step, the choices and the number of runs.
+fn request(lang: Lang, form: &[(String, String)], dry_run: bool) -> Result<Value, Trouble> {
+    let written = |name: &str| field(form, name).map(|text| text.trim().to_owned());
+    let request = BackfillRequest {
+        from: written("from").unwrap_or_default(),
+        to: written("to"),
+        step: None,
+        order: Default::default(),
+        max_active: 1,
+        on_existing: Default::default(),
+        include_downstream: field(form, "include_downstream").is_some(),
+        scripts: Default::default(),
+        priority: None,
+        params: object(form, "params")?,
+        dry_run,
+        force: false,
+    };
+    let mut body = with_typed(&request, form, &["step", "on_existing", "order"])?;
+    if let Some(n) = whole(lang, form, "max_active")? {
+        body["max_active"] = n.into();
+    }
+    Ok(body)
+}
+
 async fn send(ctx: &Ctx, here: &Here, form: &[(String, String)], dry_run: bool) -> Result<BackfillStarted, Trouble> {
-    let mut body = json!({ "dry_run": dry_run });
-    for name in ["from", "to", "step", "on_existing", "order"] {
-        if let Some(text) = field(form, name) {
-            body[name] = json!(text.trim());
-        }
-    }
-    if let Some(n) = whole(ctx.lang, form, "max_active")? {
-        body["max_active"] = json!(n);
-    }
-    if field(form, "include_downstream").is_some() {
-        body["include_downstream"] = json!(true);
-    }
-    let params = object(form, "params")?;
-    if !params.is_empty() {
-        body["params"] = Value::Object(params);
-    }
+    let body = request(ctx.lang, form, dry_run)?;
     ctx.ask(Method::POST, &here.api("/backfills"), &body).await
 }
 
@@ -195,4 +204,43 @@ async fn send(ctx: &Ctx, here: &Here, form: &[(String, String)], dry_run: bool) 
 /// so that they are those that somebody typed.
 fn zone(here: &Here) -> Tz {
     here.group.revision.plan.zone
+}
+
+#[cfg(test)]
+mod tests {
+    use heddle_domain::Span;
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn a_filled_form_is_a_request() {
+        let form = [
+            ("from", " 2026-01-01 "),
+            ("to", "2026-02-01"),
+            ("step", "1d"),
+            ("on_existing", "failed"),
+            ("order", "desc"),
+            ("max_active", "7"),
+            ("include_downstream", "true"),
+            ("params", r#"{"a": 1}"#),
+        ]
+        .map(|(name, text)| (name.to_owned(), text.to_owned()));
+        let body = request(Lang::En, &form, true).unwrap();
+        assert_eq!(
+            (&body["order"], &body["on_existing"]),
+            (&json!("desc"), &json!("failed"))
+        );
+        let read: BackfillRequest = serde_json::from_value(body).unwrap();
+        assert_eq!(
+            (read.from.as_str(), read.to.as_deref()),
+            ("2026-01-01", Some("2026-02-01"))
+        );
+        assert_eq!(read.step, Some(Span::from_secs(86_400)));
+        assert_eq!(
+            (read.max_active, read.include_downstream, read.dry_run),
+            (7, true, true)
+        );
+        assert_eq!(read.params, *json!({"a": 1}).as_object().unwrap());
+    }
 }

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use axum::http::Method;
-use heddle_api::Run;
+use heddle_api::{Run, Submission};
 use heddle_domain::params::Layers;
 use heddle_domain::plan::Plan;
 use heddle_domain::template::{add_params, add_params_of_condition, is_template};
@@ -15,9 +15,9 @@ use uuid::Uuid;
 
 use super::here::{Here, framed};
 use crate::elements::{named, prose};
-use crate::form::{self, Asked, field, fields, marks, object, object_field, said_under, whole};
+use crate::form::{self, Asked, field, fields, marks, object, object_field, said_under, whole, with_typed};
 use crate::pages::answer::Answer;
-use crate::words::t;
+use crate::words::{Lang, t};
 use crate::{Ctx, Trouble};
 
 /// Different values of a param that a field names.
@@ -225,31 +225,34 @@ fn options(ctx: &Ctx, asked: &Asked<'_>, form: &[(String, String)], zone: &str, 
     }
 }
 
-async fn submit(ctx: &Ctx, here: &Here, asked: &Asked<'_>, form: &[(String, String)]) -> Result<Uuid, Trouble> {
+/// What the API is asked for. It says itself what is wrong with the names of tasks, the time and the priority.
+fn submission(lang: Lang, asked: &Asked<'_>, form: &[(String, String)]) -> Result<Value, Trouble> {
     let mut faults = Vec::new();
-    let params = asked.read(form, &mut faults);
-    let mut body = json!({ "params": params });
+    let submission = Submission {
+        params: asked.read(form, &mut faults),
+        key: field(form, "key").map(|text| text.trim().to_owned()),
+        force: field(form, "force").is_some(),
+        ..Submission::default()
+    };
+    let mut body = with_typed(&submission, form, &["logical_time"])?;
     match object(form, "task_params") {
         Ok(given) if given.is_empty() => {}
         Ok(given) => body["task_params"] = Value::Object(given),
         Err(trouble) => faults.extend(trouble.errors.iter().cloned()),
     }
-    for name in ["logical_time", "key"] {
-        if let Some(text) = field(form, name) {
-            body[name] = json!(text.trim());
-        }
-    }
-    match whole(ctx.lang, form, "priority") {
+    match whole(lang, form, "priority") {
         Ok(Some(priority)) => body["priority"] = json!(priority),
         Ok(None) => {}
         Err(trouble) => faults.extend(trouble.errors.iter().cloned()),
     }
-    if !faults.is_empty() {
-        return Err(Trouble::of_faults(faults));
+    match faults.is_empty() {
+        true => Ok(body),
+        false => Err(Trouble::of_faults(faults)),
     }
-    if field(form, "force").is_some() {
-        body["force"] = json!(true);
-    }
+}
+
+async fn submit(ctx: &Ctx, here: &Here, asked: &Asked<'_>, form: &[(String, String)]) -> Result<Uuid, Trouble> {
+    let body = submission(ctx.lang, asked, form)?;
     let run: Run = ctx.ask(Method::POST, &here.api("/runs"), &body).await?;
     Ok(run.id)
 }
@@ -260,6 +263,37 @@ mod tests {
     use heddle_domain::spec::parse_group;
 
     use super::*;
+
+    #[test]
+    fn a_filled_form_is_a_submission() {
+        let asked = Asked {
+            properties: &Map::new(),
+            values: &Map::new(),
+            required: &BTreeSet::new(),
+            notes: &BTreeMap::new(),
+        };
+        let form = [
+            ("params", r#"{"a": 1}"#),
+            ("task_params", r#"{"t": {"b": 2}}"#),
+            ("logical_time", " 2026-01-31T00:00:00Z "),
+            ("key", " k "),
+            ("priority", "7"),
+            ("force", "true"),
+        ]
+        .map(|(name, text)| (name.to_owned(), text.to_owned()));
+        let body = submission(Lang::En, &asked, &form).unwrap();
+        let read: Submission = serde_json::from_value(body.clone()).unwrap();
+        assert_eq!(read.params, *json!({"a": 1}).as_object().unwrap());
+        let task_params = read.task_params.values().next();
+        assert_eq!(task_params, json!({"b": 2}).as_object());
+        assert_eq!(read.logical_time.map(|at| at.timestamp()), Some(1_769_817_600));
+        assert_eq!(
+            (read.key.as_deref(), read.priority, read.force),
+            (Some("k"), Some(7), true)
+        );
+        assert_eq!(body["logical_time"], "2026-01-31T00:00:00Z", "as it was typed");
+        assert_eq!(submission(Lang::En, &asked, &[]).unwrap(), json!({}));
+    }
 
     #[test]
     fn fields_say_what_each_task_gets_and_what_templates_want() {

@@ -3,15 +3,15 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use axum::http::Method;
-use heddle_api::{Invocation, Script, ScriptVersion};
+use heddle_api::{Invocation, InvokeRequest, Script, ScriptVersion};
 use maud::{Markup, html};
-use serde_json::{Map, json};
+use serde_json::{Map, Value};
 
 use super::needs::lacks_grants;
 use crate::ctx::segment;
 use crate::elements::{millis, prose, state};
-use crate::form::{self, Asked, field, fields, object_field, whole};
-use crate::words::t;
+use crate::form::{self, Asked, field, fields, object_field, whole, with_typed};
+use crate::words::{Lang, t};
 use crate::{Ctx, Trouble, span, yaml};
 
 /// The world of scripts that handle messages of a topic.
@@ -87,19 +87,26 @@ pub(super) async fn console(ctx: &Ctx, name: &str, script: &Script, api: &str) -
     })
 }
 
-async fn invoke(ctx: &Ctx, asked: &Asked<'_>, form: &[(String, String)], api: &str) -> Result<Invocation, Trouble> {
+/// What the API is asked for. It says itself what is wrong with the version and the timeout.
+fn request(lang: Lang, asked: &Asked<'_>, form: &[(String, String)]) -> Result<Value, Trouble> {
     let mut faults = Vec::new();
     let params = asked.read(form, &mut faults);
     if !faults.is_empty() {
         return Err(Trouble::of_faults(faults));
     }
-    let mut body = json!({ "params": params });
-    if let Some(version) = whole(ctx.lang, form, "version")? {
-        body["version"] = json!(version);
+    let request = InvokeRequest {
+        params,
+        ..InvokeRequest::default()
+    };
+    let mut body = with_typed(&request, form, &["timeout"])?;
+    if let Some(version) = whole(lang, form, "version")? {
+        body["version"] = version.into();
     }
-    if let Some(timeout) = field(form, "timeout") {
-        body["timeout"] = json!(timeout.trim());
-    }
+    Ok(body)
+}
+
+async fn invoke(ctx: &Ctx, asked: &Asked<'_>, form: &[(String, String)], api: &str) -> Result<Invocation, Trouble> {
+    let body = request(ctx.lang, asked, form)?;
     let done = ctx.ask(Method::POST, &format!("{api}/invoke"), &body).await;
     done.map_err(|trouble| asked.placed(trouble))
 }
@@ -113,5 +120,28 @@ fn result(ctx: &Ctx, done: &Invocation) -> Markup {
         @if let Some(error) = &done.error { pre.error { (error.kind) ": " (error.message) @if let Some(trace) = &error.trace { "\n\n" (trace) } } }
         @if let Some(output) = &done.output { h3 { (t!(ctx, "outputs")) } (yaml::highlighted(&serde_json::to_string_pretty(output).unwrap_or_default())) }
         @if !done.logs.is_empty() { h3 { (t!(ctx, "tab-log")) } ol.log { @for one in &done.logs { li { span.level { (one.level) } span.message { (one.message) } } } } }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use heddle_domain::Span;
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn a_filled_form_is_a_request() {
+        let asked = Asked {
+            properties: &Map::new(),
+            values: &Map::new(),
+            required: &BTreeSet::new(),
+            notes: &BTreeMap::new(),
+        };
+        let form = [("params", r#"{"a": 1}"#), ("version", "3"), ("timeout", " 5s ")]
+            .map(|(name, text)| (name.to_owned(), text.to_owned()));
+        let read: InvokeRequest = serde_json::from_value(request(Lang::En, &asked, &form).unwrap()).unwrap();
+        assert_eq!(read.params, *json!({"a": 1}).as_object().unwrap());
+        assert_eq!((read.version, read.timeout), (Some(3), Some(Span::from_secs(5))));
     }
 }

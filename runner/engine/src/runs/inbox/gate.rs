@@ -38,7 +38,7 @@ use std::sync::Arc;
 
 use heddle_domain::Time;
 use heddle_domain::id::RunId;
-use heddle_domain::notify::rules::{Notice, Telling};
+use heddle_domain::notify::rules::{Announcements, Notice};
 use heddle_domain::run::Event;
 use heddle_domain::spec::{NotifyEvent, Overlap};
 use heddle_domain::state::{RunState, Skip, Trigger};
@@ -251,11 +251,11 @@ fn skip_notices(context: &RunContext, notices: Option<Box<NewNotices>>) -> Optio
         Box::new(new_notices(
             &context.revision,
             Some(context.facts.id),
-            Telling::default(),
+            Announcements::default(),
             None,
         ))
     });
-    notices.telling.notices.push(Notice::of_run(NotifyEvent::Skipped));
+    notices.announcements.notices.push(Notice::of_run(NotifyEvent::Skipped));
     Some(notices)
 }
 
@@ -267,7 +267,7 @@ impl Runs {
         passed_over: &[RunId],
         taken: &mut BTreeSet<RunId>,
     ) -> Result<(), EngineError> {
-        let mut completion = self.node.completion("turnstiles").await?;
+        let mut completion = self.node.completion("gates").await?;
         let groups = completion.take_gates().await?;
         let each = (APPLICANTS_MAX / groups.len().max(1)).clamp(1, ADMIT_MAX);
         let gates = completion.gates(&groups, each as i64).await?;

@@ -19,12 +19,12 @@ struct Lack {
 
 /// What the watch knows of the room on the server's disk.
 #[derive(Debug, Default)]
-pub(super) struct Room {
+pub(super) struct DiskSpace {
     lack: Mutex<Option<Lack>>,
     began: Notify,
 }
 
-impl Room {
+impl DiskSpace {
     /// A statement was refused because the disk is full; of the data plane, or another one. The latter begins a lack, but
     /// does not prolong it: a list that finds no room to sort says nothing about writes.
     pub(super) fn refused(&self, at: u64, of_data_plane: bool) {
@@ -78,7 +78,7 @@ mod tests {
 
     #[test]
     fn a_lack_ends_when_nothing_is_refused_between_two_tests() {
-        let room = Room::default();
+        let room = DiskSpace::default();
         assert_eq!(room.lacks_since(), None);
         assert!(room.begins().now_or_never().is_none());
         room.refused(100, true);
