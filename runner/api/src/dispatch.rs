@@ -300,7 +300,7 @@ mod tests {
     use std::collections::BTreeSet;
 
     use heddle_domain::dispatch::OfferSpec;
-    use heddle_domain::spec::validate::PRIORITY;
+    use heddle_domain::spec::bounds::PRIORITY;
     use schemars::{Schema, schema_for};
 
     use super::*;
