@@ -41,10 +41,8 @@ impl Rerun {
     pub fn check(&self, many: bool) -> Result<(), Faults> {
         let mut faults = Faults::default();
         let more = if many { KEY_MORE_BYTES } else { 0 };
-        if let Some(key) = &self.key {
-            if let Err(detail) = check_key_within(key, KEY_BYTES_MAX - more) {
-                faults.add("/key", detail);
-            }
+        if let Some(Err(detail)) = self.key.as_deref().map(|key| check_key_within(key, KEY_BYTES_MAX - more)) {
+            faults.add("/key", detail);
         }
         faults.or(())
     }
