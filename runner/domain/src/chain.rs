@@ -15,8 +15,8 @@ use std::fmt;
 /// ```
 pub struct Chain<'a>(pub &'a (dyn Error + 'a));
 
-/// How many causes are shown: an error that is its own cause must not fill the log.
-const CAUSES_MAX: usize = 16;
+/// How many causes are looked at: an error that is its own cause must not fill the log.
+pub const CAUSES_MAX: usize = 16;
 
 impl fmt::Display for Chain<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

@@ -70,7 +70,8 @@ fn constants(code: &str) -> Vec<(String, u128)> {
             let (declared, _) = rest.split_once(';')?;
             let (head, expression) = declared.split_once('=')?;
             let name = first_name(head);
-            let is_constant = !name.is_empty() && head[name.len()..].starts_with(':');
+            // The `const` of a generic parameter is followed by the body of a function or a type.
+            let is_constant = !name.is_empty() && head[name.len()..].starts_with(':') && !head.contains(['{', '(']);
             Some((name.to_owned(), value(expression)?)).filter(|_| is_constant)
         })
         .collect()

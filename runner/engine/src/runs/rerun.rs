@@ -41,7 +41,11 @@ impl Rerun {
     pub fn check(&self, many: bool) -> Result<(), Faults> {
         let mut faults = Faults::default();
         let more = if many { KEY_MORE_BYTES } else { 0 };
-        if let Some(Err(detail)) = self.key.as_deref().map(|key| check_key_within(key, KEY_BYTES_MAX - more)) {
+        if let Some(Err(detail)) = self
+            .key
+            .as_deref()
+            .map(|key| check_key_within(key, KEY_BYTES_MAX - more))
+        {
             faults.add("/key", detail);
         }
         faults.or(())

@@ -419,6 +419,7 @@ async fn an_interval_does_not_need_what_a_disabled_schedule_names() {
     assert_eq!(waits(&world).await, (1, 1), "for the run that has begun");
     node.end(last, Ending::Succeeded("null".into())).await;
     node.tick(&mut links).await;
+    node.tick(&mut links).await;
     assert_eq!(waits(&world).await, (0, 0));
 
     // Disabled again, until after the next four hours. Somebody has made one run, which has not succeeded.

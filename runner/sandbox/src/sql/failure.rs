@@ -21,15 +21,12 @@ pub(super) fn message_of(text: &str, code: &str, more: [Option<&str>; 2]) -> Str
     message
 }
 
-/// How many causes of an error are looked at.
-const CAUSES_MAX: usize = 16;
-
 /// An error of connecting, for the log: only its kind. The texts of its causes may name the address: that of a
 /// certificate for another host names both hosts, and that of a socket its path.
 pub(super) fn without_address(error: &(dyn Error + 'static)) -> String {
     let mut said = error.to_string();
     let causes = std::iter::successors(error.source(), |cause| (*cause).source());
-    for cause in causes.take(CAUSES_MAX) {
+    for cause in causes.take(heddle_domain::chain::CAUSES_MAX) {
         let Some(io) = cause.downcast_ref::<std::io::Error>() else {
             continue;
         };
