@@ -49,6 +49,7 @@ use crate::schedules::{Scheduler, Schedules};
 use crate::scripts::Scripts;
 
 mod dispatch;
+mod instants;
 mod leases;
 mod logs;
 mod messages;

@@ -24,16 +24,17 @@
 //!
 //! * A row of *run_instants* is deleted with its run, never before: it keeps the instant from getting a second run.
 //!   When the run is gone, the row prevents no other run for its instant, and may be deleted at any time: no schedule
-//!   returns to an instant before its `cursor`, and a backfill is meant to create runs that are missing. Rows are
-//!   deleted in bounded batches, by run id (index `run_instants_run`). Ids are UUIDv7, so the rows of a dropped day are
-//!   those below the first id of the next day whose run is not in *runs_live*. A row that is `skipped` says that nobody
-//!   needs to wait for its instant; its run never began, and is as old as the row.
+//!   returns to an instant before its `cursor`, and a backfill is meant to create runs that are missing. But followers
+//!   read it as they read *successes*, so it stays as long as a row there. Rows are deleted in bounded batches, by run
+//!   id (index `run_instants_run`). Ids are UUIDv7, so the rows of a dropped day are those below the first id of the
+//!   next day whose run is not in *runs_live*. A row that is `skipped` says that nobody needs to wait for its instant;
+//!   its run never began, and is as old as the row.
 //! * A row of *successes* **stays when its run is deleted**. It answers followers whose intervals are longer than the
 //!   upstream's runs are kept (a year of monthly runs), and keeps a repeated success from calling for runs. A row is small
 //!   (some 70 bytes with its two indexes), and there is one for each instant of a followed group. It may be deleted when
-//!   its group is deleted and nobody waits. It may also be deleted when its `logical_time` is before the `interval_start`
-//!   of all rows of *waits* with `upstreams`, and before every instant for which a follower may still be backfilled: that
-//!   is as long as the followers' history is kept.
+//!   its run is gone and was created long ago ([`crate::retention::INSTANTS_KEPT`]), unless a run still waits (a row of
+//!   *waits* with `upstreams`) and may need it: because it is not before the `interval_start` of that run, or is the
+//!   group's last one before that. Its `logical_time` does not tell its age: a backfill writes rows of old instants.
 //! * Rows of *needs* and *waits* belong to live runs, and are deleted with these. A row of *cascades* may be deleted when
 //!   its backfill has ended and no run with that `source` is live, because only successes of such runs read it.
 //!
