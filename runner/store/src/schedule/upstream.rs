@@ -27,8 +27,9 @@
 //!   returns to an instant before its `cursor`, and a backfill is meant to create runs that are missing. But followers
 //!   read it as they read *successes*, so it stays as long as a row there. Rows are deleted in bounded batches, by run
 //!   id (index `run_instants_run`). Ids are UUIDv7, so the rows of a dropped day are those below the first id of the
-//!   next day whose run is not in *runs_live*. A row that is `skipped` says that nobody needs to wait for its instant;
-//!   its run never began, and is as old as the row.
+//!   next day whose run is not in *runs_live*. A row that is `skipped` says that nobody needs to wait for its instant:
+//!   its run never began, or the overlap cancelled it. That is taken back when the run is reopened, or set to another
+//!   state.
 //! * A row of *successes* **stays when its run is deleted**. It answers followers whose intervals are longer than the
 //!   upstream's runs are kept (a year of monthly runs), and keeps a repeated success from calling for runs. A row is small
 //!   (some 70 bytes with its two indexes), and there is one for each instant of a followed group. It may be deleted when
@@ -563,14 +564,34 @@ impl Completion {
         Ok(())
     }
 
-    /// Notes that a group's overlap skipped the instants of these runs, and writes the events for its followers.
+    /// Notes that a group's overlap skipped the instants of these runs, and writes the events for its followers. The runs
+    /// have ended in this transaction.
     pub async fn note_skipped(&mut self, runs: &[RunId]) -> Result<(), StoreError> {
+        if runs.is_empty() {
+            return Ok(());
+        }
         let ids: Vec<Uuid> = runs.iter().map(|run| run.0).collect();
         sqlx::query!(
             "WITH marked AS (UPDATE heddle.run_instants SET skipped = true WHERE run = ANY ($1) RETURNING group_id, logical_time)
              INSERT INTO heddle.link_events (kind, group_id, logical_time)
              SELECT 2, m.group_id, m.logical_time FROM marked m
               WHERE EXISTS (SELECT FROM heddle.group_links l WHERE l.upstream_id = m.group_id AND l.kind = 'depends_on')",
+            &ids
+        )
+        .execute(self.connection())
+        .await?;
+        Ok(())
+    }
+
+    /// Takes back that a group's overlap skipped the instants of these runs: they go on, or have another state. Their
+    /// followers wait for them again, and they keep their instants from getting other runs.
+    pub async fn note_unskipped(&mut self, runs: &[RunId]) -> Result<(), StoreError> {
+        if runs.is_empty() {
+            return Ok(());
+        }
+        let ids: Vec<Uuid> = runs.iter().map(|run| run.0).collect();
+        sqlx::query!(
+            "UPDATE heddle.run_instants SET skipped = false WHERE run = ANY ($1) AND skipped",
             &ids
         )
         .execute(self.connection())

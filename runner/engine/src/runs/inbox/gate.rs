@@ -16,7 +16,8 @@
 //! `max_waiting` wait. Runs that wait for upstreams are not counted: they wait for a repair.
 //!
 //! A skipped run never began: it ends as `cancelled`, with the reason in `skipped` and as text in its error. No
-//! follower waits for its instant.
+//! follower waits for its instant, nor for that of a run that `cancel_previous` has cancelled. If such a run is
+//! restarted, or its state is set, its instant counts like any other.
 //!
 //! A run that is reopened (restart, retry now, an override) waits for `max_active_runs` like a new one, if its revision
 //! has that bound. Overlap applies only to new runs.
@@ -318,8 +319,9 @@ impl Runs {
             self.node.signals.raise(Signal::Inbox);
         }
         for run in cancelled {
-            let why = BulkAction::CancelFor("cancelled because of a later run (overlap: cancel_previous)".into());
-            if let Err(crate::ControlError::Engine(error)) = self.control(run, &why, "overlap").await {
+            // If it has ended by itself since, this is refused, and its instant counts.
+            let cancel = BulkAction::CancelPrevious;
+            if let Err(crate::ControlError::Engine(error)) = self.control(run, &cancel, "overlap").await {
                 return Err(error);
             }
         }
@@ -376,9 +378,7 @@ impl Runs {
         admission: Admission,
     ) -> Result<After, EngineError> {
         let Admission {
-            mut admitted,
-            skipped,
-            cancelled,
+            mut admitted, skipped, ..
         } = admission;
         let mut concerned: Vec<RunId> = admitted
             .iter()
@@ -424,8 +424,6 @@ impl Runs {
             left_out.push(run);
         }
         completion.unwait(&decided).await?;
-        // No follower waits for a run that the overlap cancels either.
-        left_out.extend(&cancelled);
         if !left_out.is_empty() {
             completion.note_skipped(&left_out).await?;
             after.signals.add(Signal::Links);
