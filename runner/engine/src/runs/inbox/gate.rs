@@ -9,7 +9,7 @@
 //! | `queue` | waits; the earliest logical time goes first |
 //! | `skip` | is skipped |
 //! | `allow` | begins |
-//! | `cancel_previous` | cancels the other one, and begins when that has stopped; if several wait, only the last |
+//! | `cancel_previous` | cancels those before it, and begins when they have stopped; if a later one is active or waits, it is skipped |
 //!
 //! Of the timed runs that wait at the gate, at most `max_waiting` stay: beyond that the oldest is skipped. Until the
 //! next check there may be one more than that. Two checks of a group never happen at once, so after each check at most
@@ -113,6 +113,7 @@ struct Applicant {
     run: RunId,
     trigger: Trigger,
     timed: bool,
+    logical_time: Time,
     overlap: Overlap,
     max_active: Option<u32>,
 }
@@ -121,10 +122,10 @@ struct Applicant {
 fn admit(active: &[ActiveRun], applicants: &[Applicant], admission: &mut Admission) {
     let bounded = |trigger: Trigger| trigger != Trigger::Backfill;
     let mut count = active.iter().filter(|active| bounded(active.trigger)).count();
-    let mut timed: Vec<RunId> = active
+    let mut timed: Vec<(RunId, Time)> = active
         .iter()
         .filter(|active| is_timed(active.trigger, active.sourced))
-        .map(|active| active.run)
+        .map(|active| (active.run, active.logical_time))
         .collect();
     // If each of several runs would cancel the one before it, only the last has to begin.
     let last = applicants
@@ -140,7 +141,7 @@ fn admit(active: &[ActiveRun], applicants: &[Applicant], admission: &mut Admissi
             continue;
         }
         if applicant.timed
-            && let Some(&earlier) = timed.last()
+            && let Some(&(earlier, _)) = timed.last()
         {
             match applicant.overlap {
                 Overlap::Allow => {}
@@ -150,7 +151,11 @@ fn admit(active: &[ActiveRun], applicants: &[Applicant], admission: &mut Admissi
                     continue;
                 }
                 Overlap::CancelPrevious => {
-                    admission.cancelled.extend(&timed);
+                    // A run for an earlier instant may come later: it was missed, or waited longer for its upstreams.
+                    match timed.iter().find(|(_, time)| *time > applicant.logical_time) {
+                        Some(&(later, _)) => admission.skipped.push((applicant.run, Skipped::Replaced(later))),
+                        None => admission.cancelled.extend(timed.iter().map(|(run, _)| *run)),
+                    }
                     continue;
                 }
             }
@@ -160,7 +165,7 @@ fn admit(active: &[ActiveRun], applicants: &[Applicant], admission: &mut Admissi
         }
         count += usize::from(bounded(applicant.trigger));
         if applicant.timed {
-            timed.push(applicant.run);
+            timed.push((applicant.run, applicant.logical_time));
         }
         admission.admitted.push(applicant.run);
     }
@@ -212,6 +217,7 @@ fn decide(
                     run,
                     trigger: context.facts.trigger,
                     timed: !reopened && is_timed(context.facts.trigger, context.facts.source.is_some()),
+                    logical_time: context.facts.logical_time,
                     overlap: spec.overlap,
                     max_active: bound.unwrap_or(spec.max_active_runs),
                 })
@@ -356,6 +362,7 @@ impl Runs {
                     run: run.id,
                     trigger: run.terms.trigger,
                     timed: is_timed(run.terms.trigger, run.terms.source.is_some()),
+                    logical_time: run.terms.logical_time,
                     overlap: spec.overlap,
                     max_active: spec.max_active_runs,
                 };
@@ -482,11 +489,17 @@ mod tests {
         RunId(uuid::Uuid::from_u128(number))
     }
 
+    /// The logical time of a run: those with greater numbers are later.
+    fn time(number: u128) -> Time {
+        chrono::DateTime::UNIX_EPOCH + chrono::TimeDelta::hours(i64::try_from(number).expect("an hour"))
+    }
+
     fn active(number: u128, trigger: Trigger) -> ActiveRun {
         ActiveRun {
             run: run(number),
             trigger,
             sourced: false,
+            logical_time: time(number),
         }
     }
 
@@ -497,6 +510,7 @@ mod tests {
                 run: run(number),
                 trigger,
                 timed: is_timed(trigger, false),
+                logical_time: time(number),
                 overlap,
                 max_active: None,
             })
@@ -526,6 +540,10 @@ mod tests {
         check(Overlap::Allow, &earlier, schedule, (&[10, 11], &[], &[]));
         check(Overlap::CancelPrevious, &earlier, schedule, (&[], &[(10, 11)], &[1]));
         check(Overlap::CancelPrevious, &[], schedule, (&[11], &[(10, 11)], &[]));
+        // An active run that is later than all that wait stays.
+        let later = [active(12, Trigger::Schedule)];
+        let replaced = [(10, 11), (11, 12)];
+        check(Overlap::CancelPrevious, &later, schedule, (&[], &replaced, &[]));
     }
 
     #[test]

@@ -77,6 +77,8 @@ pub struct ActiveRun {
     pub trigger: Trigger,
     /// Whether a backfill or a run created it.
     pub sourced: bool,
+    /// The instant that it was created for.
+    pub logical_time: Time,
 }
 
 /// A group's gate: its active runs, and the runs that wait there, because runs before them are active.
@@ -287,7 +289,8 @@ impl Completion {
         gates.retain(|_, gate| !gate.waiting.is_empty());
         let asked: Vec<i64> = gates.keys().copied().collect();
         let active = sqlx::query!(
-            r#"SELECT l.group_id AS "group_id!", l.id AS "id!", l.trigger AS "trigger!", l.source IS NOT NULL AS "sourced!"
+            r#"SELECT l.group_id AS "group_id!", l.id AS "id!", l.trigger AS "trigger!", l.source IS NOT NULL AS "sourced!",
+                      l.logical_time AS "logical_time!"
                  FROM heddle.runs_live l
                 WHERE l.group_id = ANY ($1) AND l.state <> 0 AND l.waiting_for IS NULL
                 ORDER BY l.group_id, l.id"#,
@@ -301,6 +304,7 @@ impl Completion {
                     run: RunId(row.id),
                     trigger: StoreError::known(Trigger::from_number, row.trigger, ("runs_live", "trigger"), row.id)?,
                     sourced: row.sourced,
+                    logical_time: row.logical_time,
                 });
             }
         }
