@@ -6,7 +6,7 @@
 //!
 //! | overlap | a timed run that comes while another one is active |
 //! |---|---|
-//! | `queue` | waits; the earliest logical time goes first |
+//! | `queue` | waits; the highest priority goes first, then the earliest logical time |
 //! | `skip` | is skipped |
 //! | `allow` | begins |
 //! | `cancel_previous` | cancels those before it, and begins when they have stopped; if a later one is active or waits, it is skipped |
@@ -127,10 +127,14 @@ fn admit(active: &[ActiveRun], applicants: &[Applicant], admission: &mut Admissi
         .filter(|active| is_timed(active.trigger, active.sourced))
         .map(|active| (active.run, active.logical_time))
         .collect();
-    // If each of several runs would cancel the one before it, only the last has to begin.
+    // If each of several runs would cancel the one before it, only the last has to begin: by its logical time, because
+    // the order of applicants is that of their priorities first.
     let last = applicants
         .iter()
-        .rposition(|applicant| applicant.timed && applicant.overlap == Overlap::CancelPrevious);
+        .enumerate()
+        .filter(|(_, applicant)| applicant.timed && applicant.overlap == Overlap::CancelPrevious)
+        .max_by_key(|(_, applicant)| applicant.logical_time)
+        .map(|(index, _)| index);
     for (index, applicant) in applicants.iter().enumerate() {
         if applicant.timed
             && applicant.overlap == Overlap::CancelPrevious
@@ -544,6 +548,23 @@ mod tests {
         let later = [active(12, Trigger::Schedule)];
         let replaced = [(10, 11), (11, 12)];
         check(Overlap::CancelPrevious, &later, schedule, (&[], &replaced, &[]));
+    }
+
+    /// The run with the higher priority is the first that waits, although it is the later one.
+    #[test]
+    fn the_last_of_several_runs_has_the_latest_logical_time() {
+        let applicants = [11, 10].map(|number| Applicant {
+            run: run(number),
+            trigger: Trigger::Schedule,
+            timed: true,
+            logical_time: time(number),
+            overlap: Overlap::CancelPrevious,
+            max_active: None,
+        });
+        let mut admission = Admission::default();
+        admit(&[], &applicants, &mut admission);
+        assert_eq!(admission.admitted, [run(11)]);
+        assert_eq!(admission.skipped, [(run(10), Skipped::Replaced(run(11)))]);
     }
 
     #[test]
