@@ -41,8 +41,9 @@
 //!
 //! # Order of locks
 //!
-//! Rows of *link_events* (nobody waits for them), gates in order, rows of *runs_done* whose success is noted in id order, then
-//! as in [`crate::live`]: rows of *runs_live* in id order, then *waits* and *needs*.
+//! Rows of *link_events* (nobody waits for them), the backfills that these events are about (advisory), gates in order,
+//! rows of *runs_done* whose success is noted in id order, then as in [`crate::live`]: rows of *runs_live* in id order, then
+//! *waits* and *needs*.
 
 use std::collections::{HashMap, HashSet};
 
@@ -211,7 +212,8 @@ impl Completion {
     /// is an error in its place: a newer node has written it, so the caller gives this transaction up and leaves the
     /// event to that node.
     ///
-    /// Locking: the events, skipping those that another node is taking: nobody waits for them.
+    /// Locking: the events, skipping those that another node is taking: nobody waits for them. Then the backfills that
+    /// they are about (advisory, shared), in id order: only whoever cancels one waits for that, or is waited for.
     pub async fn take_link_events(&mut self, passed_over: &[i64]) -> Result<Vec<TakenLink>, StoreError> {
         let rows = sqlx::query!(
             r#"WITH removed AS (
@@ -222,8 +224,6 @@ impl Completion {
                    RETURNING e.*)
                SELECT t.id, t.kind, t.group_id, t.run, t.logical_time, t.source, t.backfilled,
                       EXISTS (SELECT FROM heddle.cascades c WHERE c.source = t.source) AS "cascades!",
-                      EXISTS (SELECT FROM heddle.backfills b
-                               WHERE b.id = t.source AND b.state IN (5, 6) OFFSET 0) AS "cancelled!",
                       (SELECT c.priority FROM heddle.cascades c WHERE c.source = t.source) AS "priority?"
                  FROM removed t ORDER BY t.id"#,
             EVENTS_MAX,
@@ -231,9 +231,18 @@ impl Completion {
         )
         .fetch_all(self.connection())
         .await?;
+        let mut sources: Vec<Uuid> = rows
+            .iter()
+            .filter(|row| row.cascades)
+            .filter_map(|row| row.source)
+            .collect();
+        sources.sort_unstable();
+        sources.dedup();
+        let cancelled = self.hold_backfills(&sources).await?;
         Ok(rows
             .into_iter()
             .map(|row| {
+                let is_cancelled = row.source.is_some_and(|source| cancelled.contains(&source));
                 let event = match (row.kind, row.run, row.logical_time) {
                     (0, Some(run), Some(logical_time)) => Ok(LinkEvent::Succeeded(Success {
                         group_id: row.group_id,
@@ -241,7 +250,7 @@ impl Completion {
                         logical_time,
                         source: row.source,
                         backfilled: row.backfilled || row.cascades,
-                        cascades: (row.cascades && !row.cancelled)
+                        cascades: (row.cascades && !is_cancelled)
                             .then(|| row.priority.map_or(Urgency::Historic, Urgency::Given)),
                     })),
                     (1, Some(run), _) => Ok(LinkEvent::Arrived {
@@ -258,6 +267,33 @@ impl Completion {
                 (row.id, event)
             })
             .collect())
+    }
+
+    /// Until the end of the transaction, nobody cancels those of these sources that are backfills: a cancel waits, and then
+    /// finds the runs that the transaction has created. Returns those that have been cancelled.
+    ///
+    /// Locking: the backfills (advisory, shared), in id order. Not their rows: those who share a row may keep a cancel waiting
+    /// for as long as new ones come, and rounds skip a row that is shared. The states are read by a statement of their own,
+    /// which sees what was committed while the first one waited.
+    async fn hold_backfills(&mut self, sources: &[Uuid]) -> Result<HashSet<Uuid>, StoreError> {
+        if sources.is_empty() {
+            return Ok(HashSet::new());
+        }
+        sqlx::query!(
+            "SELECT pg_advisory_xact_lock_shared(hashtextextended('heddle/backfill/' || one.source::text, 0))
+               FROM (SELECT UNNEST($1::uuid[]) AS source ORDER BY 1) AS one",
+            sources
+        )
+        .fetch_all(self.connection())
+        .await?;
+        Ok(sqlx::query_scalar!(
+            "SELECT id FROM heddle.backfills WHERE id = ANY ($1) AND state IN (5, 6)",
+            sources
+        )
+        .fetch_all(self.connection())
+        .await?
+        .into_iter()
+        .collect())
     }
 
     /// Leaves events that this transaction has taken for later, under their numbers.
