@@ -57,8 +57,8 @@ use crate::runs::control::BulkAction;
 use crate::{EngineError, RunContext, Runs};
 
 /// How many waiting runs one check decides about at most, per group and for all groups together (a node must be able to
-/// keep their facts in memory, see [`crate::runs::contexts::CONTEXTS_MAX`]). If more wait at a gate, it is checked
-/// again.
+/// keep their facts in memory, see [`crate::runs::contexts::CONTEXTS_MAX`]): half of them timed runs, and half others, so
+/// that neither hold up the others. If more wait at a gate, it is checked again.
 const ADMIT_MAX: usize = 1_000;
 const APPLICANTS_MAX: usize = 2_000;
 
@@ -195,8 +195,8 @@ struct Surplus {
     leaving: Vec<RunId>,
 }
 
-/// Decides about up to `each` runs at every gate; those that are set aside keep waiting. The bounds are those of the groups'
-/// current revisions.
+/// Decides about up to `each` timed runs at every gate, and about as many others; those that are set aside keep waiting. The
+/// bounds are those of the groups' current revisions.
 fn decide(
     gates: Vec<Gate>,
     each: usize,
@@ -209,18 +209,21 @@ fn decide(
     for gate in gates {
         let spec = today.get(&gate.revision_id).map(|revision| &revision.plan.spec);
         let bound = spec.map(|spec| spec.max_active_runs);
-        let cut = gate.waiting.len() == each;
+        let cut = [true, false].iter().any(|timed| {
+            let alike = gate.waiting.iter().filter(|waiting| waiting.timed == *timed);
+            alike.count() == each
+        });
         let applicants: Vec<Applicant> = gate
             .waiting
             .into_iter()
             .filter(|waiting| !passed_over.contains(&waiting.run))
-            .filter_map(|AtGate { run, reopened }| {
+            .filter_map(|AtGate { run, timed }| {
                 let context = contexts.get(&run)?;
                 let spec = &context.revision.plan.spec;
                 Some(Applicant {
                     run,
                     trigger: context.facts.trigger,
-                    timed: !reopened && is_timed(context.facts.trigger, context.facts.source.is_some()),
+                    timed,
                     logical_time: context.facts.logical_time,
                     overlap: spec.overlap,
                     max_active: bound.unwrap_or(spec.max_active_runs),
@@ -280,7 +283,7 @@ impl Runs {
     ) -> Result<(), EngineError> {
         let mut completion = self.node.completion("gates").await?;
         let groups = completion.take_gates().await?;
-        let each = (APPLICANTS_MAX / groups.len().max(1)).clamp(1, ADMIT_MAX);
+        let each = (APPLICANTS_MAX / groups.len().max(1)).clamp(2, ADMIT_MAX) / 2;
         let gates = completion.gates(&groups, each as i64).await?;
         let waiting: Vec<RunId> = gates
             .iter()
