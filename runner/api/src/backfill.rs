@@ -17,7 +17,8 @@ pub struct Backfill {
     pub id: Uuid,
     /// The name of the group.
     pub group: String,
-    /// The state: `running`, `paused`, `succeeded`, `failed` or `cancelled`.
+    /// The state: `running`, `paused`, `succeeded`, `failed` or `cancelled`. One that has ended is `succeeded` if all of its
+    /// runs are, otherwise `failed`: also while a restarted run of it goes on.
     #[schemars(extend("enum" = ["running", "paused", "succeeded", "failed", "cancelled"]))]
     pub state: String,
     /// The first instant, included.

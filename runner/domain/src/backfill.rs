@@ -411,12 +411,13 @@ pub fn decide<R>(on_existing: OnExisting, existing: Option<Existing<R>>) -> Verd
     }
 }
 
-/// How a backfill ends whose runs have all ended: it has succeeded if all of them have.
+/// How a backfill ends, or has ended: it has succeeded if all of its runs have. As long as one that somebody has restarted
+/// goes on, it has not.
 pub fn ended(counts: &BTreeMap<RunState, i64>) -> RunState {
-    let bad = |state: &RunState| matches!(state, RunState::Failed | RunState::Cancelled);
-    match counts.iter().any(|(state, count)| bad(state) && *count > 0) {
-        true => RunState::Failed,
-        false => RunState::Succeeded,
+    let is_good = |(state, count): (&RunState, &i64)| *state == RunState::Succeeded || *count == 0;
+    match counts.iter().all(is_good) {
+        true => RunState::Succeeded,
+        false => RunState::Failed,
     }
 }
 
@@ -429,6 +430,25 @@ mod tests {
 
     fn time(text: &str) -> Time {
         text.parse().expect("a time")
+    }
+
+    #[test]
+    fn a_backfill_has_succeeded_when_all_of_its_runs_have() {
+        let of = |counts: &[(RunState, i64)]| ended(&counts.iter().copied().collect());
+        assert_eq!(of(&[]), RunState::Succeeded);
+        assert_eq!(
+            of(&[(RunState::Succeeded, 3), (RunState::Failed, 0)]),
+            RunState::Succeeded
+        );
+        for state in [
+            RunState::Waiting,
+            RunState::Running,
+            RunState::Paused,
+            RunState::Failed,
+            RunState::Cancelled,
+        ] {
+            assert_eq!(of(&[(RunState::Succeeded, 3), (state, 1)]), RunState::Failed, "{state}");
+        }
     }
 
     fn calendar(crons: &[&str]) -> Calendar {

@@ -24,7 +24,7 @@ const UNITS: [(&str, u64); 7] = [
 /// Written as whole numbers with units `w`, `d`, `h`, `m`, `s`, `ms`, `us`, larger before smaller, each at most once;
 /// `0` alone may go without a unit. A day is 24 hours. A number without a unit is refused, since one reader's seconds
 /// are another's milliseconds. Printed back in days, hours, minutes, seconds and so on, less than two minutes in
-/// seconds: `90s`, `1h30m`, `14d`.
+/// seconds, except one minute: `90s`, `1m`, `1h30m`, `14d`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Span(u64);
 

@@ -245,7 +245,8 @@ fn compile_jitter(jitter: Option<&Value>) -> Result<Jitter, Fault> {
 
 /// When an attempt that failed at `failed_at` is tried again; `None` if its retries are exhausted.
 ///
-/// A retry is counted in `state` each time, also if the failure asked for a `wait`. Jitter is added to either.
+/// A retry is counted in `state` each time, also if the failure asked for a `wait`. Jitter is added to either. A daily retry
+/// that is delayed past midnight by one of these is counted on the day on which it is due.
 pub fn next(
     policy: &Policy,
     state: &mut RetryState,
@@ -278,7 +279,11 @@ pub fn next(
         Jitter::Share(share) => Span::between(failed_at, due).micros() as f64 * share,
         Jitter::UpTo(most) => most.micros() as f64,
     };
-    Some(later(due, Span::from_micros((spread * fraction(random_bits)) as u64)))
+    let due = later(due, Span::from_micros((spread * fraction(random_bits)) as u64));
+    match &policy.strategy {
+        Strategy::Counted { .. } => Some(due),
+        Strategy::Daily { days, next_day_at, .. } => on_its_day(state, *days, *next_day_at, due, zone),
+    }
 }
 
 fn interval_of_retry(interval: Span, growth: Option<Growth>, retry: u32) -> Span {
@@ -294,6 +299,32 @@ fn later(at: Time, span: Span) -> Time {
     at.checked_add_signed(span.chrono()).unwrap_or(at)
 }
 
+/// The number of the day of an instant.
+fn day_of(zone: Tz, at: Time) -> i32 {
+    wall_clock(zone, at).date().num_days_from_ce()
+}
+
+/// The instant of the first retry of a day.
+fn first_of(zone: Tz, day: i32, next_day_at: NaiveTime) -> Option<Time> {
+    NaiveDate::from_num_days_from_ce_opt(day).map(|date| resolve(zone, date.and_time(next_day_at)))
+}
+
+/// When a daily retry is tried that was counted, and then delayed until `due`. If that is on a later day, it is the first one
+/// of that day, and not before the time of that. `None`: no day is left.
+fn on_its_day(state: &mut RetryState, days: u32, next_day_at: NaiveTime, due: Time, zone: Tz) -> Option<Time> {
+    let day = day_of(zone, due);
+    if state.day.is_none_or(|counted| day <= counted) {
+        return Some(due);
+    }
+    if state.days >= days {
+        return None;
+    }
+    state.days += 1;
+    state.day = Some(day);
+    state.today = 1;
+    Some(first_of(zone, day, next_day_at).map_or(due, |first| first.max(due)))
+}
+
 fn next_daily(
     state: &mut RetryState,
     interval: Span,
@@ -303,9 +334,8 @@ fn next_daily(
     failed_at: Time,
     zone: Tz,
 ) -> Option<Time> {
-    let day_of = |at: Time| wall_clock(zone, at).date().num_days_from_ce();
-    let first_of =
-        |day: i32| NaiveDate::from_num_days_from_ce_opt(day).map(|date| resolve(zone, date.and_time(next_day_at)));
+    let day_of = |at: Time| day_of(zone, at);
+    let first_of = |day: i32| first_of(zone, day, next_day_at);
     if per_day == 0 {
         return None;
     }

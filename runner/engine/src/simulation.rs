@@ -16,7 +16,7 @@ use chrono::TimeDelta;
 use heddle_domain::id::RunId;
 use heddle_domain::run::AttemptKey;
 use heddle_domain::spec::gather_group;
-use heddle_domain::state::ErrorKind;
+use heddle_domain::state::{ErrorKind, RunState};
 use heddle_domain::{Chance, Clock, Name, Time};
 use heddle_postgres::{TestCluster, TestDatabase, stamp};
 use heddle_sandbox::{CompilerCommand, Sandbox, SandboxConfig};
@@ -49,11 +49,13 @@ use crate::schedules::{Scheduler, Schedules};
 use crate::scripts::Scripts;
 
 mod dispatch;
+mod instants;
 mod leases;
 mod logs;
 mod messages;
 mod node;
 mod notify;
+mod overlap;
 mod queues;
 mod runs;
 mod schedules;
@@ -258,7 +260,7 @@ impl World {
 
     /// The logical times of all runs in this state, in their order.
     async fn runs(&self, state: &str) -> Vec<Time> {
-        let state = heddle_domain::state::RunState::ALL
+        let state = RunState::ALL
             .iter()
             .find(|one| one.as_str() == state)
             .expect("a state")

@@ -1,7 +1,8 @@
 //! Leases of nodes, gates of groups, and repeated transactions.
 
 use chrono::TimeDelta;
-use heddle_domain::state::ReportedState;
+use heddle_domain::id::RunId;
+use heddle_domain::state::{ReportedState, Trigger};
 use heddle_store::StoreError;
 use heddle_store::change::By;
 use heddle_store::node::{NewNode, NodeReport};
@@ -131,17 +132,19 @@ async fn leases() {
 async fn gates() {
     let (_world, store, sql, _) = set_up().await;
     let (group, other) = (super::group(&sql, "one").await, super::group(&sql, "two").await);
-    for (number, group) in [(1, group), (2, other)] {
-        let run = run(number);
+    let waits = async |number: u128, group: i64, trigger: Trigger, priority: i16| {
+        let (run, trigger) = (run(number), trigger.number());
         sql.batch_execute(&format!(
             "INSERT INTO heddle.runs_live (id, group_id, revision_id, state, trigger, priority, logical_time,
                  interval_start, interval_end, params, created_at, progress)
-             VALUES ('{run}', {group}, 1, 0, 1, 0, now(), now(), now(), '{{}}', now(), '');
+             VALUES ('{run}', {group}, 1, 0, {trigger}, {priority}, now(), now(), now(), '{{}}', now(), '');
              INSERT INTO heddle.waits (run, group_id) VALUES ('{run}', {group})"
         ))
         .await
         .unwrap();
-    }
+    };
+    waits(1, group, Trigger::Schedule, 0).await;
+    waits(2, other, Trigger::Schedule, 0).await;
     let wake = async |group: i64| {
         let woken = "INSERT INTO heddle.turnstiles (group_id) VALUES ($1)";
         sql.execute(woken, &[&group]).await.unwrap();
@@ -168,6 +171,15 @@ async fn gates() {
     // Nobody waits there any more.
     assert_eq!(second.await.unwrap(), (vec![group], 0));
     assert_eq!(third.gates(&[other], 10).await.unwrap()[0].waiting.len(), 1);
+    // Timed runs do not hide a manual one behind them, however many they are.
+    for number in [3, 4, 5] {
+        waits(number, other, Trigger::Schedule, 9).await;
+    }
+    waits(6, other, Trigger::Manual, 0).await;
+    let gate = third.gates(&[other], 2).await.unwrap().remove(0);
+    let seen: Vec<(RunId, bool)> = gate.waiting.iter().map(|one| (one.run, one.timed)).collect();
+    assert_eq!(seen, [(run(3), true), (run(4), true), (run(6), false)]);
+    assert_eq!(gate.timed_waiting, 4);
 }
 
 /// A transaction of people's changes is tried again when it met another transaction, and the duration of each try is

@@ -5,6 +5,7 @@ use heddle_domain::{Clock, Time};
 use heddle_store::Store;
 use heddle_store::backfill::{BackfillAction, BackfillChange, BackfillRow, Moved};
 use heddle_store::schedule::MovedSchedule;
+use heddle_store::upstream::{LinkEvent, TakenLink};
 use tokio_postgres::Client;
 use uuid::Uuid;
 
@@ -321,4 +322,48 @@ async fn rounds_and_changes() {
     let changed = meanwhile(&sql, change, close(round, true)).await;
     assert_eq!(changed.unwrap(), BackfillChange::Done);
     assert!(store.backfill_round(BACKFILL).await.unwrap().is_none(), "it is paused");
+}
+
+/// Whoever has taken the events of a backfill's runs keeps it from being cancelled until the runs of dependants are
+/// committed: so the cancel finds them. Rounds go on meanwhile. Whoever takes the events later waits for the cancel, and
+/// creates none.
+#[tokio::test]
+async fn cancels_and_dependants() {
+    let (_world, store, sql, mut other) = set_up().await;
+    let group = group(&sql, "g").await;
+    backfill(&sql, group).await;
+    let succeeded = format!(
+        "INSERT INTO heddle.link_events (kind, group_id, run, logical_time, source, backfilled)
+         VALUES (0, {group}, '{}', '2026-01-01', '{BACKFILL}', true)",
+        run(1)
+    );
+    let cascade = format!("INSERT INTO heddle.cascades (source) VALUES ('{BACKFILL}')");
+    sql.batch_execute(&format!("{cascade}; {succeeded}")).await.unwrap();
+    let calls = |taken: Vec<TakenLink>| -> Vec<bool> {
+        let of = |event| match event {
+            LinkEvent::Succeeded(success) => success.cascades.is_some(),
+            other => panic!("{other:?}"),
+        };
+        taken.into_iter().map(|(_, event)| of(event.unwrap())).collect()
+    };
+
+    let mut completion = begin(&store, 7).await;
+    assert_eq!(calls(completion.take_link_events(&[]).await.unwrap()), [true]);
+    let round = unhindered(store.backfill_round(BACKFILL)).await.unwrap();
+    drop(round.expect("a round goes on"));
+    let cancel = store.change_backfill(by(), BACKFILL, BackfillAction::Cancel);
+    let created = async { completion.commit().await.unwrap() };
+    assert_eq!(meanwhile(&sql, cancel, created).await.unwrap(), BackfillChange::Done);
+
+    let again = format!("UPDATE heddle.backfills SET state = 1; {succeeded}");
+    sql.batch_execute(&again).await.unwrap();
+    let cancels = other.transaction().await.unwrap();
+    let cancel = format!(
+        "SELECT pg_advisory_xact_lock(hashtextextended('heddle/backfill/' || '{BACKFILL}', 0));
+         UPDATE heddle.backfills SET state = 6"
+    );
+    cancels.batch_execute(&cancel).await.unwrap();
+    let mut completion = begin(&store, 7).await;
+    let taken = meanwhile(&sql, completion.take_link_events(&[]), close(cancels, true)).await;
+    assert_eq!(calls(taken.unwrap()), [false]);
 }

@@ -267,6 +267,54 @@ fn a_server_delays_retries_and_never_hastens_them() {
     assert_eq!(Wait::of(ErrorKind::Http, None), None);
 }
 
+/// A wait that a failure asks for, and jitter, may lead past midnight: the retry is then the first one of the next day.
+#[test]
+fn a_daily_retry_that_is_delayed_past_midnight_is_of_the_next_day() {
+    let at = |text: &str| text.parse::<Time>().unwrap();
+    let daily = |days: u32, next_day_at: &str, jitter: &str| {
+        let spec = json!({"strategy": "daily", "per_day": 2, "interval": "1m", "days": days, "next_day_at": next_day_at,
+                          "jitter": jitter});
+        policy(spec).unwrap()
+    };
+    let late = at("2026-11-20T23:50:00Z");
+    let asks = |seconds: u64| Some(Wait::Instead(Duration::from_secs(seconds)));
+    let half = 1u128 << 127;
+    for (next_day_at, jitter, wait, due, last) in [
+        (
+            "00:00",
+            "0s",
+            asks(1_800),
+            "2026-11-21T00:20:00Z",
+            "2026-11-21T00:21:00Z",
+        ),
+        (
+            "06:00",
+            "0s",
+            asks(1_800),
+            "2026-11-21T06:00:00Z",
+            "2026-11-21T06:01:00Z",
+        ),
+        ("00:00", "1h", None, "2026-11-21T00:21:00Z", "2026-11-21T00:52:00Z"),
+    ] {
+        let (policy, mut state) = (daily(2, next_day_at, jitter), RetryState::default());
+        let first = next(&policy, &mut state, late, Tz::UTC, wait, half);
+        assert_eq!(first, Some(at(due)));
+        let second = next(&policy, &mut state, at(due), Tz::UTC, None, half);
+        assert_eq!(second, Some(at(last)));
+        let third = next(&policy, &mut state, at(last), Tz::UTC, None, half);
+        assert_eq!(third, None, "two on that day, and it is the last one");
+    }
+    let none_is_left = next(
+        &daily(1, "00:00", "0s"),
+        &mut RetryState::default(),
+        late,
+        Tz::UTC,
+        asks(1_800),
+        0,
+    );
+    assert_eq!(none_is_left, None);
+}
+
 #[test]
 fn retries_without_end_have_a_pause() {
     let asks = |millis: u64| Wait::Instead(Duration::from_millis(millis));

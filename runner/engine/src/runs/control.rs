@@ -24,6 +24,8 @@ pub enum BulkAction {
     Cancel,
     /// As `Cancel`, but Heddle itself cancels the run, for this reason.
     CancelFor(String),
+    /// As `CancelFor`, because a later run replaces it (`overlap: cancel_previous`): no follower waits for its instant.
+    CancelPrevious,
     /// The run starts nothing new.
     Pause,
     /// All that was paused continues.
@@ -40,7 +42,7 @@ impl BulkAction {
     /// The kind of control, for the check whether the state of the run allows it.
     pub(crate) fn control(&self) -> Control {
         match self {
-            Self::Cancel | Self::CancelFor(_) => Control::Cancel,
+            Self::Cancel | Self::CancelFor(_) | Self::CancelPrevious => Control::Cancel,
             Self::Pause => Control::Pause,
             Self::Resume => Control::Resume,
             Self::Restart(_) => Control::Restart,
@@ -71,7 +73,7 @@ impl BulkAction {
     fn word(&self) -> Option<&'static str> {
         match self {
             Self::Cancel => Some("cancel"),
-            Self::CancelFor(_) => None,
+            Self::CancelFor(_) | Self::CancelPrevious => None,
             Self::Pause => Some("pause"),
             Self::Resume => Some("resume"),
             Self::Restart(_) => Some("restart"),
@@ -92,8 +94,10 @@ impl BulkAction {
             },
             why: match self {
                 Self::CancelFor(why) => Some(why.clone()),
+                Self::CancelPrevious => Some("cancelled because of a later run (overlap: cancel_previous)".into()),
                 _ => None,
             },
+            leaves_out: *self == Self::CancelPrevious,
         }
     }
 }
@@ -148,7 +152,7 @@ impl Runs {
             }
         }
         match action {
-            BulkAction::Cancel | BulkAction::CancelFor(_) => {
+            BulkAction::Cancel | BulkAction::CancelFor(_) | BulkAction::CancelPrevious => {
                 let cancel = |withdrawn| Step::Event(Event::Cancel { withdrawn });
                 Ok(plan_withdrawing(completion, allowed, cancel).await?)
             }

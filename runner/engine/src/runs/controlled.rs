@@ -121,6 +121,8 @@ pub(super) struct Act<'a> {
     pub(super) reason: &'a str,
     /// The error of the runs, instead of the errors of their tasks.
     pub(super) why: Option<String>,
+    /// Whether the overlap of a group ends the runs: then no follower waits for their instants.
+    pub(super) leaves_out: bool,
 }
 
 /// A state for the audit: of a run, and of a task run if it is about one.
@@ -256,6 +258,30 @@ async fn reopen(completion: &mut Completion, decided: &mut [DecidedRun]) -> Resu
     Ok(reopened)
 }
 
+/// Notes whether followers wait for the instants of these runs, which are written. A run that the overlap ends leaves its
+/// instant out, in the transaction that ends it: a run that has ended by itself until then has not been left out. A run
+/// that had been left out and goes on, or gets another state, counts from now on. One that remains as it ended stays left
+/// out.
+async fn note_instants(
+    completion: &mut Completion,
+    act: &Act<'_>,
+    writes: &[RunWrite],
+    reopened: &[RunId],
+    after: &mut After,
+) -> Result<(), StoreError> {
+    if act.leaves_out {
+        let ended = writes.iter().filter(|write| write.state == RunState::Cancelled);
+        let ended: Vec<RunId> = ended.map(|write| write.run).collect();
+        after.signals.add_if(!ended.is_empty(), Signal::Links);
+        return completion.note_skipped(&ended).await;
+    }
+    let counting = writes
+        .iter()
+        .filter(|write| !write.told && reopened.contains(&write.run));
+    let counting: Vec<RunId> = counting.map(|write| write.run).collect();
+    completion.note_unskipped(&counting).await
+}
+
 impl Runs {
     /// Tries a control again after conflicts with other transactions, as the store does with its own ones. Each try locks
     /// the run and decides anew.
@@ -370,6 +396,7 @@ impl Runs {
             writes.push(self.write_decided(act, one, &mut rest, &mut grant, &mut after)?);
         }
         self.write(&mut completion, &writes, &mut after).await?;
+        note_instants(&mut completion, act, &writes, &reopened, &mut after).await?;
         // Dated after the ends that they cause: an override that is older than an end has no effect any more.
         let by = By {
             actor: act.actor,

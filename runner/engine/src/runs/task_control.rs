@@ -113,6 +113,7 @@ impl Runs {
             word: Some(if set.is_some() { "override" } else { "retry" }),
             reason: set.map_or("", |set| set.reason),
             why: None,
+            leaves_out: false,
         };
         let sets = set.map(|set| NewOverride {
             key,

@@ -333,7 +333,9 @@ impl Store {
     /// Pauses, resumes or begins to cancel a backfill.
     ///
     /// Locking: the backfill's row, and no other. This waits for a round that is under way. No round misses the change:
-    /// the next one skips the locked row, or reads it as changed.
+    /// the next one skips the locked row, or reads it as changed. A cancel takes the backfill (advisory) before, and so
+    /// waits for transactions that create runs of its dependants (`take_link_events`): after it, none of them creates any
+    /// more, and those that they have created are found.
     pub async fn change_backfill(
         &self,
         by: By<'_>,
@@ -341,6 +343,14 @@ impl Store {
         action: BackfillAction,
     ) -> Result<BackfillChange, StoreError> {
         transaction!(self, pool, "change_backfill", |tx| {
+            if action == BackfillAction::Cancel {
+                sqlx::query!(
+                    "SELECT pg_advisory_xact_lock(hashtextextended('heddle/backfill/' || $1::uuid::text, 0))",
+                    id
+                )
+                .execute(&mut *tx)
+                .await?;
+            }
             let state = sqlx::query_scalar!("SELECT state FROM heddle.backfills WHERE id = $1 FOR NO KEY UPDATE", id)
                 .fetch_optional(&mut *tx)
                 .await?;

@@ -14,8 +14,8 @@ pub struct Occupancy {
     pub at: Time,
     /// The last run that was created for it, with its state and script versions.
     pub last: Option<(RunId, RunState, Option<i64>)>,
-    /// The run that is registered for it (which may be gone), and whether the group's overlap skipped it.
-    pub registered: Option<(Uuid, bool)>,
+    /// The run that is registered for it, which may be gone.
+    pub registered: Option<Uuid>,
 }
 
 /// The same, as both statements return it.
@@ -25,12 +25,12 @@ struct OccupancyRow {
     state: Option<i16>,
     resolution_id: Option<i64>,
     registered: Option<Uuid>,
-    skipped: Option<bool>,
+    /// Why the run never began, if the group's overlap skipped it.
+    skipped: Option<i16>,
 }
 
 impl OccupancyRow {
     fn read(self) -> Result<Occupancy, StoreError> {
-        let registered = self.registered.map(|run| (run, self.skipped.unwrap_or(false)));
         let last = match self.id {
             Some(run) => {
                 // No state: the instant is registered, and its run has not ended.
@@ -41,12 +41,13 @@ impl OccupancyRow {
             }
             None => None,
         };
-        // An instant that the overlap skipped has no run, only the mark that it was skipped.
-        let last = last.filter(|last| registered != Some((last.0.0, true)));
+        // A run that the overlap skipped never began: its instant is as free as one without a run. A run that began counts,
+        // also if `cancel_previous` has cancelled it.
+        let last = last.filter(|_| self.skipped.is_none());
         Ok(Occupancy {
             at: self.at,
             last,
-            registered,
+            registered: self.registered,
         })
     }
 }
@@ -57,17 +58,18 @@ impl Store {
         let rows = sqlx::query_as!(
             OccupancyRow,
             r#"SELECT coalesce(r.logical_time, i.logical_time) AS "at!", r.id AS "id?", r.state AS "state?",
-                      r.resolution_id AS "resolution_id?", i.run AS "registered?", i.skipped AS "skipped?"
-                 FROM (SELECT DISTINCT ON (logical_time) logical_time, id, state, resolution_id
-                         FROM (SELECT logical_time, id, state, resolution_id FROM heddle.runs_live
+                      r.resolution_id AS "resolution_id?", i.run AS "registered?", r.skipped AS "skipped?"
+                 FROM (SELECT DISTINCT ON (logical_time) logical_time, id, state, resolution_id, skipped
+                         FROM (SELECT logical_time, id, state, resolution_id, NULL::smallint AS skipped
+                                 FROM heddle.runs_live
                                 WHERE group_id = $1 AND logical_time BETWEEN $2 AND $3
                                   AND logical_time <> created_at AND trigger <> 4
                                UNION ALL
-                               SELECT logical_time, id, state, resolution_id FROM heddle.runs_done
+                               SELECT logical_time, id, state, resolution_id, skipped FROM heddle.runs_done
                                 WHERE group_id = $1 AND logical_time BETWEEN $2 AND $3
                                   AND logical_time <> created_at AND trigger <> 4) AS runs
                         ORDER BY logical_time, id DESC) AS r
-                 FULL JOIN (SELECT logical_time, run, skipped FROM heddle.run_instants
+                 FULL JOIN (SELECT logical_time, run FROM heddle.run_instants
                              WHERE group_id = $1 AND logical_time BETWEEN $2 AND $3) AS i
                    ON i.logical_time = r.logical_time"#,
             group_id,
@@ -86,16 +88,16 @@ impl BackfillRound {
         let rows = sqlx::query_as!(
             OccupancyRow,
             r#"SELECT w.at AS "at!", r.id AS "id?", r.state AS "state?", r.resolution_id AS "resolution_id?",
-                      i.run AS "registered?", i.skipped AS "skipped?"
+                      i.run AS "registered?", r.skipped AS "skipped?"
                  FROM UNNEST($2::timestamptz[]) WITH ORDINALITY AS w (at, ordinal)
                  LEFT JOIN heddle.run_instants i ON i.group_id = $1 AND i.logical_time = w.at
                  LEFT JOIN LATERAL (
-                      SELECT id, state, resolution_id
-                        FROM (SELECT id, state, resolution_id FROM heddle.runs_live
+                      SELECT id, state, resolution_id, skipped
+                        FROM (SELECT id, state, resolution_id, NULL::smallint AS skipped FROM heddle.runs_live
                                WHERE group_id = $1 AND logical_time = w.at
                                  AND logical_time <> created_at AND trigger <> 4
                               UNION ALL
-                              SELECT id, state, resolution_id FROM heddle.runs_done
+                              SELECT id, state, resolution_id, skipped FROM heddle.runs_done
                                WHERE group_id = $1 AND logical_time = w.at
                                  AND logical_time <> created_at AND trigger <> 4) AS runs
                        ORDER BY id DESC LIMIT 1) AS r ON true

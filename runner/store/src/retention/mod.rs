@@ -22,8 +22,8 @@
 //!
 //! # Instants
 //!
-//! Small rows of instants remain after their runs are deleted (`run/remove.rs`). They are deleted after
-//! [`INSTANTS_KEPT`], except for the newest of each group.
+//! Small rows of instants remain after their runs are deleted (`run/remove.rs`). They are deleted [`INSTANTS_KEPT`] after
+//! the creation of these runs, except for the newest of each group, and for those that a waiting run may need.
 
 mod due;
 mod oldest;
@@ -49,7 +49,7 @@ use crate::run::remove::{remove_left, remove_runs};
 use crate::transaction::transaction;
 use crate::{Store, StoreError};
 
-/// How long instants are kept after their runs were deleted.
+/// How long instants are kept at least, from the creation of their runs. They are never deleted before these.
 pub const INSTANTS_KEPT: TimeDelta = TimeDelta::days(400);
 
 impl Store {
@@ -236,36 +236,53 @@ impl Store {
         Ok(true)
     }
 
-    /// Removes up to `limit` instants, and as many successes, that are older than `before` and not their group's newest.
+    /// Removes up to `limit` instants, and as many successes, whose runs are gone and were created before `before`. The
+    /// age of the instant itself says nothing: a backfill may have written it today. For each group, the newest instant
+    /// stays, and so does all that a waiting run may need: what is in its interval or later, and the last before that.
     pub async fn prune_instants(&self, before: Time, limit: i64) -> Result<u64, StoreError> {
+        let needed_from = self.needed_from().await?;
         let successes = sqlx::query!(
             "DELETE FROM heddle.successes WHERE ctid = ANY (ARRAY(
                  SELECT s.ctid FROM heddle.successes s
-                  WHERE s.logical_time < $1
+                  WHERE s.run < $1
                     AND NOT EXISTS (SELECT FROM heddle.runs_done d WHERE d.id = s.run)
                     AND EXISTS (SELECT FROM heddle.successes n
-                                 WHERE n.group_id = s.group_id AND n.logical_time > s.logical_time)
+                                 WHERE n.group_id = s.group_id AND n.logical_time > s.logical_time
+                                   AND ($3::timestamptz IS NULL OR n.logical_time <= $3))
                   LIMIT $2))",
-            before,
-            limit
+            id_floor(before),
+            limit,
+            needed_from
         )
         .execute(&self.pool)
         .await?;
         let instants = sqlx::query!(
             "DELETE FROM heddle.run_instants WHERE ctid = ANY (ARRAY(
                  SELECT i.ctid FROM heddle.run_instants i
-                  WHERE i.logical_time < $1
+                  WHERE i.run < $1
                     AND NOT EXISTS (SELECT FROM heddle.runs_done d WHERE d.id = i.run)
                     AND NOT EXISTS (SELECT FROM heddle.runs_live l WHERE l.id = i.run OFFSET 0)
                     AND EXISTS (SELECT FROM heddle.run_instants n
-                                 WHERE n.group_id = i.group_id AND n.logical_time > i.logical_time)
+                                 WHERE n.group_id = i.group_id AND n.logical_time > i.logical_time
+                                   AND ($3::timestamptz IS NULL OR n.logical_time <= $3))
                   LIMIT $2))",
-            before,
-            limit
+            id_floor(before),
+            limit,
+            needed_from
         )
         .execute(&self.pool)
         .await?;
         Ok(successes.rows_affected() + instants.rows_affected())
+    }
+
+    /// Where the first interval begins for whose instants a run waits.
+    async fn needed_from(&self) -> Result<Option<Time>, StoreError> {
+        Ok(sqlx::query_scalar!(
+            "SELECT min(interval_start) FROM heddle.runs_live
+              WHERE id = ANY (ARRAY(SELECT run FROM heddle.waits WHERE upstreams))"
+        )
+        .fetch_one(&self.pool)
+        .await?)
     }
 
     /// Deletes at most `limit` nodes that were last seen before `before`.

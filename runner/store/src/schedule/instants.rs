@@ -1,8 +1,10 @@
-//! What is known of a group's instants, for its followers: which have a run, which were skipped, which succeeded.
+//! What is known of a group's instants, for its followers: which have a run, which were skipped, which succeeded. And
+//! the notes of those that were skipped.
 
 use std::collections::{BTreeSet, HashMap, HashSet};
 
 use heddle_domain::Time;
+use heddle_domain::id::RunId;
 use heddle_domain::state::RunState;
 use uuid::Uuid;
 
@@ -248,5 +250,60 @@ impl Completion {
         .into_iter()
         .map(|row| (row.group_id, row.logical_time))
         .collect())
+    }
+
+    /// Notes that a group's overlap skipped the instants of these runs, and writes the events for its followers. The runs
+    /// have ended in this transaction.
+    pub async fn note_skipped(&mut self, runs: &[RunId]) -> Result<(), StoreError> {
+        if runs.is_empty() {
+            return Ok(());
+        }
+        let ids: Vec<Uuid> = runs.iter().map(|run| run.0).collect();
+        sqlx::query!(
+            "WITH marked AS (UPDATE heddle.run_instants SET skipped = true WHERE run = ANY ($1) RETURNING group_id, logical_time)
+             INSERT INTO heddle.link_events (kind, group_id, logical_time)
+             SELECT 2, m.group_id, m.logical_time FROM marked m
+              WHERE EXISTS (SELECT FROM heddle.group_links l WHERE l.upstream_id = m.group_id AND l.kind = 'depends_on')",
+            &ids
+        )
+        .execute(self.connection())
+        .await?;
+        Ok(())
+    }
+
+    /// Takes back that a group's overlap skipped the instants of these runs: they go on, or have another state. Their
+    /// followers wait for them again, and they keep their instants from getting other runs.
+    pub async fn note_unskipped(&mut self, runs: &[RunId]) -> Result<(), StoreError> {
+        if runs.is_empty() {
+            return Ok(());
+        }
+        let ids: Vec<Uuid> = runs.iter().map(|run| run.0).collect();
+        sqlx::query!(
+            "UPDATE heddle.run_instants SET skipped = false WHERE run = ANY ($1) AND skipped",
+            &ids
+        )
+        .execute(self.connection())
+        .await?;
+        Ok(())
+    }
+
+    /// Writes events for the followers of these groups: they skip these instants.
+    pub async fn tell_left_out(&mut self, instants: &[(i64, Time)]) -> Result<(), StoreError> {
+        if instants.is_empty() {
+            return Ok(());
+        }
+        let groups: Vec<i64> = instants.iter().map(|entry| entry.0).collect();
+        let times: Vec<Time> = instants.iter().map(|entry| entry.1).collect();
+        sqlx::query!(
+            "INSERT INTO heddle.link_events (kind, group_id, logical_time)
+             SELECT 2, i.group_id, i.logical_time
+               FROM UNNEST($1::bigint[], $2::timestamptz[]) AS i (group_id, logical_time)
+              WHERE EXISTS (SELECT FROM heddle.group_links l WHERE l.upstream_id = i.group_id AND l.kind = 'depends_on')",
+            &groups,
+            &times
+        )
+        .execute(self.connection())
+        .await?;
+        Ok(())
     }
 }

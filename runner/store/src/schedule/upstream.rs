@@ -24,23 +24,26 @@
 //!
 //! * A row of *run_instants* is deleted with its run, never before: it keeps the instant from getting a second run.
 //!   When the run is gone, the row prevents no other run for its instant, and may be deleted at any time: no schedule
-//!   returns to an instant before its `cursor`, and a backfill is meant to create runs that are missing. Rows are
-//!   deleted in bounded batches, by run id (index `run_instants_run`). Ids are UUIDv7, so the rows of a dropped day are
-//!   those below the first id of the next day whose run is not in *runs_live*. A row that is `skipped` says that nobody
-//!   needs to wait for its instant; its run never began, and is as old as the row.
+//!   returns to an instant before its `cursor`, and a backfill is meant to create runs that are missing. But followers
+//!   read it as they read *successes*, so it stays as long as a row there. Rows are deleted in bounded batches, by run
+//!   id (index `run_instants_run`). Ids are UUIDv7, so the rows of a dropped day are those below the first id of the
+//!   next day whose run is not in *runs_live*. A row that is `skipped` says that nobody needs to wait for its instant:
+//!   its run never began, or the overlap cancelled it. That is taken back when the run is reopened, or set to another
+//!   state.
 //! * A row of *successes* **stays when its run is deleted**. It answers followers whose intervals are longer than the
 //!   upstream's runs are kept (a year of monthly runs), and keeps a repeated success from calling for runs. A row is small
 //!   (some 70 bytes with its two indexes), and there is one for each instant of a followed group. It may be deleted when
-//!   its group is deleted and nobody waits. It may also be deleted when its `logical_time` is before the `interval_start`
-//!   of all rows of *waits* with `upstreams`, and before every instant for which a follower may still be backfilled: that
-//!   is as long as the followers' history is kept.
+//!   its run is gone and was created long ago ([`crate::retention::INSTANTS_KEPT`]), unless a run still waits (a row of
+//!   *waits* with `upstreams`) and may need it: because it is not before the `interval_start` of that run, or is the
+//!   group's last one before that. Its `logical_time` does not tell its age: a backfill writes rows of old instants.
 //! * Rows of *needs* and *waits* belong to live runs, and are deleted with these. A row of *cascades* may be deleted when
 //!   its backfill has ended and no run with that `source` is live, because only successes of such runs read it.
 //!
 //! # Order of locks
 //!
-//! Rows of *link_events* (nobody waits for them), gates in order, rows of *runs_done* whose success is noted in id order, then
-//! as in [`crate::live`]: rows of *runs_live* in id order, then *waits* and *needs*.
+//! Rows of *link_events* (nobody waits for them), the backfills that these events are about (advisory), gates in order,
+//! rows of *runs_done* whose success is noted in id order, then as in [`crate::live`]: rows of *runs_live* in id order, then
+//! *waits* and *needs*.
 
 use std::collections::{HashMap, HashSet};
 
@@ -209,7 +212,8 @@ impl Completion {
     /// is an error in its place: a newer node has written it, so the caller gives this transaction up and leaves the
     /// event to that node.
     ///
-    /// Locking: the events, skipping those that another node is taking: nobody waits for them.
+    /// Locking: the events, skipping those that another node is taking: nobody waits for them. Then the backfills that
+    /// they are about (advisory, shared), in id order: only whoever cancels one waits for that, or is waited for.
     pub async fn take_link_events(&mut self, passed_over: &[i64]) -> Result<Vec<TakenLink>, StoreError> {
         let rows = sqlx::query!(
             r#"WITH removed AS (
@@ -220,8 +224,6 @@ impl Completion {
                    RETURNING e.*)
                SELECT t.id, t.kind, t.group_id, t.run, t.logical_time, t.source, t.backfilled,
                       EXISTS (SELECT FROM heddle.cascades c WHERE c.source = t.source) AS "cascades!",
-                      EXISTS (SELECT FROM heddle.backfills b
-                               WHERE b.id = t.source AND b.state IN (5, 6) OFFSET 0) AS "cancelled!",
                       (SELECT c.priority FROM heddle.cascades c WHERE c.source = t.source) AS "priority?"
                  FROM removed t ORDER BY t.id"#,
             EVENTS_MAX,
@@ -229,9 +231,18 @@ impl Completion {
         )
         .fetch_all(self.connection())
         .await?;
+        let mut sources: Vec<Uuid> = rows
+            .iter()
+            .filter(|row| row.cascades)
+            .filter_map(|row| row.source)
+            .collect();
+        sources.sort_unstable();
+        sources.dedup();
+        let cancelled = self.hold_backfills(&sources).await?;
         Ok(rows
             .into_iter()
             .map(|row| {
+                let is_cancelled = row.source.is_some_and(|source| cancelled.contains(&source));
                 let event = match (row.kind, row.run, row.logical_time) {
                     (0, Some(run), Some(logical_time)) => Ok(LinkEvent::Succeeded(Success {
                         group_id: row.group_id,
@@ -239,7 +250,7 @@ impl Completion {
                         logical_time,
                         source: row.source,
                         backfilled: row.backfilled || row.cascades,
-                        cascades: (row.cascades && !row.cancelled)
+                        cascades: (row.cascades && !is_cancelled)
                             .then(|| row.priority.map_or(Urgency::Historic, Urgency::Given)),
                     })),
                     (1, Some(run), _) => Ok(LinkEvent::Arrived {
@@ -256,6 +267,33 @@ impl Completion {
                 (row.id, event)
             })
             .collect())
+    }
+
+    /// Until the end of the transaction, nobody cancels those of these sources that are backfills: a cancel waits, and then
+    /// finds the runs that the transaction has created. Returns those that have been cancelled.
+    ///
+    /// Locking: the backfills (advisory, shared), in id order. Not their rows: those who share a row may keep a cancel waiting
+    /// for as long as new ones come, and rounds skip a row that is shared. The states are read by a statement of their own,
+    /// which sees what was committed while the first one waited.
+    async fn hold_backfills(&mut self, sources: &[Uuid]) -> Result<HashSet<Uuid>, StoreError> {
+        if sources.is_empty() {
+            return Ok(HashSet::new());
+        }
+        sqlx::query!(
+            "SELECT pg_advisory_xact_lock_shared(hashtextextended('heddle/backfill/' || one.source::text, 0))
+               FROM (SELECT UNNEST($1::uuid[]) AS source ORDER BY 1) AS one",
+            sources
+        )
+        .fetch_all(self.connection())
+        .await?;
+        Ok(sqlx::query_scalar!(
+            "SELECT id FROM heddle.backfills WHERE id = ANY ($1) AND state IN (5, 6)",
+            sources
+        )
+        .fetch_all(self.connection())
+        .await?
+        .into_iter()
+        .collect())
     }
 
     /// Leaves events that this transaction has taken for later, under their numbers.
@@ -556,41 +594,6 @@ impl Completion {
              INSERT INTO heddle.turnstiles (group_id) SELECT DISTINCT g FROM UNNEST($2::bigint[]) AS g",
             &free,
             &groups
-        )
-        .execute(self.connection())
-        .await?;
-        Ok(())
-    }
-
-    /// Notes that a group's overlap skipped the instants of these runs, and writes the events for its followers.
-    pub async fn note_skipped(&mut self, runs: &[RunId]) -> Result<(), StoreError> {
-        let ids: Vec<Uuid> = runs.iter().map(|run| run.0).collect();
-        sqlx::query!(
-            "WITH marked AS (UPDATE heddle.run_instants SET skipped = true WHERE run = ANY ($1) RETURNING group_id, logical_time)
-             INSERT INTO heddle.link_events (kind, group_id, logical_time)
-             SELECT 2, m.group_id, m.logical_time FROM marked m
-              WHERE EXISTS (SELECT FROM heddle.group_links l WHERE l.upstream_id = m.group_id AND l.kind = 'depends_on')",
-            &ids
-        )
-        .execute(self.connection())
-        .await?;
-        Ok(())
-    }
-
-    /// Writes events for the followers of these groups: they skip these instants.
-    pub async fn tell_left_out(&mut self, instants: &[(i64, Time)]) -> Result<(), StoreError> {
-        if instants.is_empty() {
-            return Ok(());
-        }
-        let groups: Vec<i64> = instants.iter().map(|entry| entry.0).collect();
-        let times: Vec<Time> = instants.iter().map(|entry| entry.1).collect();
-        sqlx::query!(
-            "INSERT INTO heddle.link_events (kind, group_id, logical_time)
-             SELECT 2, i.group_id, i.logical_time
-               FROM UNNEST($1::bigint[], $2::timestamptz[]) AS i (group_id, logical_time)
-              WHERE EXISTS (SELECT FROM heddle.group_links l WHERE l.upstream_id = i.group_id AND l.kind = 'depends_on')",
-            &groups,
-            &times
         )
         .execute(self.connection())
         .await?;

@@ -6,17 +6,18 @@
 //!
 //! | overlap | a timed run that comes while another one is active |
 //! |---|---|
-//! | `queue` | waits; the earliest logical time goes first |
+//! | `queue` | waits; the highest priority goes first, then the earliest logical time |
 //! | `skip` | is skipped |
 //! | `allow` | begins |
-//! | `cancel_previous` | cancels the other one, and begins when that has stopped; if several wait, only the last |
+//! | `cancel_previous` | cancels those before it, and begins when they have stopped; if a later one is active or waits, it is skipped |
 //!
 //! Of the timed runs that wait at the gate, at most `max_waiting` stay: beyond that the oldest is skipped. Until the
 //! next check there may be one more than that. Two checks of a group never happen at once, so after each check at most
 //! `max_waiting` wait. Runs that wait for upstreams are not counted: they wait for a repair.
 //!
 //! A skipped run never began: it ends as `cancelled`, with the reason in `skipped` and as text in its error. No
-//! follower waits for its instant.
+//! follower waits for its instant, nor for that of a run that `cancel_previous` has cancelled. If such a run is
+//! restarted, or its state is set, its instant counts like any other.
 //!
 //! A run that is reopened (restart, retry now, an override) waits for `max_active_runs` like a new one, if its revision
 //! has that bound. Overlap applies only to new runs.
@@ -56,8 +57,8 @@ use crate::runs::control::BulkAction;
 use crate::{EngineError, RunContext, Runs};
 
 /// How many waiting runs one check decides about at most, per group and for all groups together (a node must be able to
-/// keep their facts in memory, see [`crate::runs::contexts::CONTEXTS_MAX`]). If more wait at a gate, it is checked
-/// again.
+/// keep their facts in memory, see [`crate::runs::contexts::CONTEXTS_MAX`]): half of them timed runs, and half others, so
+/// that neither hold up the others. If more wait at a gate, it is checked again.
 const ADMIT_MAX: usize = 1_000;
 const APPLICANTS_MAX: usize = 2_000;
 
@@ -112,6 +113,7 @@ struct Applicant {
     run: RunId,
     trigger: Trigger,
     timed: bool,
+    logical_time: Time,
     overlap: Overlap,
     max_active: Option<u32>,
 }
@@ -120,15 +122,19 @@ struct Applicant {
 fn admit(active: &[ActiveRun], applicants: &[Applicant], admission: &mut Admission) {
     let bounded = |trigger: Trigger| trigger != Trigger::Backfill;
     let mut count = active.iter().filter(|active| bounded(active.trigger)).count();
-    let mut timed: Vec<RunId> = active
+    let mut timed: Vec<(RunId, Time)> = active
         .iter()
         .filter(|active| is_timed(active.trigger, active.sourced))
-        .map(|active| active.run)
+        .map(|active| (active.run, active.logical_time))
         .collect();
-    // If each of several runs would cancel the one before it, only the last has to begin.
+    // If each of several runs would cancel the one before it, only the last has to begin: by its logical time, because
+    // the order of applicants is that of their priorities first.
     let last = applicants
         .iter()
-        .rposition(|applicant| applicant.timed && applicant.overlap == Overlap::CancelPrevious);
+        .enumerate()
+        .filter(|(_, applicant)| applicant.timed && applicant.overlap == Overlap::CancelPrevious)
+        .max_by_key(|(_, applicant)| applicant.logical_time)
+        .map(|(index, _)| index);
     for (index, applicant) in applicants.iter().enumerate() {
         if applicant.timed
             && applicant.overlap == Overlap::CancelPrevious
@@ -139,7 +145,7 @@ fn admit(active: &[ActiveRun], applicants: &[Applicant], admission: &mut Admissi
             continue;
         }
         if applicant.timed
-            && let Some(&earlier) = timed.last()
+            && let Some(&(earlier, _)) = timed.last()
         {
             match applicant.overlap {
                 Overlap::Allow => {}
@@ -149,7 +155,11 @@ fn admit(active: &[ActiveRun], applicants: &[Applicant], admission: &mut Admissi
                     continue;
                 }
                 Overlap::CancelPrevious => {
-                    admission.cancelled.extend(&timed);
+                    // A run for an earlier instant may come later: it was missed, or waited longer for its upstreams.
+                    match timed.iter().find(|(_, time)| *time > applicant.logical_time) {
+                        Some(&(later, _)) => admission.skipped.push((applicant.run, Skipped::Replaced(later))),
+                        None => admission.cancelled.extend(timed.iter().map(|(run, _)| *run)),
+                    }
                     continue;
                 }
             }
@@ -159,7 +169,7 @@ fn admit(active: &[ActiveRun], applicants: &[Applicant], admission: &mut Admissi
         }
         count += usize::from(bounded(applicant.trigger));
         if applicant.timed {
-            timed.push(applicant.run);
+            timed.push((applicant.run, applicant.logical_time));
         }
         admission.admitted.push(applicant.run);
     }
@@ -185,8 +195,8 @@ struct Surplus {
     leaving: Vec<RunId>,
 }
 
-/// Decides about up to `each` runs at every gate; those that are set aside keep waiting. The bounds are those of the groups'
-/// current revisions.
+/// Decides about up to `each` timed runs at every gate, and about as many others; those that are set aside keep waiting. The
+/// bounds are those of the groups' current revisions.
 fn decide(
     gates: Vec<Gate>,
     each: usize,
@@ -199,18 +209,22 @@ fn decide(
     for gate in gates {
         let spec = today.get(&gate.revision_id).map(|revision| &revision.plan.spec);
         let bound = spec.map(|spec| spec.max_active_runs);
-        let cut = gate.waiting.len() == each;
+        let cut = [true, false].iter().any(|timed| {
+            let alike = gate.waiting.iter().filter(|waiting| waiting.timed == *timed);
+            alike.count() == each
+        });
         let applicants: Vec<Applicant> = gate
             .waiting
             .into_iter()
             .filter(|waiting| !passed_over.contains(&waiting.run))
-            .filter_map(|AtGate { run, reopened }| {
+            .filter_map(|AtGate { run, timed }| {
                 let context = contexts.get(&run)?;
                 let spec = &context.revision.plan.spec;
                 Some(Applicant {
                     run,
                     trigger: context.facts.trigger,
-                    timed: !reopened && is_timed(context.facts.trigger, context.facts.source.is_some()),
+                    timed,
+                    logical_time: context.facts.logical_time,
                     overlap: spec.overlap,
                     max_active: bound.unwrap_or(spec.max_active_runs),
                 })
@@ -269,7 +283,7 @@ impl Runs {
     ) -> Result<(), EngineError> {
         let mut completion = self.node.completion("gates").await?;
         let groups = completion.take_gates().await?;
-        let each = (APPLICANTS_MAX / groups.len().max(1)).clamp(1, ADMIT_MAX);
+        let each = (APPLICANTS_MAX / groups.len().max(1)).clamp(2, ADMIT_MAX) / 2;
         let gates = completion.gates(&groups, each as i64).await?;
         let waiting: Vec<RunId> = gates
             .iter()
@@ -318,8 +332,9 @@ impl Runs {
             self.node.signals.raise(Signal::Inbox);
         }
         for run in cancelled {
-            let why = BulkAction::CancelFor("cancelled because of a later run (overlap: cancel_previous)".into());
-            if let Err(crate::ControlError::Engine(error)) = self.control(run, &why, "overlap").await {
+            // If it has ended by itself since, this is refused, and its instant counts.
+            let cancel = BulkAction::CancelPrevious;
+            if let Err(crate::ControlError::Engine(error)) = self.control(run, &cancel, "overlap").await {
                 return Err(error);
             }
         }
@@ -354,6 +369,7 @@ impl Runs {
                     run: run.id,
                     trigger: run.terms.trigger,
                     timed: is_timed(run.terms.trigger, run.terms.source.is_some()),
+                    logical_time: run.terms.logical_time,
                     overlap: spec.overlap,
                     max_active: spec.max_active_runs,
                 };
@@ -376,9 +392,7 @@ impl Runs {
         admission: Admission,
     ) -> Result<After, EngineError> {
         let Admission {
-            mut admitted,
-            skipped,
-            cancelled,
+            mut admitted, skipped, ..
         } = admission;
         let mut concerned: Vec<RunId> = admitted
             .iter()
@@ -424,8 +438,6 @@ impl Runs {
             left_out.push(run);
         }
         completion.unwait(&decided).await?;
-        // No follower waits for a run that the overlap cancels either.
-        left_out.extend(&cancelled);
         if !left_out.is_empty() {
             completion.note_skipped(&left_out).await?;
             after.signals.add(Signal::Links);
@@ -484,11 +496,17 @@ mod tests {
         RunId(uuid::Uuid::from_u128(number))
     }
 
+    /// The logical time of a run: those with greater numbers are later.
+    fn time(number: u128) -> Time {
+        chrono::DateTime::UNIX_EPOCH + chrono::TimeDelta::hours(i64::try_from(number).expect("an hour"))
+    }
+
     fn active(number: u128, trigger: Trigger) -> ActiveRun {
         ActiveRun {
             run: run(number),
             trigger,
             sourced: false,
+            logical_time: time(number),
         }
     }
 
@@ -499,6 +517,7 @@ mod tests {
                 run: run(number),
                 trigger,
                 timed: is_timed(trigger, false),
+                logical_time: time(number),
                 overlap,
                 max_active: None,
             })
@@ -528,6 +547,27 @@ mod tests {
         check(Overlap::Allow, &earlier, schedule, (&[10, 11], &[], &[]));
         check(Overlap::CancelPrevious, &earlier, schedule, (&[], &[(10, 11)], &[1]));
         check(Overlap::CancelPrevious, &[], schedule, (&[11], &[(10, 11)], &[]));
+        // An active run that is later than all that wait stays.
+        let later = [active(12, Trigger::Schedule)];
+        let replaced = [(10, 11), (11, 12)];
+        check(Overlap::CancelPrevious, &later, schedule, (&[], &replaced, &[]));
+    }
+
+    /// The run with the higher priority is the first that waits, although it is the later one.
+    #[test]
+    fn the_last_of_several_runs_has_the_latest_logical_time() {
+        let applicants = [11, 10].map(|number| Applicant {
+            run: run(number),
+            trigger: Trigger::Schedule,
+            timed: true,
+            logical_time: time(number),
+            overlap: Overlap::CancelPrevious,
+            max_active: None,
+        });
+        let mut admission = Admission::default();
+        admit(&[], &applicants, &mut admission);
+        assert_eq!(admission.admitted, [run(11)]);
+        assert_eq!(admission.skipped, [(run(10), Skipped::Replaced(run(11)))]);
     }
 
     #[test]

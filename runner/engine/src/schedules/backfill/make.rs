@@ -124,7 +124,7 @@ impl Schedules {
         let registrations: Vec<(Time, RunId, Option<Uuid>)> = make
             .iter()
             .zip(&laid_out)
-            .map(|(occupancy, (run, _))| (occupancy.at, run.id, occupancy.registered.map(|(run, _)| run)))
+            .map(|(occupancy, (run, _))| (occupancy.at, run.id, occupancy.registered))
             .collect();
         let got: HashSet<RunId> = round.register(&registrations, moved).await?.into_iter().collect();
         laid_out.retain(|(run, _)| got.contains(&run.id));

@@ -77,6 +77,8 @@ pub struct ActiveRun {
     pub trigger: Trigger,
     /// Whether a backfill or a run created it.
     pub sourced: bool,
+    /// The instant that it was created for.
+    pub logical_time: Time,
 }
 
 /// A group's gate: its active runs, and the runs that wait there, because runs before them are active.
@@ -87,7 +89,7 @@ pub struct Gate {
     pub revision_id: i64,
     /// Its runs that have begun.
     pub active: Vec<ActiveRun>,
-    /// Its runs that wait, in the order in which they may begin.
+    /// Its runs that wait, in the order in which they may begin: timed ones and others, each up to the requested number.
     pub waiting: Vec<AtGate>,
     /// How many runs of schedules and upstreams wait, including those beyond the requested number.
     pub timed_waiting: usize,
@@ -97,8 +99,8 @@ pub struct Gate {
 #[derive(Clone, Copy, Debug)]
 pub struct AtGate {
     pub run: RunId,
-    /// It was reopened after its end: the overlap was applied to it before.
-    pub reopened: bool,
+    /// Whether the overlap applies to it: a schedule or an upstream created it, and it was not reopened after its end.
+    pub timed: bool,
 }
 
 /// How many gates one transaction holds: each is an entry in the server's table of locks.
@@ -233,8 +235,9 @@ impl Completion {
 
     /// The runs that wait at the gates of groups that this transaction holds, highest priority and then oldest logical
     /// time first, and the active runs behind these gates (runs that were paused while they waited are in neither
-    /// list); of the waiting runs up to `limit` per group. Gates without waiting runs are left out. These statements
-    /// come after the gates' locks, so that they see the changes of the last holders.
+    /// list). Of the waiting runs, up to `limit` timed ones per group, and as many others: neither hold up the others,
+    /// however many there are. Gates without waiting runs are left out. These statements come after the gates' locks, so
+    /// that they see the changes of the last holders.
     pub async fn gates(&mut self, groups: &[i64], limit: i64) -> Result<Vec<Gate>, StoreError> {
         if groups.is_empty() {
             return Ok(Vec::new());
@@ -256,18 +259,19 @@ impl Completion {
                 })
                 .collect();
         let waiting = sqlx::query!(
-            r#"SELECT g.id AS "group_id!", w.run AS "run!", w.reopened AS "reopened!", w.timed_waiting AS "timed_waiting!"
+            r#"SELECT g.id AS "group_id!", w.run AS "run!", w.timed AS "timed!", w.timed_waiting AS "timed_waiting!"
                  FROM UNNEST($1::bigint[]) AS g (id)
                 CROSS JOIN LATERAL (
-                     SELECT l.id AS run, l.priority, l.logical_time, l.reopened,
-                            count(*) FILTER (WHERE NOT l.reopened AND (l.trigger = 1 OR l.trigger = 3 AND l.source IS NULL))
-                                OVER () AS timed_waiting
+                     SELECT l.id AS run, l.priority, l.logical_time, l.timed,
+                            count(*) FILTER (WHERE l.timed) OVER () AS timed_waiting,
+                            row_number() OVER (PARTITION BY l.timed ORDER BY l.priority DESC, l.logical_time, l.id) AS place
                        FROM heddle.waits w
-                      CROSS JOIN LATERAL (SELECT id, priority, logical_time, trigger, source,
-                                                 started_at IS NOT NULL OR reopened_at IS NOT NULL AS reopened
+                      CROSS JOIN LATERAL (SELECT id, priority, logical_time,
+                                                 started_at IS NULL AND reopened_at IS NULL
+                                                     AND (trigger = 1 OR trigger = 3 AND source IS NULL) AS timed
                                             FROM heddle.runs_live WHERE id = w.run AND state = 0 OFFSET 0) AS l
-                      WHERE w.group_id = g.id AND NOT w.upstreams
-                      ORDER BY l.priority DESC, l.logical_time, l.id LIMIT $2) AS w
+                      WHERE w.group_id = g.id AND NOT w.upstreams) AS w
+                WHERE w.place <= $2
                 ORDER BY g.id, w.priority DESC, w.logical_time, w.run"#,
             groups,
             limit
@@ -279,7 +283,7 @@ impl Completion {
                 gate.timed_waiting = usize::try_from(row.timed_waiting).unwrap_or_default();
                 gate.waiting.push(AtGate {
                     run: RunId(row.run),
-                    reopened: row.reopened,
+                    timed: row.timed,
                 });
             }
         }
@@ -287,7 +291,8 @@ impl Completion {
         gates.retain(|_, gate| !gate.waiting.is_empty());
         let asked: Vec<i64> = gates.keys().copied().collect();
         let active = sqlx::query!(
-            r#"SELECT l.group_id AS "group_id!", l.id AS "id!", l.trigger AS "trigger!", l.source IS NOT NULL AS "sourced!"
+            r#"SELECT l.group_id AS "group_id!", l.id AS "id!", l.trigger AS "trigger!", l.source IS NOT NULL AS "sourced!",
+                      l.logical_time AS "logical_time!"
                  FROM heddle.runs_live l
                 WHERE l.group_id = ANY ($1) AND l.state <> 0 AND l.waiting_for IS NULL
                 ORDER BY l.group_id, l.id"#,
@@ -301,6 +306,7 @@ impl Completion {
                     run: RunId(row.id),
                     trigger: StoreError::known(Trigger::from_number, row.trigger, ("runs_live", "trigger"), row.id)?,
                     sourced: row.sourced,
+                    logical_time: row.logical_time,
                 });
             }
         }

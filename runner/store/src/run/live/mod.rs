@@ -16,7 +16,8 @@
 //!
 //! 1. what a transaction is about, skipping what another one has, so that nobody waits for it: rows of *settlements*,
 //!    *starts*, *turnstiles*, *timers*, *link_events*, due *schedules*, or the row of a backfill. (A change of a group
-//!    waits for *schedules*, a change of a backfill for its row: neither locks a run.);
+//!    waits for *schedules*, a change of a backfill for its row: neither locks a run.) After *link_events* come the
+//!    backfills that these are about (advisory, shared), in id order. Whoever cancels one takes it before its row;
 //! 2. groups of new runs, and of ended runs that a control may let go on (advisory, shared: `heddle.closed_groups`), in
 //!    the order of their numbers. (A deletion of a group takes this lock exclusively, and then waits for rows of *schedules*:
 //!    whoever holds one of these waits for no group, but may wait for runs, so groups come before runs. Only an attempt
