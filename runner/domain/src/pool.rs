@@ -38,6 +38,20 @@ pub struct Pool {
     pub held: i64,
 }
 
+/// How many of those that wait with this same need may matter to [`admit`], at most `most`: as many as fit now, and one that
+/// does not fit, which makes those behind it wait. None, if the need is more than all slots of a pool.
+pub fn looked_at(pools: &BTreeMap<String, Pool>, need: &PoolNeed, most: i64) -> i64 {
+    let mut fit = most;
+    for (name, slots) in need.each() {
+        let Some(pool) = pools.get(name) else { continue };
+        if slots > pool.slots {
+            return 0;
+        }
+        fit = fit.min((pool.slots - pool.held).max(0) / slots.max(1));
+    }
+    most.min(fit.saturating_add(1))
+}
+
 /// Which of those that wait, in the order in which they wait, get their slots now: their indices.
 ///
 /// A task run that has to wait for a pool makes all later ones wait for it too, so that one that needs many slots is
@@ -110,6 +124,31 @@ mod tests {
             &[&[("gpu", 2), ("db", 1)], &[("db", 2)], &[("gpu", 1)]],
             &[1, 2],
         );
+    }
+
+    #[test]
+    fn as_many_are_looked_at_as_fit_and_one_more() {
+        let pools = [("db", 4, 1), ("gpu", 1, 1), ("less", 1, 3)];
+        let pools: BTreeMap<String, Pool> = pools
+            .iter()
+            .map(|&(name, slots, held)| (name.to_owned(), Pool { slots, held }))
+            .collect();
+        let cases: [(&[(&str, i32)], i64); 7] = [
+            (&[("db", 1)], 4),
+            (&[("db", 2)], 2),
+            (&[("db", 5)], 0),
+            (&[("db", 1), ("gpu", 1)], 1),
+            (&[("db", 1), ("gpu", 2)], 0),
+            (&[("less", 1)], 1),
+            (&[("gone", 9)], 10),
+        ];
+        for (need, expect) in cases {
+            let need = PoolNeed {
+                pools: need.iter().map(|(name, _)| (*name).to_owned()).collect(),
+                slots: need.iter().map(|(_, slots)| *slots).collect(),
+            };
+            assert_eq!(looked_at(&pools, &need, 10), expect, "{need:?}");
+        }
     }
 
     #[test]

@@ -1,5 +1,7 @@
 //! A request as handlers see it: everything that can be wrong with one is a [`Problem`], never plain text.
 
+mod answers;
+
 use std::fmt::Display;
 use std::ops::RangeInclusive;
 use std::str::FromStr;
@@ -9,18 +11,17 @@ use std::time::Duration;
 use axum::body::Body;
 use axum::extract::RawPathParams;
 use axum::http::{HeaderMap, HeaderName, StatusCode, header};
-use axum::response::{IntoResponse, Response};
+use axum::response::Response;
 use bytes::Bytes;
+use heddle_api::accepts;
 use heddle_api::moment::parse_moment;
-use heddle_api::{List, accepts};
 use heddle_domain::chance::fraction;
 use heddle_domain::spec::EntriesMax;
 use heddle_domain::{Faults, Name, Span, Time};
 use heddle_engine::FairSlot;
-use heddle_store::change::{By, Page};
+use heddle_store::change::By;
 use heddle_store::group::IfMatch;
 use parking_lot::Mutex;
-use serde::Serialize;
 use serde::de::DeserializeOwned;
 use serde_json::{Map, Value};
 use tokio::time::Instant;
@@ -31,6 +32,8 @@ use crate::body::{self, BodyMemory};
 use crate::json;
 use crate::problem::Problem;
 use crate::sent::{self, Reserved};
+
+pub use answers::{answer, answer_bytes, found, list_of, no_content, ok, put};
 
 /// The number of items on a page of a list, by default.
 pub const LIMIT_DEFAULT: i64 = 50;
@@ -527,47 +530,6 @@ fn is_offset_time(text: &str) -> bool {
     };
     let digits = offset.replace(':', "").replace("%3A", "").replace("%3a", "");
     time.contains('T') && digits.len() == 4 && digits.bytes().all(|byte| byte.is_ascii_digit())
-}
-
-/// An answer with a JSON body.
-pub fn answer(status: StatusCode, body: &impl Serialize) -> Outcome {
-    let body = serde_json::to_vec(body).map_err(|error| Problem::internal(&error))?;
-    Ok(answer_bytes(status, body.into()))
-}
-
-/// An answer with a body that is JSON.
-pub fn answer_bytes(status: StatusCode, body: bytes::Bytes) -> Response {
-    (status, [(header::CONTENT_TYPE, "application/json")], body).into_response()
-}
-
-/// 200 with a JSON body.
-pub fn ok(body: &impl Serialize) -> Outcome {
-    answer(StatusCode::OK, body)
-}
-
-/// 200 with a named object as the API shows it, or 404.
-pub fn found<R, T: Serialize>(row: Option<R>, what: &str, name: &str, shown: impl FnOnce(R) -> T) -> Outcome {
-    match row {
-        Some(row) => ok(&shown(row)),
-        None => Err(Problem::not_found(what, name)),
-    }
-}
-
-/// 200 with a page of a list, each item as the API shows it.
-pub fn list_of<R, T: Serialize>(page: Page<R>, shown: impl FnMut(R) -> T) -> Outcome {
-    ok(&List {
-        items: page.items.into_iter().map(shown).collect(),
-        next_cursor: page.next,
-    })
-}
-
-/// 201 if something was created, otherwise 200.
-pub fn put(created: bool, body: &impl Serialize) -> Outcome {
-    answer(if created { StatusCode::CREATED } else { StatusCode::OK }, body)
-}
-
-pub fn no_content() -> Outcome {
-    Ok(StatusCode::NO_CONTENT.into_response())
 }
 
 #[cfg(test)]

@@ -77,6 +77,8 @@ pub struct NodeReport {
     pub warming: bool,
     /// The last change that it has read.
     pub position: i64,
+    /// The highest position in *ready* that it knows to be claimed.
+    pub claimed_to: i64,
     /// How many attempts it holds.
     pub in_hand: i32,
     /// How long its lease is valid from now on.
@@ -94,6 +96,8 @@ pub struct Heartbeat {
     pub others: i64,
     /// Those of them that can do this node's work: they are neither warming nor draining nor fenced.
     pub warm: i64,
+    /// The highest position in *ready* that any node has said to be claimed.
+    pub claimed_to: i64,
 }
 
 impl Store {
@@ -172,6 +176,7 @@ impl Store {
         let row = sqlx::query!(
             r#"UPDATE heddle.nodes
                   SET heartbeat_at = clock_timestamp(), state = $2, position = $3, in_hand = $4, warming = $7,
+                      claimed_to = greatest(claimed_to, $8),
                       expires_at = clock_timestamp() + $5::bigint * interval '1 microsecond'
                 WHERE lease = $1 AND expires_at > clock_timestamp() + $6::bigint * interval '1 microsecond'
                RETURNING clock_timestamp() AS "now!",
@@ -180,14 +185,16 @@ impl Store {
                          (SELECT count(*) FROM heddle.nodes n
                            WHERE n.lease <> $1 AND n.state = 0 AND NOT n.warming
                              AND n.expires_at > clock_timestamp() + $6::bigint * interval '1 microsecond')
-                             AS "warm!""#,
+                             AS "warm!",
+                         (SELECT coalesce(max(n.claimed_to), 0) FROM heddle.nodes n) AS "claimed_to!""#,
             lease,
             report.state.number(),
             report.position,
             report.in_hand,
             report.lease_for.num_microseconds().unwrap_or(i64::MAX),
             report.margin.num_microseconds().unwrap_or(0),
-            report.warming
+            report.warming,
+            report.claimed_to
         )
         .fetch_optional(&mut *session)
         .await?;
@@ -195,6 +202,7 @@ impl Store {
             now: row.now,
             others: row.others,
             warm: row.warm,
+            claimed_to: row.claimed_to,
         }))
     }
 

@@ -19,6 +19,7 @@ const BEAT: NodeReport = NodeReport {
     state: ReportedState::Active,
     warming: false,
     position: 0,
+    claimed_to: 0,
     in_hand: 0,
     lease_for: HOUR,
     margin: TimeDelta::zero(),

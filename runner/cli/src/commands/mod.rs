@@ -25,6 +25,7 @@ pub(crate) mod run_ref;
 mod run_show;
 pub(crate) mod runtime;
 pub(crate) mod script;
+mod script_new;
 mod script_test;
 pub(crate) mod secret_forget;
 pub(crate) mod serve;
@@ -62,7 +63,7 @@ pub(crate) fn run(cli: Cli) -> Result<ExitCode> {
         Command::Secret(named::SecretCommand::Forget(forget)) => {
             return serve::wait_for(secret_forget::run(forget, connection.output));
         }
-        Command::Script(script::ScriptCommand::New(new)) => return script::write_new(&new, connection.output),
+        Command::Script(script::ScriptCommand::New(new)) => return script_new::write_new(&new, connection.output),
         Command::Script(script::ScriptCommand::Build(build)) => return build::run(&build, connection.output),
         _ => {}
     }

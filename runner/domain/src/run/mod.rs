@@ -27,6 +27,7 @@ mod format;
 mod machine;
 mod map;
 pub mod offer_name;
+mod rules;
 #[cfg(test)]
 mod tests;
 

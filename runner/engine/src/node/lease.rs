@@ -167,6 +167,7 @@ impl Node {
             },
             warming: self.state.now().warming,
             position: self.changes.position(),
+            claimed_to: parts.claimed_to(),
             in_hand: parts.attempts_in_hand() as i32,
             lease_for: self.lease_for(),
             margin: TimeDelta::from_std(self.lease_margin()).unwrap_or_default(),
@@ -176,6 +177,7 @@ impl Node {
         self.clock.follow(sent, self.clock.own(), beat.now);
         self.state.set_others(beat.others > 0);
         self.note_relief(beat.warm);
+        parts.others_claimed_to(beat.claimed_to);
         Ok(Some(sent_at))
     }
 

@@ -25,6 +25,14 @@ pub(crate) trait Part: Send + Sync {
         0
     }
 
+    /// The highest position in *ready* that the service knows to be claimed.
+    fn claimed_to(&self) -> i64 {
+        0
+    }
+
+    /// Some node has claimed this position in *ready*.
+    fn others_claimed_to(&self, _position: i64) {}
+
     /// How many attempts, batches or sends of the service a stopping node waits for.
     fn in_hand(&self) -> usize {
         self.attempts_in_hand()
@@ -59,6 +67,14 @@ impl Parts {
 
     pub(super) fn attempts_in_hand(&self) -> usize {
         self.0.iter().map(|part| part.attempts_in_hand()).sum()
+    }
+
+    pub(super) fn claimed_to(&self) -> i64 {
+        self.0.iter().map(|part| part.claimed_to()).max().unwrap_or(0)
+    }
+
+    pub(super) fn others_claimed_to(&self, position: i64) {
+        self.0.iter().for_each(|part| part.others_claimed_to(position));
     }
 
     pub(crate) fn in_hand(&self) -> usize {

@@ -39,6 +39,14 @@ impl Part for Runs {
         self.held.len()
     }
 
+    fn claimed_to(&self) -> i64 {
+        self.queue.last_claimed()
+    }
+
+    fn others_claimed_to(&self, position: i64) {
+        self.queue.has_come_to(position);
+    }
+
     /// Also those that have ended: an outcome that this node does not record before it leaves makes its attempt a lost one.
     fn in_hand(&self) -> usize {
         self.held.known()

@@ -54,6 +54,36 @@ async fn a_node_that_compiles_leaves_task_runs_to_one_that_is_warm() {
     assert!(new.runs.room().free > 0);
 }
 
+/// Nodes count positions in *ready* from the same one: with its heartbeat, each says how far it has come and hears how far the
+/// others have. A node that starts counts from there, and never from before rows that wait for slots.
+#[tokio::test]
+async fn nodes_count_positions_from_the_same_one() {
+    let world = World::at("2026-03-01T00:00:00Z").await;
+    let (mut one, mut other) = (world.node(1).await, world.node(2).await);
+    assert_eq!(world.store.first_position().await.expect("a position"), 0);
+    one.runs.queue.has_come_to(5_000);
+    for node in [&mut one, &mut other] {
+        node.keeper.tick(world.now()).await.expect("a heartbeat");
+    }
+    assert_eq!(other.runs.queue.last_claimed(), 5_000);
+    other.runs.queue.has_come_to(4_000);
+    assert_eq!(other.runs.queue.last_claimed(), 5_000);
+    let started = async || world.store.first_position().await.expect("a position");
+    assert_eq!(started().await, 5_000);
+    // Of the items of a map, only the first one tells how far claims had come.
+    world
+        .execute(
+            "INSERT INTO heddle.ready_pooled (run, task, item, attempt, priority, turn, pool, pools, slots)
+             SELECT lpad('1', 32, '0')::uuid, 0, n, 1, 0, 5100 + n, 'db', '{db}', '{1}' FROM generate_series(1, 100) AS n;
+             INSERT INTO heddle.ready_pooled (run, task, item, attempt, priority, turn, pool, pools, slots)
+             SELECT lpad(n::text, 32, '0')::uuid, 0, -1, 1, 0, n, 'db', '{db}', '{4}' FROM generate_series(5001, 5003) AS n",
+        )
+        .await;
+    assert_eq!(started().await, 5_101);
+    world.execute("DELETE FROM heddle.ready_pooled WHERE item >= 0").await;
+    assert_eq!(started().await, 5_003, "none of those that wait is overtaken");
+}
+
 /// A node that compiles does the work if nobody else can: when the others die, stop, or start at the same time.
 #[tokio::test]
 async fn a_node_that_compiles_does_the_work_of_nodes_that_are_gone() {

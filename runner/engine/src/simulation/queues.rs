@@ -28,6 +28,45 @@ async fn with_two_claims(lease: Duration) -> (World, Simulated, Arc<Queues>, [Qu
     (world, node, queues, claims)
 }
 
+/// A new task run stands behind the first one that waits in its queue, whatever its node has claimed there: the first task run of
+/// another run does not wait for a whole map. Rows that no worker takes, because of their tags, are not the first.
+#[tokio::test]
+async fn a_queue_is_fair_whichever_node_fills_it() {
+    let world = World::at("2026-03-01T00:00:00Z").await;
+    let (one, other) = (world.node(1).await, world.node(2).await);
+    one.runs.waiters.queues.claimed("q", 10_000);
+    let starts = async |node: &Simulated, group: &str, spec: Value| -> String {
+        world.group(group, spec).await;
+        world.pass_for(node, TimeDelta::seconds(1)).await;
+        node.tick(&mut Scheduler(node.schedules())).await;
+        let positions = format!(
+            "SELECT string_agg(q.turn::text, ' ' ORDER BY q.turn)
+               FROM heddle.queue_ready q JOIN heddle.runs_live l ON l.id = q.run JOIN heddle.groups g ON g.id = l.group_id
+              WHERE g.name = '{group}'"
+        );
+        world.one(&positions).await
+    };
+    let task = json!({"queue": "q"});
+    let many = with(queued(json!({})), json!({"tasks": {"a": task, "b": task, "c": task}}));
+    assert_eq!(starts(&other, "many", many.clone()).await, "1 2 3");
+    assert_eq!(starts(&one, "single", queued(json!({}))).await, "2");
+    // Long afterwards. A task run for which no worker comes has waited all the while.
+    world
+        .execute(
+            "UPDATE heddle.queue_ready SET turn = turn + 4999;
+             INSERT INTO heddle.queue_ready (run, task, item, attempt, queue, priority, turn, tags, ready_at)
+             SELECT gen_random_uuid(), 0, -1, 1, queue, priority, 1, '{a100}', ready_at FROM heddle.queue_ready LIMIT 1",
+        )
+        .await;
+    let tagged = |tags: Value| queued(json!({"tags": tags}));
+    assert_eq!(starts(&other, "later", queued(json!({}))).await, "5001");
+    assert_eq!(starts(&other, "eu", tagged(json!(["eu"]))).await, "5001");
+    assert_eq!(starts(&one, "both", tagged(json!(["a100", "eu"]))).await, "2");
+    // If nothing waits, it is behind what the node has claimed.
+    world.execute("DELETE FROM heddle.queue_ready").await;
+    assert_eq!(starts(&one, "again", many).await, "10001 10002 10003");
+}
+
 /// The claim of a run whose progress cannot be read keeps none of the others from being taken back. Its run is given up.
 #[tokio::test]
 async fn a_claim_is_taken_back_whatever_is_wrong_with_others() {

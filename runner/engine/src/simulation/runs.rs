@@ -195,3 +195,50 @@ async fn slots_of_a_pool_go_to_those_who_wait_in_their_order() {
     };
     assert_eq!(fourth.0, made[3]);
 }
+
+/// Task runs that cannot get their slots hide nobody else, however many they are: whether their pool has no slots, or their
+/// second pool has none to spare. Of those with the same need, the most urgent one is the first.
+#[tokio::test]
+async fn those_who_cannot_get_slots_hide_nobody() {
+    let world = World::at("2026-03-01T00:00:00Z").await;
+    let put = async |name: &str, slots: i32| {
+        let pool = world.store.put_pool(world.by(), name, slots).await;
+        pool.expect("a pool");
+    };
+    put("db", 4).await;
+    put("gpu", 0).await;
+    world
+        .execute(
+            "INSERT INTO heddle.ready_pooled (run, task, item, attempt, priority, turn, pool, pools, slots)
+             SELECT lpad(n::text, 32, '0')::uuid, 0, -1, 1, 0, n, 'db', '{db,gpu}', '{1,1}' FROM generate_series(1, 1200) AS n;
+             INSERT INTO heddle.ready_pooled (run, task, item, attempt, priority, turn, pool, pools, slots)
+             SELECT lpad(n::text, 32, '0')::uuid, 0, -1, 1, n / 1203, n, 'db', '{db}', '{1}' FROM generate_series(1201, 1203) AS n",
+        )
+        .await;
+    let admit = async || {
+        let admitted = world.store.admit_pooled().await.expect("an admission");
+        let turns = "SELECT coalesce(string_agg(turn::text, ' ' ORDER BY priority DESC, turn), '') FROM heddle.ready";
+        (admitted, world.one::<String>(turns).await)
+    };
+    let back = "INSERT INTO heddle.ready_pooled (run, task, item, attempt, priority, turn, pool, pools, slots)
+                SELECT run, task, item, attempt, priority, turn, 'db', '{db}', '{1}' FROM heddle.ready WHERE turn > 1200;
+                DELETE FROM heddle.ready WHERE turn > 1200";
+    assert_eq!(
+        admit().await,
+        (3, "1203 1201 1202".to_owned()),
+        "their pool has no slots"
+    );
+    world.execute(back).await;
+    put("gpu", 1).await;
+    assert_eq!(
+        admit().await,
+        (4, "1203 1 1201 1202".to_owned()),
+        "one gets the only slot"
+    );
+    world.execute(back).await;
+    assert_eq!(admit().await, (3, "1203 1 1201 1202".to_owned()), "the slot is held");
+    // The pool is full now, and the order is that of priorities and turns.
+    world.execute(back).await;
+    put("db", 2).await;
+    assert_eq!(admit().await, (1, "1203 1".to_owned()), "one slot is free");
+}

@@ -4,7 +4,13 @@
 -- same task run ready. The lowest `turn` of a queue is read without a lock: two writers that read the same one only
 -- share it.
 --
--- $13, if given, says since when a task run is ready: it returns to its old position, or comes from a pool.
+-- The nth row of a run stands n behind the head of its queue: the first waiting row that every worker who can do this
+-- one can do as well. All nodes see the same head, whoever of them has given out claims. Rows with other tags may stand
+-- before it, because no worker with these tags comes. They are passed over, 64 at most; if there are more, or if none
+-- waits, it stands behind the highest position that this node knows to be claimed ($12).
+--
+-- A row whose ordinal ($7) is 0 returns to its old position, which is $12. $13, if given, says since when a task run is
+-- ready: it returns to its old position, or comes from a pool.
 WITH rows AS MATERIALIZED (
     SELECT * FROM UNNEST($1::uuid[], $2::smallint[], $3::integer[], $4::integer[], $5::text[], $6::smallint[],
                          $7::bigint[], $8::text[], $9::bigint[], $10::bigint[], $11::text[],
@@ -13,14 +19,17 @@ WITH rows AS MATERIALIZED (
               params, floor, ready_at)
 ),
 heads AS MATERIALIZED (
-    SELECT p.queue, p.priority,
-           coalesce((SELECT q.turn FROM heddle.queue_ready q
-                      WHERE q.queue = p.queue AND q.priority = p.priority ORDER BY q.turn LIMIT 1), 0) AS turn
-      FROM (SELECT DISTINCT queue, priority FROM rows) AS p
+    SELECT p.queue, p.priority, p.tags,
+           (SELECT f.turn
+              FROM (SELECT q.turn, q.tags FROM heddle.queue_ready q
+                     WHERE q.queue = p.queue AND q.priority = p.priority ORDER BY q.turn LIMIT 64) AS f
+             WHERE f.tags <@ string_to_array(p.tags, E'\x1f') ORDER BY f.turn LIMIT 1) AS turn
+      FROM (SELECT DISTINCT queue, priority, tags FROM rows) AS p
 )
 INSERT INTO heddle.queue_ready (run, task, item, attempt, queue, priority, turn, tags, ready_at, expires_at, timeout_ms,
     params)
-SELECT r.run, r.task, r.item, r.attempt, r.queue, r.priority, greatest(h.turn, r.floor) + r.ordinal,
+SELECT r.run, r.task, r.item, r.attempt, r.queue, r.priority,
+       CASE r.ordinal WHEN 0 THEN r.floor ELSE coalesce(h.turn, r.floor) + r.ordinal END,
        string_to_array(r.tags, E'\x1f'), coalesce(r.ready_at, now.at),
        coalesce(r.ready_at, now.at) + r.queue_timeout_ms * interval '1 millisecond', r.timeout_ms, r.params
-  FROM rows r JOIN heads h USING (queue, priority) CROSS JOIN (SELECT clock_timestamp() AS at) AS now
+  FROM rows r JOIN heads h USING (queue, priority, tags) CROSS JOIN (SELECT clock_timestamp() AS at) AS now

@@ -32,7 +32,7 @@ const ROOM_WAIT: Duration = Duration::from_millis(5);
 /// What a node knows of the queue of ready task runs.
 #[derive(Debug, Default)]
 pub(crate) struct Queue {
-    /// The highest position in the queue that was claimed.
+    /// The highest position in the queue that was claimed, by this node or, as of the last heartbeat, by another.
     last_claimed: AtomicI64,
     /// The last claim was full: there is more.
     backlog: AtomicBool,

@@ -29,7 +29,8 @@ const REMEMBERED_MAX: usize = 10_000;
 /// What a node knows of queues.
 pub(crate) struct Queued {
     wakeups: Mutex<HashMap<String, Arc<Wakeup>>>,
-    /// The highest claimed position, by queue.
+    /// The highest position that was claimed through this node, by queue. It counts only if nothing waits: otherwise, new rows
+    /// stand behind the first one that waits, which all nodes see.
     last_claimed: Cache<String, i64>,
 }
 

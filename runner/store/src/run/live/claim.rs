@@ -141,11 +141,18 @@ impl Store {
             .collect())
     }
 
-    /// The position of the first row in the queue; a starting node counts from it.
+    /// The position from which a starting node counts: how far nodes have come, as far as rows tell. Claims have come to the
+    /// first row of *ready*. When the first waiting row of a run got its position, they had come to the one before. So rows that
+    /// wait for slots are not overtaken by what becomes ready later, even if nothing else is left of what went before them.
     pub async fn first_position(&self) -> Result<i64, StoreError> {
-        let position = sqlx::query_scalar!("SELECT min(turn) FROM heddle.ready")
-            .fetch_one(&self.pool)
-            .await?;
+        let position = sqlx::query_scalar!(
+            "SELECT greatest(
+                 (SELECT max(claimed_to) FROM heddle.nodes),
+                 (SELECT min(turn) FROM heddle.ready),
+                 (SELECT max(first) FROM (SELECT min(turn) AS first FROM heddle.ready_pooled GROUP BY run) AS runs))"
+        )
+        .fetch_one(&self.pool)
+        .await?;
         Ok(position.unwrap_or(0))
     }
 

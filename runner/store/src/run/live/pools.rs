@@ -9,9 +9,11 @@
 //! A task run that needs slots does not become *ready*; it goes to *ready_pooled*. Whenever an attempt of a run with
 //! pools changes, and periodically, a node *admits*: it locks the pools' rows, deletes the *pool_holds* whose attempt
 //! is in none of *ready*, *queue_ready* and *running* any more, adds up what the others hold, and moves as many rows as
-//! fit from *ready_pooled* to *ready*, each with its holds. From there they are claimed like all others; a node that
-//! claims a task of a queue puts it into *queue_ready*, where it keeps its slots until a worker has ended it. A dead
-//! node keeps its slots until its attempts are taken over, because they may still be running until then.
+//! fit from *ready_pooled* to *ready*, each with its holds. It looks at the first rows of each *need* (the same slots of
+//! the same pools): where the first one has to wait, those behind it have to as well. From *ready* they are claimed like
+//! all others; a node that claims a task of a queue puts it into *queue_ready*, where it keeps its slots until a worker
+//! has ended it. A dead node keeps its slots until its attempts are taken over, because they may still be running until
+//! then.
 //!
 //! Task runs without pools do none of this.
 //!
@@ -35,8 +37,16 @@ use crate::database::{PgSession, column};
 use crate::transaction::transaction;
 use crate::{Store, StoreError};
 
-/// How many waiting rows of one pool an admission reads.
+/// How many waiting rows with the same need an admission reads.
 const READ_MAX: i64 = 500;
+
+/// A row of *ready_pooled*.
+struct Waiting {
+    run: Uuid,
+    task: i16,
+    item: i32,
+    need: PoolNeed,
+}
 
 /// Inserts rows that need slots into the table where they wait.
 async fn insert_pooled(connection: &mut PgSession, rows: &[(RunId, i16, &ReadyRow)]) -> Result<(), StoreError> {
@@ -134,6 +144,57 @@ pub(crate) async fn interrupt_pooled(
     Ok(())
 }
 
+/// The rows that an admission may have to do with, in the order in which they wait: the first ones of each need, as many as
+/// its free slots are enough for, and one more. Those behind them wait for the same, so they hide nobody.
+async fn waiting_in(connection: &mut PgSession, pools: &BTreeMap<String, Pool>) -> Result<Vec<Waiting>, StoreError> {
+    let needs = sqlx::query!(
+        r#"WITH RECURSIVE needs AS (
+               (SELECT need FROM heddle.ready_pooled ORDER BY need LIMIT 1)
+               UNION ALL
+               SELECT (SELECT r.need FROM heddle.ready_pooled r WHERE r.need > n.need ORDER BY r.need LIMIT 1)
+                 FROM needs n WHERE n.need IS NOT NULL
+           )
+           SELECT n.need AS "need!", f.pools AS "pools!", f.slots AS "slots!"
+             FROM needs n
+            CROSS JOIN LATERAL (SELECT r.pools, r.slots FROM heddle.ready_pooled r WHERE r.need = n.need
+                                 ORDER BY r.priority DESC, r.turn, r.run LIMIT 1) AS f"#
+    )
+    .fetch_all(&mut *connection)
+    .await?;
+    let (mut wanted, mut most) = (Vec::new(), Vec::new());
+    for row in needs {
+        let need = PoolNeed {
+            pools: row.pools,
+            slots: row.slots,
+        };
+        wanted.push(row.need);
+        most.push(pool::looked_at(pools, &need, READ_MAX));
+    }
+    let rows = sqlx::query!(
+        r#"SELECT f.run AS "run!", f.task AS "task!", f.item AS "item!", f.pools AS "pools!", f.slots AS "slots!"
+             FROM UNNEST($1::bigint[], $2::bigint[]) AS n (need, most)
+            CROSS JOIN LATERAL heddle.pooled_front(n.need, n.most) AS f
+            WHERE n.most > 0
+            ORDER BY f.priority DESC, f.turn, f.run"#,
+        &wanted,
+        &most
+    )
+    .fetch_all(connection)
+    .await?;
+    Ok(rows
+        .into_iter()
+        .map(|row| Waiting {
+            run: row.run,
+            task: row.task,
+            item: row.item,
+            need: PoolNeed {
+                pools: row.pools,
+                slots: row.slots,
+            },
+        })
+        .collect())
+}
+
 impl Store {
     /// Gives free slots to task runs that wait for them; returns how many were admitted.
     ///
@@ -168,30 +229,8 @@ impl Store {
                     pool.held = hold.slots;
                 }
             }
-            let waiting = sqlx::query!(
-                r#"WITH RECURSIVE queues AS (
-                   (SELECT pool FROM heddle.ready_pooled ORDER BY pool LIMIT 1)
-                   UNION ALL
-                   SELECT (SELECT r.pool FROM heddle.ready_pooled r WHERE r.pool > q.pool ORDER BY r.pool LIMIT 1)
-                     FROM queues q WHERE q.pool IS NOT NULL
-               )
-               SELECT w.run AS "run!", w.task AS "task!", w.item AS "item!", w.pools AS "pools!", w.slots AS "slots!"
-                 FROM queues q
-                CROSS JOIN LATERAL (SELECT * FROM heddle.ready_pooled r WHERE r.pool = q.pool
-                                     ORDER BY r.priority DESC, r.turn, r.run LIMIT $1) AS w
-                ORDER BY w.priority DESC, w.turn, w.run"#,
-                READ_MAX
-            )
-            .fetch_all(&mut *tx)
-            .await?;
-            let needs: Vec<PoolNeed> = waiting
-                .iter()
-                .map(|row| PoolNeed {
-                    pools: row.pools.clone(),
-                    slots: row.slots.clone(),
-                })
-                .collect();
-            let admitted = pool::admit(&mut pools, needs.iter());
+            let waiting = waiting_in(&mut tx, &pools).await?;
+            let admitted = pool::admit(&mut pools, waiting.iter().map(|row| &row.need));
             if admitted.is_empty() {
                 // Commits the deletion of ended holds in any case.
                 tx.commit().await?;

@@ -36,9 +36,10 @@ pub struct QueueTarget {
 #[derive(Clone, Debug)]
 pub struct QueueRow {
     pub at: AttemptKey,
-    /// Its number among the new rows of its run, from 1. 0: it returns to its former position, which is `floor`.
+    /// Its number among the new rows of its run, from 1: it stands so far behind the head of its queue. 0: it returns to its
+    /// former position, which is `floor`.
     pub ordinal: i64,
-    /// The highest position that was claimed, as far as this node knows: this row gets a higher one.
+    /// The highest position that was claimed, as far as this node knows: it counts as the head if nothing waits in the queue.
     pub floor: i64,
     pub target: QueueTarget,
     /// Rendered; `None`: they follow from the plan and the run.
