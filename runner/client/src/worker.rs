@@ -8,6 +8,7 @@ use heddle_domain::Span;
 use serde_json::{Value, json};
 use tokio::sync::watch;
 use tokio::task::JoinSet;
+use tokio::time::Instant;
 
 use crate::{Claim, ClaimRequest, Client, Error, Result};
 
@@ -18,8 +19,8 @@ const WAIT: Duration = Duration::from_secs(30);
 const AGAIN_AFTER: Duration = Duration::from_millis(200);
 const AGAIN_AFTER_MAX: Duration = Duration::from_secs(10);
 
-/// How often an outcome is reported when the server cannot be reached; then its lease has run out anyway.
-const REPORTS_MAX: u32 = 8;
+/// For how long outcomes are still reported after the stop, when the time for running task runs is over.
+const LAST_REPORTS: Duration = Duration::from_secs(30);
 
 /// The outcome of a task run.
 #[derive(Clone, Debug, PartialEq)]
@@ -39,7 +40,8 @@ pub enum Outcome {
 pub struct WorkerReport {
     /// Outcomes that were accepted.
     pub reported: u64,
-    /// Task runs that were taken away while they were worked on, or whose outcome came too late.
+    /// Task runs that were taken away while they were worked on, or whose outcome came too late: the server did not take it
+    /// before the lease ended, or before the worker had to stop.
     pub lost: u64,
     /// Task runs that were given back at the stop.
     pub released: u64,
@@ -108,7 +110,8 @@ impl Worker {
         self
     }
 
-    /// How long running task runs may take to end after the stop; the others are given back.
+    /// How long running task runs may take to end after the stop; the others are given back. If the server does not take the
+    /// outcomes, they are reported again for 30 s more. So [`Worker::run`] returns at most 30 s after this time.
     pub fn drain(mut self, drain: Duration) -> Self {
         self.drain = drain;
         self
@@ -123,14 +126,15 @@ impl Worker {
     /// Works until `stop` is done. A server that cannot be reached, or is overloaded, is asked again; a refusal (an
     /// unknown queue's name, a token of others) ends the worker.
     ///
-    /// The future of a task run that was cancelled or given to somebody else is dropped at the next heartbeat.
+    /// The future of a task run that was cancelled or given to somebody else is dropped at the next heartbeat. An outcome that
+    /// the server does not take is reported again until the lease ends, and heartbeats go on meanwhile.
     pub async fn run<F, Fut>(self, stop: impl Future<Output = ()>, work: F) -> Result<WorkerReport>
     where
         F: Fn(Claim) -> Fut,
         Fut: Future<Output = Outcome> + Send + 'static,
     {
         let counts = Arc::new(Counts::default());
-        let (stopping, _) = watch::channel(false);
+        let (stopping, _) = watch::channel(None);
         let mut under_way = JoinSet::new();
         let mut again_after = AGAIN_AFTER;
         tokio::pin!(stop);
@@ -161,9 +165,12 @@ impl Worker {
                             client: self.client.clone(),
                             claim,
                             lease: self.lease,
+                            held_since: watch::channel(Instant::now()).0,
                             counts: counts.clone(),
                             stopping: stopping.subscribe(),
                             drain: self.drain,
+                            again_after: AGAIN_AFTER,
+                            last_reports: LAST_REPORTS,
                         };
                         under_way.spawn(held.work(future));
                     }
@@ -178,7 +185,7 @@ impl Worker {
                 Err(error) => break Err(error),
             }
         };
-        stopping.send_replace(true);
+        stopping.send_replace(Some(Instant::now()));
         while under_way.join_next().await.is_some() {}
         ended.map(|()| WorkerReport {
             reported: counts.reported.load(Ordering::Relaxed),
@@ -199,28 +206,55 @@ struct Held {
     client: Client,
     claim: Claim,
     lease: Duration,
+    /// When the lease was given or extended last.
+    held_since: watch::Sender<Instant>,
     counts: Arc<Counts>,
-    stopping: watch::Receiver<bool>,
+    /// When the worker was told to stop.
+    stopping: watch::Receiver<Option<Instant>>,
     drain: Duration,
+    /// How long to wait after the first report that failed.
+    again_after: Duration,
+    /// For how long outcomes are still reported after the stop and `drain`.
+    last_reports: Duration,
 }
 
 impl Held {
     async fn work(self, work: impl Future<Output = Outcome>) {
-        let mut stopping = self.stopping.clone();
-        let drained = async {
-            // The sender lives as long as the loop that waits for this.
-            let _ = stopping.wait_for(|&stopping| stopping).await;
-            tokio::time::sleep(self.drain).await;
-        };
+        let heartbeats = self.taken_away();
+        tokio::pin!(heartbeats);
         let outcome = tokio::select! {
             outcome = work => outcome,
-            () = self.taken_away() => {
+            () = &mut heartbeats => {
                 self.counts.lost.fetch_add(1, Ordering::Relaxed);
                 return;
             }
-            () = drained => Outcome::Released,
+            () = self.stopped_for(self.drain) => Outcome::Released,
         };
-        self.report(outcome).await;
+        // If one is refused now, either the outcome was accepted, or it will be refused as well.
+        let heartbeats = async {
+            heartbeats.await;
+            std::future::pending::<&AtomicU64>().await
+        };
+        let counter = tokio::select! {
+            counter = self.report(outcome) => counter,
+            counter = heartbeats => counter,
+            () = self.stopped_for(self.drain.saturating_add(self.last_reports)) => &self.counts.lost,
+        };
+        counter.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// Waits until so much time has passed since the stop.
+    async fn stopped_for(&self, time: Duration) {
+        let mut stopping = self.stopping.clone();
+        // The sender lives as long as the loop that waits for this.
+        let stopped = match stopping.wait_for(Option::is_some).await {
+            Ok(stopped) => *stopped,
+            Err(_) => None,
+        };
+        match stopped.unwrap_or_else(Instant::now).checked_add(time) {
+            Some(at) => tokio::time::sleep_until(at).await,
+            None => std::future::pending().await,
+        }
     }
 
     /// Keeps the lease alive; returns when it is lost.
@@ -228,98 +262,195 @@ impl Held {
         loop {
             tokio::time::sleep(self.lease / 3).await;
             match self.client.heartbeat(&self.claim).await {
-                Ok(_) => {}
+                Ok(_) => {
+                    self.held_since.send_replace(Instant::now());
+                }
                 Err(error) if is_passing(&error) => {}
                 Err(_) => return,
             }
         }
     }
 
-    /// Reports the outcome, again where the server cannot be reached. A repeat of what was accepted is refused, and so is an
-    /// outcome that came too late: then nobody knows which it was.
-    async fn report(&self, outcome: Outcome) {
-        let mut again_after = AGAIN_AFTER;
-        for attempt in 1..=REPORTS_MAX {
+    /// Reports the outcome, again until the lease ends if the server cannot be reached or is overloaded; returns where that
+    /// counts. A repeat of what was accepted is refused, and so is an outcome that came too late: then nobody knows which it
+    /// was.
+    async fn report(&self, mut outcome: Outcome) -> &AtomicU64 {
+        let mut again_after = self.again_after;
+        let (mut is_repeat, mut too_large) = (false, false);
+        loop {
             let answer = match &outcome {
                 Outcome::Done(output) => self.client.complete(&self.claim, output).await,
                 Outcome::Failed(message) => self.client.fail(&self.claim, &json!(message), false).await,
                 Outcome::Fatal(message) => self.client.fail(&self.claim, &json!(message), true).await,
                 Outcome::Released => self.client.release(&self.claim).await,
             };
-            let counter = match answer {
-                Ok(_) if outcome == Outcome::Released => &self.counts.released,
-                Ok(_) => &self.counts.reported,
+            match answer {
+                Ok(_) if outcome == Outcome::Released => return &self.counts.released,
+                Ok(_) => return &self.counts.reported,
                 Err(error) if is_passing(&error) => {
-                    tokio::time::sleep(again_after).await;
-                    again_after = (again_after * 2).min(AGAIN_AFTER_MAX);
-                    continue;
-                }
-                Err(error) if error.status() == Some(409) && attempt > 1 => &self.counts.unsure,
-                Err(error) if error.status() == Some(413) => {
-                    // A result that is too large will not become smaller.
-                    let message = error.to_string();
-                    match self.client.fail(&self.claim, &json!(message), true).await {
-                        Ok(_) => &self.counts.reported,
-                        Err(_) => &self.counts.lost,
+                    let held_for = self.held_since.borrow().elapsed();
+                    let left = self.lease.saturating_sub(held_for);
+                    if left.is_zero() {
+                        return &self.counts.lost;
                     }
+                    // The last report comes when the lease ends: the server's clock decides.
+                    tokio::time::sleep(again_after.min(left)).await;
+                    again_after = (again_after * 2).min(AGAIN_AFTER_MAX);
+                    is_repeat = true;
                 }
-                Err(_) => &self.counts.lost,
-            };
-            counter.fetch_add(1, Ordering::Relaxed);
-            return;
+                Err(error) if error.status() == Some(409) && is_repeat => return &self.counts.unsure,
+                Err(error) if error.status() == Some(413) && !too_large => {
+                    // A result that is too large will not become smaller.
+                    outcome = Outcome::Fatal(error.to_string());
+                    too_large = true;
+                }
+                Err(_) => return &self.counts.lost,
+            }
         }
-        self.counts.lost.fetch_add(1, Ordering::Relaxed);
     }
 }
 
 #[cfg(test)]
 mod tests {
     use tokio::io::{AsyncReadExt, AsyncWriteExt};
-    use tokio::net::TcpListener;
+    use tokio::net::{TcpListener, TcpStream};
 
     use super::*;
 
-    /// A server that closes the first connection without an answer, and refuses what comes with the second.
-    async fn refusing_at_last(listener: TcpListener) {
-        drop(listener.accept().await.unwrap());
-        let (mut stream, _) = listener.accept().await.unwrap();
+    /// Reads a request; returns its first line.
+    async fn asked(stream: &mut TcpStream) -> String {
         let mut request = Vec::new();
         // The body ends it.
         while !request.ends_with(b"}") {
             assert!(stream.read_buf(&mut request).await.unwrap() > 0);
         }
-        let body = r#"{"type": "about:blank", "title": "Conflict", "status": 409, "detail": "it has ended"}"#;
+        let line = request.split(|&byte| byte == b'\r').next().unwrap();
+        String::from_utf8(line.to_vec()).unwrap()
+    }
+
+    async fn answer(mut stream: TcpStream, status: &str, body: &str) {
         let answer = format!(
-            "HTTP/1.1 409 Conflict\r\ncontent-type: application/problem+json\r\ncontent-length: {}\r\n\
-             connection: close\r\n\r\n{body}",
+            "HTTP/1.1 {status}\r\ncontent-type: application/json\r\ncontent-length: {}\r\nconnection: close\r\n\r\n{body}",
             body.len()
         );
         stream.write_all(answer.as_bytes()).await.unwrap();
         stream.shutdown().await.unwrap();
     }
 
-    #[tokio::test]
-    async fn a_repeat_that_is_refused_is_not_counted_as_accepted() {
-        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-        let url = format!("http://{}", listener.local_addr().unwrap());
-        let server = tokio::spawn(refusing_at_last(listener));
+    /// A server that closes the first connection without an answer, and refuses what comes with the second.
+    async fn refusing_at_last(listener: TcpListener) {
+        drop(listener.accept().await.unwrap());
+        let (mut stream, _) = listener.accept().await.unwrap();
+        asked(&mut stream).await;
+        let body = r#"{"type": "about:blank", "title": "Conflict", "status": 409, "detail": "it has ended"}"#;
+        answer(stream, "409 Conflict", body).await;
+    }
+
+    /// A server that is overloaded until it has got a heartbeat. Returns how many outcomes it has refused before it took one.
+    async fn overloaded(listener: TcpListener) -> u32 {
+        let (mut refused, mut is_free) = (0, false);
+        let id = uuid::Uuid::nil();
+        loop {
+            let (mut stream, _) = listener.accept().await.unwrap();
+            let line = asked(&mut stream).await;
+            let taken = format!(r#"{{"id": "{id}"}}"#);
+            if line.contains("/heartbeat ") {
+                is_free = true;
+                answer(stream, "200 OK", &taken).await;
+            } else if is_free {
+                answer(stream, "200 OK", &taken).await;
+                return refused;
+            } else {
+                refused += 1;
+                let body =
+                    r#"{"type": "about:blank", "title": "Overloaded", "status": 503, "detail": "it is overloaded"}"#;
+                answer(stream, "503 Service Unavailable", body).await;
+            }
+        }
+    }
+
+    /// A server that closes all connections without an answer.
+    async fn closing(listener: TcpListener) {
+        loop {
+            drop(listener.accept().await.unwrap());
+        }
+    }
+
+    /// A task run of this server's, for a worker that was told to stop at this time.
+    fn held(url: &str, lease: Duration, stopped: Option<Instant>) -> (Held, watch::Sender<Option<Instant>>) {
         let claim = json!({
             "id": uuid::Uuid::nil(), "token": "t", "run": uuid::Uuid::nil(), "group": "g", "task": "t", "item": null,
             "attempt": 1, "params": {}, "context": {}, "lease_expires_at": "2026-11-21T08:00:00.000000Z",
         });
-        let counts = Arc::new(Counts::default());
-        let (_stop, stopping) = watch::channel(false);
+        let (stop, stopping) = watch::channel(stopped);
         let held = Held {
-            client: Client::new(&url, None).unwrap(),
+            client: Client::new(url, None).unwrap(),
             claim: serde_json::from_value(claim).unwrap(),
-            lease: Duration::from_secs(30),
-            counts: counts.clone(),
+            lease,
+            held_since: watch::channel(Instant::now()).0,
+            counts: Arc::default(),
             stopping,
             drain: Duration::ZERO,
+            again_after: Duration::from_millis(1),
+            last_reports: Duration::ZERO,
         };
-        held.report(Outcome::Done(json!(1))).await;
+        (held, stop)
+    }
+
+    async fn listen() -> (TcpListener, String) {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let url = format!("http://{}", listener.local_addr().unwrap());
+        (listener, url)
+    }
+
+    /// What was accepted, what was lost, and what is unsure.
+    fn counted(counts: &Counts) -> [u64; 3] {
+        [&counts.reported, &counts.lost, &counts.unsure].map(|count| count.load(Ordering::Relaxed))
+    }
+
+    async fn done() -> Outcome {
+        Outcome::Done(json!(1))
+    }
+
+    #[tokio::test]
+    async fn a_repeat_that_is_refused_is_not_counted_as_accepted() {
+        let (listener, url) = listen().await;
+        let server = tokio::spawn(refusing_at_last(listener));
+        let (held, _stop) = held(&url, Duration::from_secs(30), None);
+        let counts = held.counts.clone();
+        held.work(done()).await;
         server.await.unwrap();
-        let of = |count: &AtomicU64| count.load(Ordering::Relaxed);
-        assert_eq!((of(&counts.reported), of(&counts.lost), of(&counts.unsure)), (0, 0, 1));
+        assert_eq!(counted(&counts), [0, 0, 1]);
+    }
+
+    #[tokio::test]
+    async fn an_outcome_is_reported_as_long_as_heartbeats_keep_the_lease() {
+        let (listener, url) = listen().await;
+        let server = tokio::spawn(overloaded(listener));
+        let (held, _stop) = held(&url, Duration::from_secs(6), None);
+        let counts = held.counts.clone();
+        held.work(done()).await;
+        let refused = server.await.unwrap();
+        assert_eq!(counted(&counts), [1, 0, 0]);
+        assert!(refused > 0);
+    }
+
+    #[tokio::test]
+    async fn an_outcome_is_given_up_when_the_lease_has_ended() {
+        let (listener, url) = listen().await;
+        tokio::spawn(closing(listener));
+        let (held, _stop) = held(&url, Duration::from_millis(20), None);
+        let counts = held.counts.clone();
+        held.work(done()).await;
+        assert_eq!(counted(&counts), [0, 1, 0]);
+    }
+
+    #[tokio::test]
+    async fn a_stop_does_not_wait_for_a_server_that_is_silent() {
+        let (_listener, url) = listen().await;
+        let (held, _stop) = held(&url, Duration::from_secs(3_600), Some(Instant::now()));
+        let counts = held.counts.clone();
+        held.work(done()).await;
+        assert_eq!(counted(&counts), [0, 1, 0]);
     }
 }

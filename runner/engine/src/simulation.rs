@@ -162,17 +162,21 @@ fn queued(more: Value) -> Value {
     json!({"tasks": {"t": task}, "schedules": {"s": {"once": {"delay": "1s"}}}})
 }
 
-/// What a worker of queue `q` gets at once.
-async fn claim(queues: &Arc<Queues>, lease: Duration) -> Vec<QueueClaim> {
-    let request = ClaimRequest {
+/// A worker of queue `q` asks for what there is at once.
+fn request(lease: Duration) -> ClaimRequest {
+    ClaimRequest {
         queue: "q".into(),
         worker: "w".into(),
         tags: Vec::new(),
         max: 10,
         lease,
         wait: Duration::ZERO,
-    };
-    queues.claim(&request).await.expect("an answer")
+    }
+}
+
+/// What it gets.
+async fn claim(queues: &Arc<Queues>, lease: Duration) -> Vec<QueueClaim> {
+    queues.claim(&request(lease)).await.expect("an answer")
 }
 
 /// A world in which each of these groups has just come due, for the first and only time, one second after the start.

@@ -162,7 +162,8 @@ impl Queues {
             Err(error) => {
                 if Met::of(&error) == Met::NoDatabase {
                     // Perhaps only the answer was lost. The next try has other ids.
-                    self.unheld.note(&fresh, self.node.clock.elapsed());
+                    let ids = fresh.iter().map(|fresh| fresh.0);
+                    self.unheld.note(ids, self.node.clock.elapsed());
                 }
                 return Err(error);
             }

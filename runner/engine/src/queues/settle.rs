@@ -10,10 +10,11 @@ use heddle_domain::run::AttemptKey;
 use heddle_domain::state::{AttemptState, ErrorKind, RunState};
 use heddle_domain::{Faults, Time};
 use heddle_store::live::{ClaimKey, ClaimReport, ClaimStatus, Locked};
+use uuid::Uuid;
 
 use super::{ASKS_MAX, Queues};
 use crate::node::Node;
-use crate::node::group_commit::{Answered, Asked, Commits, Committed, Met, Policy, answer, chunks};
+use crate::node::group_commit::{Answered, Asked, Commits, Committed, Halves, Met, Policy, answer, chunks};
 use crate::runs::contexts::Contexts;
 use crate::runs::create::batch_run::check_batch_output;
 use crate::runs::ending::{Applied, Ending, applied, message_kept};
@@ -371,13 +372,35 @@ async fn ending_of(
 }
 
 impl Queues {
-    /// Ends claims that no worker will end, and ignores errors: these claims expire anyway. `unseen`: the queue of
-    /// claims that no worker has seen, which do not count for its rate limit.
+    /// Ends claims that no worker will end. If the database does not take their ends now, the claims are noted, and given
+    /// back as soon as it does (`unheld.rs`). `unseen`: the queue of claims that no worker has seen, which do not count for
+    /// its rate limit.
     pub(super) async fn give_back(self: &Arc<Self>, claims: Vec<(ClaimKey, Ending)>, unseen: Option<&str>) {
-        if let Err(error) = self.settle(&claims, false, unseen).await {
-            tracing::warn!(error = %Chain(&error), claims = claims.len(), "cannot release claims; their leases expire \
-                by themselves");
+        let ids: Vec<Uuid> = claims.iter().map(|(claim, _)| claim.id).collect();
+        let count = ids.len();
+        if let Err(error) = self.settle_each(claims, unseen).await {
+            // Those that have ended already are not found any more.
+            self.unheld.note(ids, self.node.clock.elapsed());
+            tracing::warn!(error = %Chain(&error), claims = count, "cannot release claims; trying again");
         }
+    }
+
+    /// Ends claims, together if that is possible. One whose end is refused keeps none of the others, and waits for the end
+    /// of its lease: then the reaper gives its run up. `Err`: an error that may pass.
+    pub(super) async fn settle_each(
+        self: &Arc<Self>,
+        claims: Vec<(ClaimKey, Ending)>,
+        unseen: Option<&str>,
+    ) -> Result<(), EngineError> {
+        let mut halves = Halves::of(claims);
+        while let Some(batch) = halves.take().filter(|batch| !batch.is_empty()) {
+            let result = self.settle(&batch, false, unseen).await.map(drop);
+            if let Some(((claim, _), error)) = halves.done(batch, result)? {
+                tracing::warn!(error = %Chain(&error), run = %claim.run, "cannot release a claim; its lease expires by \
+                    itself");
+            }
+        }
+        Ok(())
     }
 
     /// Ends claims in one transaction; returns which of them existed.

@@ -1,8 +1,9 @@
-//! Claims whose answers were lost: the connection to the database broke while they were made. They may exist, and nobody has
-//! their tokens. Without this, their task runs would wait until their leases expire, which may be a day.
+//! Claims that nobody holds, because the connection to the database broke: while they were made, so that they may exist or not;
+//! or afterwards, so that no worker got them and they could not be given back. Without this, their task runs would wait until
+//! their leases expire, which may be a day.
 //!
 //! The node has chosen the ids of these claims, so it looks for them, and gives back what it finds. What it does not find soon
-//! was never made.
+//! was never made, or is given back already.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
@@ -14,6 +15,7 @@ use uuid::Uuid;
 
 use super::Queues;
 use crate::EngineError;
+use crate::node::group_commit::Met;
 use crate::runs::ending::Ending;
 
 /// How many ids are looked for at most. Claims with further ones end with their leases.
@@ -28,11 +30,11 @@ const LOOKED_FOR: Duration = Duration::from_secs(10);
 pub(super) struct Unheld(Mutex<HashMap<Uuid, Duration>>);
 
 impl Unheld {
-    /// Notes the ids that a claim was given. While there is no room, they are not noted.
-    pub(super) fn note(&self, fresh: &[(Uuid, i64)], now: Duration) {
+    /// Notes the ids of claims that nobody got. While there is no room, they are not noted.
+    pub(super) fn note(&self, unheld: impl IntoIterator<Item = Uuid>, now: Duration) {
         let mut ids = self.0.lock();
         let room = IDS_MAX.saturating_sub(ids.len());
-        ids.extend(fresh.iter().take(room).map(|(id, _)| (*id, now)));
+        ids.extend(unheld.into_iter().take(room).map(|id| (id, now)));
     }
 
     fn ids(&self) -> Vec<Uuid> {
@@ -46,7 +48,8 @@ impl Unheld {
 }
 
 impl Queues {
-    /// Gives back claims whose answers were lost.
+    /// Gives back claims whose answers were lost. If those of one queue have to wait for other transactions, the other queues
+    /// are served nevertheless, and all are looked for again.
     pub(super) async fn give_back_unheld(self: &Arc<Self>) -> Result<(), EngineError> {
         let now = self.node.clock.elapsed();
         let ids = self.unheld.ids();
@@ -57,6 +60,7 @@ impl Queues {
         for (claim, queue) in self.node.store.claims_of_ids(&ids).await? {
             by_queue.entry(queue).or_default().push((claim, Ending::Released));
         }
+        let mut in_the_way = None;
         for (queue, claims) in by_queue {
             tracing::info!(
                 queue,
@@ -64,7 +68,14 @@ impl Queues {
                 "giving back claims whose answers were lost"
             );
             // A claim that was given back is not found any more.
-            self.settle(&claims, false, Some(&queue)).await?;
+            match self.settle_each(claims, Some(&queue)).await {
+                Ok(()) => {}
+                Err(error) if Met::of(&error) == Met::NoDatabase => return Err(error),
+                Err(error) => in_the_way = Some(error),
+            }
+        }
+        if let Some(error) = in_the_way {
+            return Err(error);
         }
         self.unheld.looked(now);
         Ok(())
@@ -78,14 +89,12 @@ mod tests {
     #[test]
     fn ids_are_looked_for_for_a_while_and_are_bounded() {
         let unheld = Unheld::default();
-        let fresh = |from: u128, count: u128| -> Vec<(Uuid, i64)> {
-            (from..from + count).map(|n| (Uuid::from_u128(n), -1)).collect()
-        };
+        let fresh = |from: u128, count: u128| (from..from + count).map(Uuid::from_u128);
         let second = Duration::from_secs(1);
-        unheld.note(&fresh(0, 3), second);
+        unheld.note(fresh(0, 3), second);
         unheld.looked(LOOKED_FOR);
         assert_eq!(unheld.ids().len(), 3);
-        unheld.note(&fresh(3, 20_000), 2 * second);
+        unheld.note(fresh(3, 20_000), 2 * second);
         assert_eq!(unheld.ids().len(), IDS_MAX);
         unheld.looked(second + LOOKED_FOR);
         assert_eq!(unheld.ids().len(), IDS_MAX - 3);

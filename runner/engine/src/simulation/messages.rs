@@ -2,7 +2,7 @@
 
 use heddle_domain::spec::parse_group;
 use heddle_domain::topic::{Topic, TopicSpec};
-use heddle_store::message::{BatchTerms, Claimed};
+use heddle_store::message::{BatchTerms, CancelFilter, Claimed};
 use heddle_store::topic::{TopicPut, TopicWrite};
 
 use super::*;
@@ -205,6 +205,80 @@ async fn a_batch_that_nobody_works_on_is_given_back() {
     }
     node.tick(&mut drain).await;
     assert_eq!(sending.only_claim().await.1, [1]);
+}
+
+/// A node dies after it has put a batch into its queue, and before it has noted the batch's run. Then the day is cancelled: no
+/// worker gets anything, whether the batch has been taken over before or not, and whoever did that.
+#[tokio::test]
+async fn a_batch_of_a_dead_node_is_not_sent_when_it_is_cancelled() {
+    let (day, no_node) = ("2026-03-01", 77);
+    let noted = format!("UPDATE heddle.message_batches SET run = NULL, lease = {no_node}");
+    // As a node does that finds nothing left of the batch, and does not know the run.
+    let taken_over = "DELETE FROM heddle.message_batches".to_owned();
+    for (died, left, cancelled) in [(noted, 1, 1), (taken_over, 0, 0)] {
+        let sending = Sending::begun("2026-03-01T00:00:00Z", json!({})).await;
+        let (world, node) = (&sending.world, &sending.node);
+        sending.ingest(&["2026-03-01T00:10:00Z"]).await;
+        world.pass_for(node, TimeDelta::minutes(10)).await;
+        let mut drain = Drain::of(sending.messages.clone());
+        node.tick(&mut drain).await;
+        world.execute(&died).await;
+        if left > 0 {
+            let filter = CancelFilter {
+                day: Some(day.parse().expect("a day")),
+                ..CancelFilter::default()
+            };
+            let report = world
+                .store
+                .cancel_messages(world.by(), sending.topic, "t", filter)
+                .await
+                .expect("a report");
+            assert_eq!((report.cancelled, report.emptied.len()), (0, 0), "it is in hand");
+        }
+        node.tick(&mut drain).await;
+        let batches = "SELECT count(*) FROM heddle.message_batches WHERE run IS NOT NULL";
+        assert_eq!(world.one::<i64>(batches).await, left, "the run has it");
+        assert!(sending.claim().await.is_empty(), "{died}");
+        assert_eq!(world.runs("succeeded").await.len(), 1, "{died}");
+        node.tick(&mut drain).await;
+        assert_eq!(world.one::<i64>("SELECT count(*) FROM heddle.message_batches").await, 0);
+        let found = world
+            .store
+            .message_day(sending.topic, day.parse().expect("a day"))
+            .await;
+        let counts = found.expect("an answer").expect("a day").counts;
+        assert_eq!((counts.sent, counts.cancelled), (0, cancelled), "{died}");
+    }
+}
+
+/// A worker has sent a batch when it is cancelled: its messages count as sent, although the node that put it into the queue died
+/// before it noted the run.
+#[tokio::test]
+async fn a_batch_of_a_dead_node_counts_as_its_worker_says() {
+    let sending = Sending::begun("2026-03-01T00:00:00Z", json!({})).await;
+    let (world, node) = (&sending.world, &sending.node);
+    sending.ingest(&["2026-03-01T00:10:00Z"]).await;
+    world.pass_for(node, TimeDelta::minutes(10)).await;
+    let mut drain = Drain::of(sending.messages.clone());
+    node.tick(&mut drain).await;
+    world
+        .execute("UPDATE heddle.message_batches SET run = NULL, lease = 77")
+        .await;
+    let (claimed, _) = sending.only_claim().await;
+    sending.end(&claimed, true).await;
+    let filter = CancelFilter {
+        day: Some("2026-03-01".parse().expect("a day")),
+        ..CancelFilter::default()
+    };
+    let cancelled = world
+        .store
+        .cancel_messages(world.by(), sending.topic, "t", filter)
+        .await;
+    cancelled.expect("a report");
+    for _ in 0..2 {
+        node.tick(&mut drain).await;
+    }
+    assert_eq!(sending.counts("2026-03-01").await, (1, 0, 0));
 }
 
 /// A day is drained when it is over in the topic's zone, and all its messages are sent. They are kept for the topic's

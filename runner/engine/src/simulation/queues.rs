@@ -1,6 +1,9 @@
 //! Queues: claims of workers, lost wake-ups, and the figures of their charts.
 
 use futures::FutureExt;
+use heddle_domain::Faults;
+use heddle_domain::notify::channel::ChannelSpec;
+use heddle_store::channel::ChannelPut;
 
 use super::*;
 use crate::queues::{ClaimEnd, LostWakeups, Minutes, Reaper as QueueReaper};
@@ -157,6 +160,60 @@ async fn a_queue_timeout_passes_whatever_is_wrong_with_others() {
     write_progress(&world, bad, "substr(progress, 2)").await;
     node.tick(&mut reaper).await;
     assert_eq!((world.runs("failed").await.len(), aside.len()), (2, 0));
+}
+
+/// What cannot be told to a worker that has claimed it, and cannot be given back either because the database does not take it, is
+/// given back later, long before the lease of its claim ends. A run that cannot be read keeps none of the others.
+#[tokio::test]
+async fn a_claim_that_was_made_and_not_told_is_given_back() {
+    let world = World::at("2026-03-01T00:00:00Z").await;
+    let secret = "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw";
+    let spec = json!({"kind": "webhook", "url": "http://example.com/", "secret": secret});
+    let spec: ChannelSpec = serde_json::from_value(spec).expect("a channel");
+    let keys = SecretKeys::new(SecretKey::new([7; 32]), Vec::new());
+    let put = world
+        .store
+        .put_channel(world.by(), &keys, &*world.chance, "hook", (spec, Faults::default()))
+        .await;
+    assert!(matches!(put, Ok(ChannelPut::Done(_))), "{put:?}");
+    // Before a worker gets such a task run, a notice is written.
+    let told = json!({"notify": {"on": ["started"], "channels": ["hook"]}});
+    for group in ["a", "b"] {
+        world.group(group, queued(told.clone())).await;
+    }
+    world.pass(TimeDelta::seconds(1)).await;
+    let mut node = world.node(1).await;
+    node.tick(&mut Scheduler(node.schedules())).await;
+    let queues = node.queues();
+    let bad: String = world.one("SELECT run::text FROM heddle.queue_ready LIMIT 1").await;
+    let bad = RunId(bad.parse().expect("an id"));
+    write_progress(&world, bad, "'\\xff'::bytea || progress").await;
+    world
+        .execute(
+            "CREATE FUNCTION public.fail() RETURNS trigger LANGUAGE plpgsql AS
+                 $$ BEGIN RAISE 'no space is left' USING ERRCODE = '53100'; END $$;
+             CREATE TRIGGER fail BEFORE INSERT ON heddle.told_starts FOR EACH ROW EXECUTE FUNCTION public.fail();
+             CREATE TRIGGER fail BEFORE DELETE ON heddle.queue_claims FOR EACH ROW EXECUTE FUNCTION public.fail()",
+        )
+        .await;
+    let lease = Duration::from_secs(3_600);
+    queues.claim(&request(lease)).await.expect_err("nothing can be told");
+    let held = "SELECT count(*) FROM heddle.queue_claims";
+    assert_eq!(world.one::<i64>(held).await, 2);
+    let mut lost = LostWakeups(queues.clone());
+    lost.tick(world.now()).await.expect_err("it cannot be given back yet");
+    world.execute("DROP FUNCTION public.fail() CASCADE").await;
+    node.tick(&mut lost).await;
+    let [again] = &claim(&queues, lease).await[..] else {
+        panic!("one is offered again");
+    };
+    assert_ne!(again.claim.run, bad);
+    // A worker holds it now: it stays.
+    for _ in 0..2 {
+        world.pass_for(&node, TimeDelta::seconds(10)).await;
+        node.tick(&mut lost).await;
+    }
+    assert_eq!(world.one::<i64>(held).await, 2);
 }
 
 /// A worker that is silent keeps its task run until its lease is over, to the microsecond; then another attempt is offered.

@@ -2,13 +2,14 @@
 
 use futures::FutureExt;
 use heddle_store::StoreError;
+use heddle_store::group::GroupDelete;
 
 use super::*;
 use crate::EngineError;
 use crate::node::signals::Signal;
 use crate::retention::{Pruner, Rounds};
 use crate::runs::control::{BulkAction, ControlError};
-use crate::runs::inbox::Inbox;
+use crate::runs::inbox::{Inbox, Reaper};
 use crate::runs::take::claimer::Claimer;
 use crate::runs::take::pools::Admitter;
 
@@ -46,6 +47,42 @@ async fn a_retry_waits_its_backoff() {
     let last = node.only_begun();
     node.end(last, Ending::failed(ErrorKind::Failed, "on purpose")).await;
     assert_eq!(world.runs("failed").await.len(), 1, "three retries are all");
+}
+
+/// A node dies after it has deleted a group, and before it has cancelled the group's runs: any node cancels them when the group
+/// has been deleted for ten seconds. A run that cannot be read keeps none of the others.
+#[tokio::test]
+async fn runs_of_a_deleted_group_are_cancelled_by_any_node() {
+    let world = World::at("2026-03-01T00:00:00Z").await;
+    let schedules = json!({"a": {"once": {"delay": "1s"}}, "b": {"once": {"delay": "2s"}}});
+    let spec = with(queued(json!({})), json!({"schedules": schedules}));
+    world.group("g", spec).await;
+    let dies = world.node(1).await;
+    for _ in 0..2 {
+        world.pass(TimeDelta::seconds(1)).await;
+        dies.tick(&mut Scheduler(dies.schedules())).await;
+    }
+    assert_eq!(world.runs("running").await.len(), 2);
+    // It is the first that is cancelled.
+    world
+        .execute(
+            "UPDATE heddle.runs_live SET progress = '\\xff'::bytea || progress
+              WHERE id::text = (SELECT min(id::text) FROM heddle.runs_live)",
+        )
+        .await;
+    let deleted = world.store.delete_group(world.by(), "g", true, None).await;
+    assert!(matches!(deleted, Ok(GroupDelete::Deleted { .. })), "{deleted:?}");
+    let other = world.node(2).await;
+    let mut reaper = Reaper::of(other.runs.clone());
+    world.pass_for(&other, TimeDelta::seconds(10)).await;
+    other.tick(&mut reaper).await;
+    assert_eq!(world.runs("running").await.len(), 2, "it may still be cancelling them");
+    world.pass_for(&other, TimeDelta::seconds(10)).await;
+    other.tick(&mut reaper).await;
+    assert_eq!(
+        (world.runs("cancelled").await.len(), world.runs("running").await.len()),
+        (1, 1)
+    );
 }
 
 /// A control that conflicts with other transactions is tried three times, as the store tries its own transactions.

@@ -2,6 +2,7 @@
 
 use chrono::NaiveDate;
 use heddle_domain::message::bucket_in;
+use heddle_domain::topic::group_name;
 use uuid::Uuid;
 
 use super::batch::{
@@ -136,7 +137,20 @@ async fn claim_in(
 /// A batch that a node left behind, with the same messages, except those that were cancelled meanwhile. Messages that
 /// do not fit any more are left out too: the topic went to a script when they were claimed, and goes to a queue now,
 /// whose batches are smaller. They become due retries, because nobody could ever take such a batch.
+///
+/// If the node has put the batch into a queue before it died, the batch is its run's from now on: a worker may have sent it
+/// already.
 async fn take_over(connection: &mut PgSession, terms: &BatchTerms, lost: Uuid) -> Result<Claimed, StoreError> {
+    if let Some(run) = run_of(connection, terms.topic, lost).await? {
+        sqlx::query!(
+            "UPDATE heddle.message_batches SET lease = 0, run = $2 WHERE id = $1 AND run IS NULL",
+            lost,
+            run
+        )
+        .execute(connection)
+        .await?;
+        return Ok(Claimed::Later(0));
+    }
     let row = sqlx::query!(
         "UPDATE heddle.message_batches SET lease = $2, losses = losses + 1, claimed_at = clock_timestamp()
           WHERE id = $1 RETURNING day, ids, retries, losses",
@@ -189,6 +203,18 @@ async fn take_over(connection: &mut PgSession, terms: &BatchTerms, lost: Uuid) -
         tried,
         hopeless: row.losses > LOSSES_MAX,
     }))
+}
+
+/// The run that was created for a batch, whose id is its key in the topic's group.
+async fn run_of(connection: &mut PgSession, topic: i32, batch: Uuid) -> Result<Option<Uuid>, StoreError> {
+    Ok(sqlx::query_scalar!(
+        "SELECT k.run FROM heddle.run_keys k
+          WHERE k.group_id = (SELECT g.id FROM heddle.groups g WHERE g.name = $1 AND g.deleted_at IS NULL) AND k.key = $2",
+        group_name(topic),
+        batch.to_string()
+    )
+    .fetch_optional(connection)
+    .await?)
 }
 
 /// How far a slice has been claimed.

@@ -7,7 +7,8 @@
 //! moves over the messages of a slice in the order of bucket and id. A claim moves it and writes a row in
 //! *message_batches* with the ids that it passed, in the same transaction. Only that row says that the batch is
 //! claimed: it has the lease of its node, and **whoever deletes it owns the outcomes** of its messages. So sending a
-//! message does not write its row. A batch whose lease is not valid any more is taken over with the same ids.
+//! message does not write its row. A batch whose lease is not valid any more is taken over with the same ids. (A batch for
+//! a queue becomes a run, whose key is the batch's id. If that run exists, the batch is handed to it instead.)
 //!
 //! A frontier is right only if no message appears behind it. A slice of an instant is written by one transaction, and
 //! its messages become visible all at once. A day's slice grows until it is due: ingest holds a shared advisory lock on

@@ -10,6 +10,7 @@ use std::collections::HashSet;
 
 use heddle_domain::id::RunId;
 use heddle_domain::run::runs_again;
+use heddle_domain::state::Trigger;
 use heddle_domain::topic::{Topic, topic_of};
 use heddle_domain::{Fault, Faults};
 use heddle_store::live::ClaimKey;
@@ -143,22 +144,35 @@ fn check_named(failed: &[Uuid], messages: &[Uuid]) -> Result<(), Faults> {
     faults.or(())
 }
 
+/// The topic and the batch that a run carries, if a node has made it for one. (A user's group may have a topic's name: it is
+/// from before these names were reserved.)
+fn batch_of(context: &RunContext) -> Option<(i32, Uuid)> {
+    let facts = &context.facts;
+    if facts.trigger != Trigger::Task || facts.has_parent {
+        return None;
+    }
+    Some((
+        topic_of(&context.revision.group_name)?,
+        facts.key.as_deref()?.parse().ok()?,
+    ))
+}
+
 /// The params that a worker gets: of a batch of messages, without those that were cancelled while it waited in the queue.
-/// `None`: no message is left, or its topic is gone. If they cannot be read, this is an error: the worker must not get
-/// messages that were cancelled.
+/// `None`: no message is left. If they cannot be read, this is an error: the worker must not get messages that were
+/// cancelled.
 pub(crate) async fn cut_batch(
     node: &Node,
     context: &RunContext,
     params: String,
 ) -> Result<Option<String>, EngineError> {
-    let batch = context.facts.key.as_deref().and_then(|key| key.parse().ok());
-    let (Some(topic), Some(batch)) = (topic_of(&context.revision.group_name), batch) else {
+    let Some((topic, batch)) = batch_of(context) else {
         return Ok(Some(params));
     };
+    // A batch exists before its run, and until its messages have ended. So without it nothing is to be sent: they were
+    // cancelled, or sent in another way, after a node had died that could not note the run; or their topic was deleted just
+    // when a node put the batch into the queue, so nobody cancelled its run.
     let Some(kept) = node.store.cut_queue_batch(topic, batch).await? else {
-        // It is no batch; or its topic was deleted just when a node put it into the queue, so nobody cancelled its run.
-        let topic = node.store.topic_by_id(topic).await?;
-        return Ok(topic.map(|_| params));
+        return Ok(None);
     };
     Ok(match kept.is_empty() {
         true => None,
@@ -175,8 +189,7 @@ pub(crate) async fn check_batch_output(
     claim: &ClaimKey,
     output: &str,
 ) -> Result<Result<(), Faults>, EngineError> {
-    let batch = context.facts.key.as_deref().and_then(|key| key.parse().ok());
-    let (Some(topic), Some(batch)) = (topic_of(&context.revision.group_name), batch) else {
+    let Some((topic, batch)) = batch_of(context) else {
         return Ok(Ok(()));
     };
     let failed = match named_in(output) {

@@ -25,15 +25,15 @@ use heddle_store::notice::NewNotices;
 use parking_lot::Mutex;
 use serde_json::json;
 
-use crate::node::Node;
-use crate::node::group_commit::Halves;
+use crate::node::group_commit::{Halves, Met};
 use crate::node::service::{Every, Needs, Service};
 use crate::node::signals::Signal;
+use crate::node::{Node, seldom};
 use crate::runs::change::apply::After;
 use crate::runs::change::notices::new_notices;
 use crate::runs::change::transition::Snapshot;
 use crate::runs::contexts::Contexts;
-use crate::runs::control::BulkAction;
+use crate::runs::control::{BulkAction, ControlError};
 use crate::runs::ending::{Applied, Done, End, Ending};
 use crate::runs::inbox::aside::{Kind, RowsAside};
 use crate::{EngineError, RunContext, Runs};
@@ -456,12 +456,23 @@ impl Runs {
             .await
     }
 
-    /// Cancels runs that nothing needs any more, unless they have ended meanwhile.
+    /// Cancels runs that nothing needs any more, unless they have ended meanwhile. One that cannot be cancelled keeps none of
+    /// the others; it is found again. `Err`: an error that all of them would meet.
     async fn cancel_all(self: &Arc<Self>, why: &str, actor: &str, runs: Vec<RunId>) -> Result<(), EngineError> {
+        const KEPT: &str = "cannot cancel a run that nothing needs any more; trying again";
         let action = BulkAction::CancelFor(why.into());
         for run in runs {
-            if let Err(crate::ControlError::Engine(error)) = self.control(run, &action, actor).await {
+            let Err(ControlError::Engine(error)) = self.control(run, &action, actor).await else {
+                continue;
+            };
+            if Met::of(&error) == Met::NoDatabase {
                 return Err(error);
+            }
+            let error_chain = Chain(&error);
+            match seldom::line_due(KEPT) {
+                Some(0) => tracing::warn!(error = %error_chain, %run, "{KEPT}"),
+                Some(omitted) => tracing::warn!(error = %error_chain, %run, omitted, "{KEPT}"),
+                None => tracing::debug!(error = %error_chain, %run, "{KEPT}"),
             }
         }
         Ok(())
