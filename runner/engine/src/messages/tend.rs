@@ -8,7 +8,7 @@ use heddle_domain::topic::{Granularity, Topic};
 use heddle_domain::{Chain, Time};
 use heddle_store::topic::TopicRow;
 
-use super::compile;
+use super::compiled;
 use crate::EngineError;
 use crate::node::Node;
 use crate::node::group_commit::Met;
@@ -29,6 +29,8 @@ const RELEASED_MAX: i64 = 100;
 pub(crate) struct Days {
     node: Arc<Node>,
     partitions: Every,
+    /// After which topic the next tick begins: one tends only so many.
+    after: i32,
 }
 
 impl Service for Days {
@@ -59,21 +61,19 @@ impl Days {
         Self {
             partitions: Every::at_once(PARTITIONS_EVERY, &node.clock),
             node,
+            after: 0,
         }
     }
 
     /// Notes which days are drained, and releases those whose retention is over.
-    async fn tend_days(&self, now: Time) -> Result<(), EngineError> {
+    async fn tend_days(&mut self, now: Time) -> Result<(), EngineError> {
         // In some time zones it is already tomorrow.
         let until = tomorrow(now.date_naive());
-        for row in self.node.store.topics_with_open_days(until).await? {
-            let topic = match compile(&row) {
-                Ok(topic) => topic,
-                Err(error) => {
-                    tracing::error!(error = %Chain(&error), "the spec of a topic is not valid; it sends no messages");
-                    continue;
-                }
-            };
+        let (rows, after) = self.node.store.topics_with_open_days(until, self.after).await?;
+        // The topics that an error leaves out have their turn with the next round.
+        self.after = after;
+        for row in rows {
+            let Some(topic) = compiled(&row) else { continue };
             match self.tend_days_of(&row, &topic, now).await {
                 // The days of other topics do not wait for this one's.
                 Err(error) if Met::of(&error) != Met::NoDatabase => tracing::warn!(error = %Chain(&error),

@@ -22,7 +22,10 @@ struct Sending {
 
 impl Sending {
     async fn begun(start: &str, more: Value) -> Self {
-        let world = World::at(start).await;
+        Self::begun_in(World::at(start).await, more).await
+    }
+
+    async fn begun_in(world: World, more: Value) -> Self {
         let spec = with(json!({"queue": "q", "granularity": "instant"}), more);
         let spec: TopicSpec = serde_json::from_value(spec).expect("a topic");
         let topic = Topic::compile(spec).expect("a topic");
@@ -290,4 +293,72 @@ async fn a_repeat_after_midnight_is_a_repeat() {
     world.pass_for(node, TimeDelta::days(2)).await;
     assert!(!sending.is_new(now, "a").await && !sending.is_new(long_ago, "b").await);
     assert!(sending.is_new(now, "c").await);
+}
+
+/// More topics than one look finds: with something to send, with batches that workers have, and with days that are kept.
+/// Their specs are not valid, so nothing becomes of them.
+async fn crowded(start: &str) -> World {
+    let world = World::at(start).await;
+    world
+        .execute(
+            "INSERT INTO heddle.topics (name, queue, spec, created_at, updated_at)
+                 SELECT 'crowd-' || n, 'q', '{}', clock_timestamp(), clock_timestamp() FROM generate_series(1, 1000) AS n;
+             INSERT INTO heddle.message_batches (id, topic, day, lease, run, ids)
+                 SELECT gen_random_uuid(), id, '2030-01-01', 0, gen_random_uuid(), '{}' FROM heddle.topics;
+             INSERT INTO heddle.message_days (topic, day) SELECT id, '2030-01-01' FROM heddle.topics",
+        )
+        .await;
+    world
+}
+
+/// A thousand topics whose batches wait for workers, or whose messages cannot be sent, keep none of another topic waiting for
+/// longer than a look. Each look finds so many that have something to send, and so many others.
+#[tokio::test]
+async fn topics_beyond_the_first_thousand_have_their_turn() {
+    let sending = Sending::begun_in(crowded("2030-06-01T00:00:00Z").await, json!({})).await;
+    let (world, node) = (&sending.world, &sending.node);
+    sending.ingest(&["2030-06-01T00:10:00Z", "2030-06-01T00:20:00Z"]).await;
+    let mut drain = Drain::of(sending.messages.clone());
+    world.pass_for(node, TimeDelta::minutes(10)).await;
+    node.tick(&mut drain).await;
+    let (first, senders) = sending.only_claim().await;
+    assert_eq!(senders, [1], "those that wait for workers are not before it");
+    sending.end(&first, true).await;
+    node.tick(&mut drain).await;
+    assert_eq!(
+        sending.counts("2030-06-01").await.0,
+        1,
+        "the second page of those that wait"
+    );
+    world
+        .execute(
+            "INSERT INTO heddle.message_slices (topic, day, slice, due_at, sealed)
+                 SELECT id, '2030-01-01', 1, '2030-01-01', true FROM heddle.topics WHERE name LIKE 'crowd-%'",
+        )
+        .await;
+    world.pass_for(node, TimeDelta::minutes(10)).await;
+    node.tick(&mut drain).await;
+    assert!(sending.claim().await.is_empty(), "a page is full without it");
+    node.tick(&mut drain).await;
+    assert_eq!(sending.only_claim().await.1, [2]);
+}
+
+/// The days of a topic beyond the first thousand are drained and released, too.
+#[tokio::test]
+async fn days_of_topics_beyond_the_first_thousand_are_released() {
+    let more = json!({"retention": "1d"});
+    let sending = Sending::begun_in(crowded("2030-06-01T00:00:00Z").await, more).await;
+    let (world, node) = (&sending.world, &sending.node);
+    world
+        .execute(&format!(
+            "INSERT INTO heddle.message_days (topic, day, drained_at) VALUES ({}, '2030-05-01', '2030-05-02')",
+            sending.topic
+        ))
+        .await;
+    let mut days = Days::of(node.node.clone());
+    let released = "SELECT count(*) FROM heddle.message_days WHERE dropped_at IS NOT NULL";
+    for count in [0, 1, 1] {
+        node.tick(&mut days).await;
+        assert_eq!(world.one::<i64>(released).await, count);
+    }
 }
