@@ -6,6 +6,7 @@ use std::time::Duration;
 use chrono::{NaiveDate, TimeDelta};
 use heddle_domain::topic::{Granularity, Topic};
 use heddle_domain::{Chain, Time};
+use heddle_store::StoreError;
 use heddle_store::topic::TopicRow;
 
 use super::compiled;
@@ -43,15 +44,11 @@ impl Service for Days {
     }
 
     async fn tick(&mut self, now: Time) -> Result<Duration, EngineError> {
-        let due = self.partitions.is_due(now);
-        if due {
-            self.tend_partitions(now).await?;
+        if self.partitions.is_due(now) && self.make_partitions(now).await? {
+            self.partitions.done(now);
         }
         self.tend_days(now).await?;
         self.drop_days(now).await?;
-        if due {
-            self.partitions.done(now);
-        }
         Ok(TEND_EVERY)
     }
 }
@@ -105,28 +102,46 @@ impl Days {
         Ok(())
     }
 
-    /// Creates partitions ahead of time, and drops those that nobody needs any more.
-    async fn tend_partitions(&self, now: Time) -> Result<(), EngineError> {
+    /// Creates partitions ahead of time; returns whether all exist.
+    async fn make_partitions(&self, now: Time) -> Result<bool, EngineError> {
         let today = now.date_naive();
-        let days: Vec<NaiveDate> = (0..=AHEAD_DAYS)
-            .filter_map(|ahead| today.checked_add_days(chrono::Days::new(ahead)))
-            .collect();
-        self.node.store.make_message_days(&days).await?;
-        self.drop_days(now).await
+        let days = (0..=AHEAD_DAYS).filter_map(|ahead| today.checked_add_days(chrono::Days::new(ahead)));
+        let mut complete = true;
+        for day in days {
+            let made = self.node.store.make_message_days(&[day]).await;
+            complete &= of_one_day(made, day, "cannot prepare a day for messages; trying again")?.is_some();
+        }
+        Ok(complete)
     }
 
+    /// Drops partitions that nobody needs any more.
     async fn drop_days(&self, now: Time) -> Result<(), EngineError> {
         // In some time zones it is still yesterday.
         let Some(before) = now.date_naive().checked_sub_days(chrono::Days::new(1)) else {
             return Ok(());
         };
         for day in self.node.store.unneeded_days(before).await? {
-            if self.node.store.drop_message_day(day).await? {
+            let dropped = self.node.store.drop_message_day(day).await;
+            if of_one_day(dropped, day, "cannot remove the messages of a day; trying again")? == Some(true) {
                 tracing::info!(%day, "removed the messages of a day after its retention");
             }
         }
         Ok(())
     }
+}
+
+/// What was done for one day; `None`: it failed, which is logged, and other days do not wait for this one. Returns only an
+/// error that they would meet as well.
+fn of_one_day<T>(done: Result<T, StoreError>, day: NaiveDate, failed: &'static str) -> Result<Option<T>, EngineError> {
+    let error = match done {
+        Ok(done) => return Ok(Some(done)),
+        Err(error) => EngineError::from(error),
+    };
+    if Met::of(&error) == Met::NoDatabase {
+        return Err(error);
+    }
+    tracing::warn!(error = %Chain(&error), %day, "{failed}");
+    Ok(None)
 }
 
 fn tomorrow(today: NaiveDate) -> NaiveDate {

@@ -362,3 +362,32 @@ async fn days_of_topics_beyond_the_first_thousand_are_released() {
         assert_eq!(world.one::<i64>(released).await, count);
     }
 }
+
+/// Days whose partitions cannot be dropped, or cannot be made, keep no other days waiting. They are tried again.
+#[tokio::test]
+async fn a_day_that_fails_stops_no_others() {
+    let world = World::at("2030-06-01T00:00:00Z").await;
+    let node = world.node(1).await;
+    let past: Vec<chrono::NaiveDate> = ["2030-05-01", "2030-05-02"]
+        .map(|day| day.parse().expect("a day"))
+        .to_vec();
+    world.store.make_message_days(&past).await.expect("partitions");
+    world
+        .execute(
+            "CREATE VIEW public.of_the_first AS SELECT id FROM heddle.messages_20300501;
+             CREATE TABLE heddle.messages_20300603 (of_somebody integer)",
+        )
+        .await;
+    let mut days = Days::of(node.node.clone());
+    let left = async || {
+        let days = "SELECT string_agg(to_char(day, 'MMDD'), ' ' ORDER BY day) FROM heddle.message_partitions";
+        world.one::<String>(days).await
+    };
+    node.tick(&mut days).await;
+    assert_eq!(left().await, "0501 0601 0602 0604 0605 0606 0607 0608 0609 0610");
+    world
+        .execute("DROP VIEW public.of_the_first; DROP TABLE heddle.messages_20300603")
+        .await;
+    node.tick(&mut days).await;
+    assert_eq!(left().await, "0601 0602 0603 0604 0605 0606 0607 0608 0609 0610");
+}
