@@ -292,6 +292,57 @@ async fn a_queue_without_workers_is_told_when_patience_is_over() {
     );
 }
 
+/// A tick that ends between its look and its notices loses none of them: the next one announces what waits. A group that cannot
+/// be read keeps no other group's announcement waiting, and is announced by a node that can read it.
+#[tokio::test]
+async fn a_stalled_queue_is_told_in_spite_of_failures() {
+    let world = World::at("2026-03-01T00:00:00Z").await;
+    let receiver = Receiver::start("204 No Content").await;
+    world.hook(&receiver, json!({})).await;
+    let rules = json!({"on": ["queue_stalled"], "channels": ["hook"]});
+    for name in ["a", "b"] {
+        world
+            .group(name, with(queued(json!({})), json!({"notify": rules})))
+            .await;
+    }
+    world.pass(TimeDelta::seconds(1)).await;
+    let node = world.node(1).await;
+    node.tick(&mut Scheduler(node.schedules())).await;
+    world.pass_for(&node, TimeDelta::minutes(10) + MOMENT).await;
+    let spoilt = "UPDATE heddle.revisions v SET spec = v.spec || '{\"tasks\": 7}'
+                    FROM heddle.groups g WHERE g.id = v.group_id AND g.name = 'a'";
+    world
+        .execute(&format!(
+            "CREATE TABLE public.kept AS SELECT id, spec FROM heddle.revisions;
+             {spoilt};
+             CREATE FUNCTION public.refuses() RETURNS trigger LANGUAGE plpgsql AS
+                 $$ BEGIN RAISE EXCEPTION 'no notice'; END $$;
+             CREATE TRIGGER refuses BEFORE INSERT ON heddle.notices EXECUTE FUNCTION public.refuses()"
+        ))
+        .await;
+    let told = async || {
+        let told = "SELECT coalesce(string_agg(g.name, ' ' ORDER BY n.id), '')
+                      FROM heddle.notices n JOIN heddle.groups g ON g.id = n.group_id WHERE n.event = 'queue_stalled'";
+        world.one::<String>(told).await
+    };
+    // It has read no revision yet.
+    let other = world.node(2).await;
+    let mut stalls = StalledQueues(other.notifier(Duration::from_secs(600)));
+    assert!(stalls.tick(world.now()).await.is_err());
+    world.execute("DROP TRIGGER refuses ON heddle.notices").await;
+    for _ in 0..2 {
+        other.tick(&mut stalls).await;
+        assert_eq!(told().await, "b");
+    }
+    world
+        .execute("UPDATE heddle.revisions v SET spec = k.spec FROM public.kept k WHERE k.id = v.id")
+        .await;
+    for _ in 0..2 {
+        other.tick(&mut stalls).await;
+        assert_eq!(told().await, "b a");
+    }
+}
+
 /// People are told of a failure also if only a newer build knows its kind.
 #[tokio::test]
 async fn a_failure_of_an_unknown_kind_is_told() {
