@@ -343,6 +343,93 @@ async fn a_stalled_queue_is_told_in_spite_of_failures() {
     }
 }
 
+/// A digest that a node cannot read takes no event with it: further ones go into another digest, which is sent at its time. The
+/// first is given back, and tried again a minute later.
+#[tokio::test]
+async fn a_digest_that_cannot_be_read_takes_no_event_with_it() {
+    let world = World::at("2026-03-01T00:00:00Z").await;
+    let receiver = Receiver::start("204 No Content").await;
+    world.hook(&receiver, json!({"burst": 1, "digest_every": "10m"})).await;
+    let rules = json!({"on": ["failed"], "channels": ["hook"]});
+    world
+        .group("g", json!({"schedules": {"s": {"every": "1m"}}, "notify": rules}))
+        .await;
+    let node = world.node(1).await;
+    let mut notifier = node.notifier(LONG);
+    let sets = async |count: &str| {
+        let of_first = "id = (SELECT min(notification::text)::uuid FROM heddle.outgoing)";
+        let sets =
+            format!("UPDATE heddle.notifications SET facts = facts || '{{\"count\": {count}}}' WHERE {of_first}");
+        world.execute(&sets).await;
+    };
+    for minute in 1..=3 {
+        world.pass_for(&node, TimeDelta::minutes(1)).await;
+        node.fail().await;
+        node.tick(&mut notifier).await;
+        if minute == 2 {
+            sets("\"many\"").await;
+        }
+    }
+    assert_eq!(world.one::<i64>("SELECT count(*) FROM heddle.outgoing").await, 2);
+    let ends_at = at("2026-03-01T00:11:00Z");
+    world.pass_for(&node, ends_at - world.now()).await;
+    node.tick(&mut notifier).await;
+    assert_eq!(receiver.count(), 2);
+    assert_eq!(receiver.deliveries.lock()[1].body["data"]["count"], json!(1));
+    assert_eq!(
+        world.one::<i64>("SELECT lease FROM heddle.outgoing").await,
+        0,
+        "another node may send it"
+    );
+    sets("1").await;
+    world.pass_for(&node, TimeDelta::minutes(1) - MOMENT).await;
+    node.tick(&mut notifier).await;
+    assert_eq!(receiver.count(), 2, "it is passed over");
+    world.pass_for(&node, MOMENT).await;
+    node.tick(&mut notifier).await;
+    assert_eq!((receiver.count(), world.due_at().await), (3, None));
+}
+
+/// Notifications of an event that only a newer build knows keep none waiting that are due after them; a node of that build
+/// sends them at once.
+#[tokio::test]
+async fn notifications_that_cannot_be_read_stop_no_others() {
+    let world = World::at("2026-03-01T00:00:00Z").await;
+    let receiver = Receiver::start("204 No Content").await;
+    world.hook(&receiver, json!({})).await;
+    let (node, newer) = (world.node(1).await, world.node(2).await);
+    let facts = r#"{"event": "failed", "at": "", "count": 1}"#;
+    // More of them than a node sends at once to one destination.
+    world
+        .execute(&format!(
+            "INSERT INTO heddle.notifications (id, channel, event, subject, facts, state, created_at)
+                 SELECT ('00000000-0000-0000-0000-00000000000' || n)::uuid, 'hook',
+                        CASE WHEN n = 6 THEN 'failed' ELSE 'of_a_newer_build' END, 's', '{facts}', 0, clock_timestamp()
+                   FROM generate_series(1, 6) AS n;
+             INSERT INTO heddle.outgoing (notification, lane, due_at)
+                 SELECT id, 'hook', clock_timestamp() - interval '1 hour' FROM heddle.notifications WHERE event <> 'failed';
+             INSERT INTO heddle.outgoing (notification, lane, due_at)
+                 SELECT id, 'hook', clock_timestamp() FROM heddle.notifications WHERE event = 'failed'"
+        ))
+        .await;
+    let mut notifier = node.notifier(LONG);
+    for _ in 0..2 {
+        node.tick(&mut notifier).await;
+        assert_eq!(receiver.count(), 1);
+        let given_back = "SELECT count(*) FROM heddle.outgoing WHERE lease = 0";
+        assert_eq!(world.one::<i64>(given_back).await, 5);
+    }
+    // What the other node knows.
+    world.execute("UPDATE heddle.notifications SET event = 'failed'").await;
+    node.tick(&mut notifier).await;
+    assert_eq!(receiver.count(), 1);
+    let mut notifier = newer.notifier(LONG);
+    for _ in 0..2 {
+        newer.tick(&mut notifier).await;
+    }
+    assert_eq!((receiver.count(), world.due_at().await), (6, None));
+}
+
 /// People are told of a failure also if only a newer build knows its kind.
 #[tokio::test]
 async fn a_failure_of_an_unknown_kind_is_told() {
