@@ -357,8 +357,10 @@ impl Service for Drain {
 impl Messages {
     /// Gives back batches that this node holds by mistake.
     async fn disown(&self) {
+        // The statement may wait for a connection. Meanwhile, drainers take more batches.
+        let held_at = self.node.now();
         let held: Vec<Uuid> = self.held.lock().iter().copied().collect();
-        match self.node.store.disown_batches(self.node.lease(), &held).await {
+        match self.node.store.disown_batches(self.node.lease(), &held, held_at).await {
             Ok(0) => {}
             Ok(batches) => tracing::warn!(batches, "released batches of messages whose claims got no answer"),
             Err(error) => tracing::warn!(error = %Chain(&error), "cannot look for batches of messages that no node \

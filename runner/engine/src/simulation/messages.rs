@@ -210,6 +210,40 @@ async fn a_batch_that_nobody_works_on_is_given_back() {
     assert_eq!(sending.only_claim().await.1, [1]);
 }
 
+/// A batch that this node takes over while its look for lost batches waits for the database is not lost: the look does not
+/// know of it, and it is older than three seconds when the look goes on.
+#[tokio::test]
+async fn a_batch_that_comes_during_the_look_for_lost_ones_is_kept() {
+    let sending = Sending::begun("2026-03-01T00:00:00Z", json!({})).await;
+    let (world, node) = (&sending.world, &sending.node);
+    let mut drain = Drain::of(sending.messages.clone());
+    world.pass_for(node, TimeDelta::seconds(2)).await;
+    let lease = node.node.lease();
+    // Who reads the batches does not wait for this, but who releases some does.
+    world
+        .execute("BEGIN; LOCK TABLE heddle.message_batches IN SHARE MODE")
+        .await;
+    let comes = async {
+        until(async || world.has_to_wait_for("heddle.message_batches").await).await;
+        world
+            .execute(&format!(
+                "INSERT INTO heddle.message_batches (id, topic, day, lease, ids)
+                     VALUES (gen_random_uuid(), {}, '2026-03-01', {lease}, '{{}}');
+                 UPDATE public.simulated_clock SET at = at + interval '4 seconds';
+                 COMMIT",
+                sending.topic
+            ))
+            .await;
+    };
+    tokio::join!(node.tick(&mut drain), comes);
+    let kept = "SELECT lease FROM heddle.message_batches";
+    assert_eq!(world.one::<i64>(kept).await, lease);
+    // Later looks know that nobody works on it.
+    world.set(world.now() + TimeDelta::seconds(4)).await;
+    node.tick(&mut drain).await;
+    assert_eq!(world.one::<i64>(kept).await, -1);
+}
+
 /// A day is drained when it is over in the topic's zone, and all its messages are sent. They are kept for the topic's
 /// retention, to the moment; then the partition goes. (The clock may say any year.)
 #[tokio::test]

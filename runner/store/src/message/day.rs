@@ -140,14 +140,17 @@ impl Store {
         Ok(done.rows_affected() == 1)
     }
 
-    /// Releases a lease's batches on which nobody works: all except `held`, unless they are very new. They are taken
-    /// over like those of a dead node.
-    pub async fn disown_batches(&self, lease: i64, held: &[Uuid]) -> Result<u64, StoreError> {
+    /// Releases a lease's batches on which nobody works: all except those that the node held at `held_at`, unless they
+    /// were claimed or taken over since then, or shortly before: the node may not have known yet. They are taken over like
+    /// those of a dead node.
+    pub async fn disown_batches(&self, lease: i64, held: &[Uuid], held_at: Time) -> Result<u64, StoreError> {
         Ok(sqlx::query!(
             "UPDATE heddle.message_batches SET lease = -1
-              WHERE lease = $1 AND id <> ALL ($2) AND claimed_at < clock_timestamp() - interval '3 seconds'",
+              WHERE lease = $1 AND id <> ALL ($2)
+                AND claimed_at < least(clock_timestamp(), $3::timestamptz) - interval '3 seconds'",
             lease,
-            held
+            held,
+            held_at
         )
         .execute(&self.pool)
         .await?
