@@ -41,6 +41,7 @@ use std::path::PathBuf;
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
+use chrono::TimeDelta;
 use futures::future::BoxFuture;
 use heddle_domain::clock::to_micros;
 use heddle_domain::id::RunId;
@@ -78,6 +79,9 @@ const STALLS_MAX: i64 = 1_000;
 
 /// Test messages that a node sends at once.
 const TRIALS_MAX: usize = 16;
+/// For how long nobody takes a new test message, except the request that sends it: the loop of its node may have read
+/// what is in hand just before. If the node is lost, another one sends the message after this time.
+const TRIAL_FOR: TimeDelta = TimeDelta::minutes(1);
 
 /// The settings of a node for notifications.
 #[derive(Clone, Debug)]
@@ -291,7 +295,7 @@ impl Notifier {
             payload: None,
             recipients: channel.to.clone(),
             created_at: now,
-            due_at: now,
+            due_at: now + TRIAL_FOR,
             digest: false,
             failed: None,
         };

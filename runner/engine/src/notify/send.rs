@@ -225,7 +225,8 @@ impl Notifier {
             // As the database keeps it.
             due_at: to_micros(row.due_at),
         };
-        // It is registered as being sent before its row is visible, so that the loop of this node does not take it too.
+        // It is registered as being sent before its row is visible, so that the loop of this node does not take it too. A
+        // loop that has read what is in hand before that does not find it due.
         let held = self.in_hand.take(row.id, &row.destination);
         self.node.store.begin_outgoing(row, lease).await?;
         let mut mailed = Mailed::default();

@@ -27,6 +27,8 @@ struct Receiver {
     /// The line of the status, and further headers.
     answer: Arc<Mutex<String>>,
     deliveries: Arc<Mutex<Vec<Delivery>>>,
+    /// Who holds it keeps the answers back.
+    gate: Arc<tokio::sync::Mutex<()>>,
 }
 
 impl Receiver {
@@ -36,6 +38,7 @@ impl Receiver {
             url: format!("http://{}/", listener.local_addr().expect("an address")),
             answer: Arc::new(Mutex::new(answer.to_owned())),
             deliveries: Arc::default(),
+            gate: Arc::default(),
         };
         let own = receiver.clone();
         tokio::spawn(async move {
@@ -64,6 +67,7 @@ impl Receiver {
         stream.read_exact(&mut body).await?;
         let body = serde_json::from_slice(&body).expect("JSON");
         self.deliveries.lock().push(Delivery { id, body });
+        drop(self.gate.lock().await);
         let answer = self.answer.lock().clone();
         let answer = format!("HTTP/1.1 {answer}\r\ncontent-length: 0\r\nconnection: close\r\n\r\n");
         stream.write_all(answer.as_bytes()).await?;
@@ -341,6 +345,51 @@ async fn a_stalled_queue_is_told_in_spite_of_failures() {
         other.tick(&mut stalls).await;
         assert_eq!(told().await, "b a");
     }
+}
+
+/// A test message that begins while the loop of its node takes what is due is sent once. The loop does not know of it: it has
+/// read what is in hand before.
+#[tokio::test]
+async fn a_test_message_that_begins_meanwhile_is_sent_once() {
+    let world = World::at("2026-03-01T00:00:00Z").await;
+    let receiver = Receiver::start("204 No Content").await;
+    world.hook(&receiver, json!({})).await;
+    world
+        .execute(
+            "INSERT INTO heddle.notifications (id, channel, event, subject, facts, state, created_at)
+                 VALUES ('00000000-0000-0000-0000-000000000001', 'gone', 'failed', 's', '{}', 0, clock_timestamp());
+             INSERT INTO heddle.outgoing (notification, lane, due_at)
+                 SELECT id, 'gone', clock_timestamp() FROM heddle.notifications",
+        )
+        .await;
+    let node = world.node(1).await;
+    let notifier = node.notifier(LONG);
+    let held_back = receiver.gate.lock().await;
+    // Who takes notifications looks at the leases of nodes.
+    world
+        .execute("BEGIN; LOCK TABLE heddle.nodes IN ACCESS EXCLUSIVE MODE")
+        .await;
+    let mut looking = notifier.clone();
+    let looks = looking.tick(world.now());
+    let begins = async {
+        until(async || world.has_to_wait_for("heddle.nodes").await).await;
+        let own = notifier.clone();
+        let test = tokio::spawn(async move { own.test_channel("hook").await });
+        until(async || receiver.count() == 1).await;
+        world.execute("COMMIT").await;
+        test
+    };
+    let (looked, test) = tokio::join!(looks, begins);
+    looked.expect("a tick");
+    drop(held_back);
+    let id = soon(test).await.expect("no panic").expect("an answer");
+    node.settled().await;
+    assert_eq!((receiver.count(), world.due_at().await), (1, None));
+    let state = format!(
+        "SELECT state FROM heddle.notifications WHERE id = '{}'",
+        id.expect("a channel")
+    );
+    assert_eq!(world.one::<i16>(&state).await, SENT);
 }
 
 /// A digest that a node cannot read takes no event with it: further ones go into another digest, which is sent at its time. The
