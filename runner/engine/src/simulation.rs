@@ -291,6 +291,17 @@ impl World {
         micros.map(|micros| chrono::DateTime::from_timestamp_micros(micros).expect("an instant"))
     }
 
+    /// Whether a connection waits for a lock of this table.
+    async fn has_to_wait_for(&self, table: &str) -> bool {
+        // Databases of one template have the same numbers for their tables.
+        let waits = format!(
+            "SELECT EXISTS (SELECT FROM pg_locks
+                             WHERE database = (SELECT oid FROM pg_database WHERE datname = current_database())
+                               AND relation = '{table}'::regclass AND NOT granted)"
+        );
+        self.one(&waits).await
+    }
+
     async fn execute(&self, statements: &str) {
         let executed = self.sql.batch_execute(statements).await;
         executed.unwrap_or_else(|error| panic!("{statements}: {error}"));

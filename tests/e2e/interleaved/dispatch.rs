@@ -390,7 +390,7 @@ async fn notifications_that_are_sent_again_during_a_try() {
     };
     let take = async || {
         let taken = store.take_outgoing(lease, &room, &[]).await.expect("an answer");
-        let taken = taken.first().expect("it is due");
+        let taken = taken.first().expect("it is due").as_ref().expect("it is readable");
         assert_eq!((taken.attempts, taken.waiting(&[])), (0, vec!["a".to_owned()]));
         (taken.id, taken.due_at)
     };
@@ -474,7 +474,8 @@ async fn notifications() {
             ..Room::default()
         };
         let taken = store.take_outgoing(lease, &room, &[]).await.expect("an answer");
-        let mut taken: Vec<u128> = taken.iter().map(|one| one.id.as_u128()).collect();
+        let readable = taken.iter().map(|one| one.as_ref().expect("it is readable"));
+        let mut taken: Vec<u128> = readable.map(|one| one.id.as_u128()).collect();
         taken.sort_unstable();
         taken
     };

@@ -42,7 +42,7 @@ use heddle_domain::Time;
 use heddle_domain::topic::{Topic, TopicSpec};
 use heddle_sandbox::AttemptHandle;
 use heddle_store::change::{Change, Noun};
-use heddle_store::message::AHEAD_MAX;
+use heddle_store::message::{AHEAD_MAX, WorkFrom};
 use heddle_store::topic::TopicRow;
 use parking_lot::Mutex;
 use quick_cache::sync::Cache;
@@ -279,37 +279,45 @@ impl Messages {
         }
     }
 
-    async fn open_due_topics(self: &Arc<Self>) -> Result<(), EngineError> {
-        for work in self.node.store.topics_with_work().await? {
-            let row = work.topic;
-            let topic = match compile(&row) {
-                Ok(topic) => Arc::new(topic),
-                Err(error) => {
-                    tracing::error!(error = %Chain(&error), "the spec of a topic is not valid; it sends no messages");
-                    continue;
-                }
-            };
-            if work.due {
-                self.start_drainer(&row, &topic);
+    /// Starts drainers for what is due, then records what workers have done. `from`: where the look begins; afterwards,
+    /// where the next one begins.
+    async fn open_due_topics(self: &Arc<Self>, from: &mut WorkFrom) -> Result<(), EngineError> {
+        let found = self.node.store.topics_with_work(*from).await?;
+        *from = found.next;
+        // Each topic of the second list costs a statement: what is due does not wait for that.
+        for row in &found.due {
+            if let Some(topic) = compiled(row) {
+                self.start_drainer(row, &Arc::new(topic));
             }
-            if work.runs
-                && let Err(error) = self.settle_queue(&row, &topic).await
-            {
+        }
+        for row in &found.runs {
+            let Some(topic) = compiled(row) else { continue };
+            if let Err(error) = self.settle_queue(row, &topic).await {
                 // Without a database, the other topics would have to wait for the same error.
                 if Met::of(&error) == Met::NoDatabase {
                     return Err(error);
                 }
-                queue::log_unsettled(&row, &error);
+                queue::log_unsettled(row, &error);
             }
         }
         Ok(())
     }
 }
 
+/// A topic's row, ready for use; `None`: it is not valid, which is logged.
+fn compiled(row: &TopicRow) -> Option<Topic> {
+    compile(row)
+        .inspect_err(
+            |error| tracing::error!(error = %Chain(error), "the spec of a topic is not valid; it sends no messages"),
+        )
+        .ok()
+}
+
 /// Finds what is due.
 pub(crate) struct Drain {
     messages: Arc<Messages>,
     disown: Every,
+    from: WorkFrom,
 }
 
 impl Drain {
@@ -317,6 +325,7 @@ impl Drain {
         Self {
             disown: Every::later(DISOWN_EVERY, &messages.node.clock),
             messages,
+            from: WorkFrom::default(),
         }
     }
 }
@@ -336,7 +345,7 @@ impl Service for Drain {
     }
 
     async fn tick(&mut self, now: Time) -> Result<Duration, EngineError> {
-        let looked = self.messages.open_due_topics().await;
+        let looked = self.messages.open_due_topics(&mut self.from).await;
         if self.disown.is_due(now) {
             self.disown.done(now);
             self.messages.disown().await;
@@ -348,8 +357,10 @@ impl Service for Drain {
 impl Messages {
     /// Gives back batches that this node holds by mistake.
     async fn disown(&self) {
+        // The statement may wait for a connection. Meanwhile, drainers take more batches.
+        let held_at = self.node.now();
         let held: Vec<Uuid> = self.held.lock().iter().copied().collect();
-        match self.node.store.disown_batches(self.node.lease(), &held).await {
+        match self.node.store.disown_batches(self.node.lease(), &held, held_at).await {
             Ok(0) => {}
             Ok(batches) => tracing::warn!(batches, "released batches of messages whose claims got no answer"),
             Err(error) => tracing::warn!(error = %Chain(&error), "cannot look for batches of messages that no node \

@@ -6,9 +6,10 @@ use std::time::Duration;
 use chrono::{NaiveDate, TimeDelta};
 use heddle_domain::topic::{Granularity, Topic};
 use heddle_domain::{Chain, Time};
+use heddle_store::StoreError;
 use heddle_store::topic::TopicRow;
 
-use super::compile;
+use super::compiled;
 use crate::EngineError;
 use crate::node::Node;
 use crate::node::group_commit::Met;
@@ -29,6 +30,8 @@ const RELEASED_MAX: i64 = 100;
 pub(crate) struct Days {
     node: Arc<Node>,
     partitions: Every,
+    /// After which topic the next tick begins: one tends only so many.
+    after: i32,
 }
 
 impl Service for Days {
@@ -41,15 +44,11 @@ impl Service for Days {
     }
 
     async fn tick(&mut self, now: Time) -> Result<Duration, EngineError> {
-        let due = self.partitions.is_due(now);
-        if due {
-            self.tend_partitions(now).await?;
+        if self.partitions.is_due(now) && self.make_partitions(now).await? {
+            self.partitions.done(now);
         }
         self.tend_days(now).await?;
         self.drop_days(now).await?;
-        if due {
-            self.partitions.done(now);
-        }
         Ok(TEND_EVERY)
     }
 }
@@ -59,21 +58,19 @@ impl Days {
         Self {
             partitions: Every::at_once(PARTITIONS_EVERY, &node.clock),
             node,
+            after: 0,
         }
     }
 
     /// Notes which days are drained, and releases those whose retention is over.
-    async fn tend_days(&self, now: Time) -> Result<(), EngineError> {
+    async fn tend_days(&mut self, now: Time) -> Result<(), EngineError> {
         // In some time zones it is already tomorrow.
         let until = tomorrow(now.date_naive());
-        for row in self.node.store.topics_with_open_days(until).await? {
-            let topic = match compile(&row) {
-                Ok(topic) => topic,
-                Err(error) => {
-                    tracing::error!(error = %Chain(&error), "the spec of a topic is not valid; it sends no messages");
-                    continue;
-                }
-            };
+        let (rows, after) = self.node.store.topics_with_open_days(until, self.after).await?;
+        // The topics that an error leaves out have their turn with the next round.
+        self.after = after;
+        for row in rows {
+            let Some(topic) = compiled(&row) else { continue };
             match self.tend_days_of(&row, &topic, now).await {
                 // The days of other topics do not wait for this one's.
                 Err(error) if Met::of(&error) != Met::NoDatabase => tracing::warn!(error = %Chain(&error),
@@ -105,28 +102,46 @@ impl Days {
         Ok(())
     }
 
-    /// Creates partitions ahead of time, and drops those that nobody needs any more.
-    async fn tend_partitions(&self, now: Time) -> Result<(), EngineError> {
+    /// Creates partitions ahead of time; returns whether all exist.
+    async fn make_partitions(&self, now: Time) -> Result<bool, EngineError> {
         let today = now.date_naive();
-        let days: Vec<NaiveDate> = (0..=AHEAD_DAYS)
-            .filter_map(|ahead| today.checked_add_days(chrono::Days::new(ahead)))
-            .collect();
-        self.node.store.make_message_days(&days).await?;
-        self.drop_days(now).await
+        let days = (0..=AHEAD_DAYS).filter_map(|ahead| today.checked_add_days(chrono::Days::new(ahead)));
+        let mut complete = true;
+        for day in days {
+            let made = self.node.store.make_message_days(&[day]).await;
+            complete &= of_one_day(made, day, "cannot prepare a day for messages; trying again")?.is_some();
+        }
+        Ok(complete)
     }
 
+    /// Drops partitions that nobody needs any more.
     async fn drop_days(&self, now: Time) -> Result<(), EngineError> {
         // In some time zones it is still yesterday.
         let Some(before) = now.date_naive().checked_sub_days(chrono::Days::new(1)) else {
             return Ok(());
         };
         for day in self.node.store.unneeded_days(before).await? {
-            if self.node.store.drop_message_day(day).await? {
+            let dropped = self.node.store.drop_message_day(day).await;
+            if of_one_day(dropped, day, "cannot remove the messages of a day; trying again")? == Some(true) {
                 tracing::info!(%day, "removed the messages of a day after its retention");
             }
         }
         Ok(())
     }
+}
+
+/// What was done for one day; `None`: it failed, which is logged, and other days do not wait for this one. Returns only an
+/// error that they would meet as well.
+fn of_one_day<T>(done: Result<T, StoreError>, day: NaiveDate, failed: &'static str) -> Result<Option<T>, EngineError> {
+    let error = match done {
+        Ok(done) => return Ok(Some(done)),
+        Err(error) => EngineError::from(error),
+    };
+    if Met::of(&error) == Met::NoDatabase {
+        return Err(error);
+    }
+    tracing::warn!(error = %Chain(&error), %day, "{failed}");
+    Ok(None)
 }
 
 fn tomorrow(today: NaiveDate) -> NaiveDate {

@@ -5,9 +5,12 @@
 //!
 //! A stopping node waits for it as long as for attempts, and then cancels it. If a node loses its lease, it cancels
 //! everything that it is sending: other nodes are about to send it.
+//!
+//! What a node cannot read, it gives back, and passes over for a while: a newer node may have written it, and can send it.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::time::Duration;
 
 use heddle_store::outbox::Room;
 use parking_lot::Mutex;
@@ -16,11 +19,18 @@ use uuid::Uuid;
 
 use super::slots::{self, Side, Slow};
 
+/// For how long a node passes over a notification that it cannot read.
+const PASSED_FOR: Duration = Duration::from_secs(60);
+/// How many of them a node passes over.
+const PASSED_MAX: usize = 1_000;
+
 /// Notifications that are being sent, each with its destination and the token that cancels it, and slow destinations.
 #[derive(Default)]
 pub(super) struct InHand {
     sending: Mutex<BTreeMap<Uuid, (String, CancellationToken)>>,
     slow: Mutex<Slow>,
+    /// Notifications that this node cannot read, and until when it passes over them, by `NodeClock::elapsed`.
+    unreadable: Mutex<BTreeMap<Uuid, Duration>>,
 }
 
 /// One of them, until it is dropped.
@@ -45,12 +55,25 @@ impl InHand {
         }
     }
 
-    /// How many more the node may take, and the ids of those that it is sending.
-    pub(super) fn room(&self, side: Side) -> (Room, Vec<Uuid>) {
+    /// How many more the node may take, and the ids of those that it must not take: it is sending them, or passes over
+    /// them.
+    pub(super) fn room(&self, side: Side, now: Duration) -> (Room, Vec<Uuid>) {
         let sending = self.sending.lock();
         let destinations = sending.values().map(|(destination, _)| destination.as_str());
         let room = slots::room(side, destinations, &self.slow.lock());
-        (room, sending.keys().copied().collect())
+        let mut unreadable = self.unreadable.lock();
+        unreadable.retain(|_, until| now < *until);
+        (room, sending.keys().chain(unreadable.keys()).copied().collect())
+    }
+
+    /// Passes over a notification that the node cannot read, for a while; `false`: there are too many of them already.
+    pub(super) fn pass_over(&self, id: Uuid, now: Duration) -> bool {
+        let mut unreadable = self.unreadable.lock();
+        let has_room = unreadable.len() < PASSED_MAX;
+        if has_room {
+            unreadable.insert(id, now + PASSED_FOR);
+        }
+        has_room
     }
 
     pub(super) fn len(&self) -> usize {
@@ -100,7 +123,7 @@ mod tests {
             }
         });
         let now = || {
-            let (room, ids) = all.room(Side::Channels);
+            let (room, ids) = all.room(Side::Channels, Duration::ZERO);
             (room.limit, room.destinations.get("hook").map(|hook| hook.free), ids)
         };
         assert_eq!(now(), (62, Some(2), vec![one, other]));
@@ -122,5 +145,22 @@ mod tests {
         assert_eq!(cut, None);
         let later = all.take(Uuid::from_u128(2), "hook");
         assert_eq!(later.until_cut(async { 2 }).await, Some(2));
+    }
+    #[test]
+    fn what_cannot_be_read_is_passed_over_for_a_while_without_a_slot() {
+        let all = Arc::new(InHand::default());
+        let not = |now| {
+            let (room, ids) = all.room(Side::Channels, now);
+            (room.limit, ids.len())
+        };
+        let held = all.take(Uuid::from_u128(1), "hook");
+        let begin = Duration::from_secs(5);
+        assert!((0..1_000).all(|n| all.pass_over(Uuid::from_u128(10 + n), begin)));
+        assert!(!all.pass_over(Uuid::from_u128(9), begin));
+        let last = begin + PASSED_FOR - Duration::from_micros(1);
+        assert_eq!((not(begin), not(last), all.len()), ((63, 1_001), (63, 1_001), 1));
+        assert_eq!(not(begin + PASSED_FOR), (63, 1));
+        assert!(all.pass_over(Uuid::from_u128(9), begin + PASSED_FOR));
+        drop(held);
     }
 }

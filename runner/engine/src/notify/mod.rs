@@ -41,15 +41,16 @@ use std::path::PathBuf;
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
+use chrono::TimeDelta;
 use futures::future::BoxFuture;
 use heddle_domain::clock::to_micros;
 use heddle_domain::id::RunId;
 use heddle_domain::notify::Event;
 use heddle_domain::notify::message::Facts;
 use heddle_domain::notify::rules::{Announcements, Notice};
-use heddle_domain::{Span, Time};
+use heddle_domain::{Chain, Span, Time};
 use heddle_sandbox::{FairSlots, OutboundPolicy};
-use heddle_store::notice::{STALLED, Stalled};
+use heddle_store::notice::{NewNotices, STALLED, Stalled};
 use heddle_store::outbox::NewNotification;
 use heddle_store::secret::SecretKeys;
 use uuid::Uuid;
@@ -60,6 +61,8 @@ use in_hand::InHand;
 
 use crate::EngineError;
 use crate::node::Node;
+use crate::node::catalog::Revision;
+use crate::node::group_commit::is_passing;
 use crate::node::part::Part;
 use crate::node::service::{Needs, Service};
 use crate::node::signals::Signal;
@@ -76,6 +79,9 @@ const STALLS_MAX: i64 = 1_000;
 
 /// Test messages that a node sends at once.
 const TRIALS_MAX: usize = 16;
+/// For how long nobody takes a new test message, except the request that sends it: the loop of its node may have read
+/// what is in hand just before. If the node is lost, another one sends the message after this time.
+const TRIAL_FOR: TimeDelta = TimeDelta::minutes(1);
 
 /// The settings of a node for notifications.
 #[derive(Clone, Debug)]
@@ -203,38 +209,55 @@ impl Notifier {
         Ok(until.map_or(POLL_EVERY, |until| until.min(POLL_EVERY)))
     }
 
+    /// Announces tasks for which nobody comes, each once. One whose group cannot be read here is left for later ticks, and
+    /// for other nodes.
     async fn announce_stalled(&self, now: Time) -> Result<(), EngineError> {
         let after = Span::from_std(self.config.stalled_after);
-        let stalled = self.node.store.stalled(now - after.chrono(), now, STALLS_MAX).await?;
-        let mut all = Vec::new();
-        for Stalled {
-            revision_id,
-            run,
-            task,
-            item,
-            queue,
-            ..
-        } in stalled
-        {
-            let revision = self.node.catalog.revision(revision_id).await?;
-            if !revision.subscriptions.group(STALLED) && !revision.subscriptions.task(task, STALLED) {
-                continue;
+        let found = self.node.store.stalled(now - after.chrono(), STALLS_MAX).await?;
+        let mut stalled = Vec::with_capacity(found.len());
+        for one in found {
+            match self.node.catalog.revision(one.revision_id).await {
+                Ok(revision) => {
+                    let notices = stalled_notices(&revision, &one);
+                    stalled.push((one, notices));
+                }
+                Err(error) if !is_passing(&error) => {
+                    tracing::error!(
+                        error = %Chain(&error),
+                        revision = one.revision_id,
+                        queue = one.queue,
+                        "cannot read the revision of a group; nobody is told that its task waits for workers"
+                    );
+                }
+                Err(error) => return Err(error),
             }
-            let announcements = Announcements {
-                notices: vec![Notice {
-                    item,
-                    ..Notice::of_task(STALLED, task)
-                }],
-                troubled: Vec::new(),
-            };
-            all.push(new_notices(&revision, Some(run), announcements, Some(queue)));
         }
-        if !all.is_empty() {
-            self.node.store.insert_notices(&all, now).await?;
+        if self.node.store.note_stalled(&stalled, now).await? {
             self.node.signals.raise(Signal::Notices);
         }
         Ok(())
     }
+}
+
+/// The notices about a task for which nobody comes; `None`: no rule asks for them.
+fn stalled_notices(revision: &Revision, stalled: &Stalled) -> Option<NewNotices> {
+    let (task, subscriptions) = (stalled.task, &revision.subscriptions);
+    if !subscriptions.group(STALLED) && !subscriptions.task(task, STALLED) {
+        return None;
+    }
+    let announcements = Announcements {
+        notices: vec![Notice {
+            item: stalled.item,
+            ..Notice::of_task(STALLED, task)
+        }],
+        troubled: Vec::new(),
+    };
+    Some(new_notices(
+        revision,
+        Some(stalled.run),
+        announcements,
+        Some(stalled.queue.clone()),
+    ))
 }
 
 /// An instant in the format of messages.
@@ -272,7 +295,7 @@ impl Notifier {
             payload: None,
             recipients: channel.to.clone(),
             created_at: now,
-            due_at: now,
+            due_at: now + TRIAL_FOR,
             digest: false,
             failed: None,
         };

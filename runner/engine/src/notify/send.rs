@@ -56,15 +56,30 @@ impl Notifier {
     }
 
     async fn send_due_of(self: &Arc<Self>, side: Side) -> Result<bool, EngineError> {
-        let (room, in_hand) = self.in_hand.room(side);
+        let now = self.node.clock.elapsed();
+        let (room, not) = self.in_hand.room(side, now);
         if room.limit == 0 {
             // The next one that ends signals this service.
             return Ok(false);
         }
         let lease = self.node.lease();
-        let due = self.node.store.take_outgoing(lease, &room, &in_hand).await?;
-        let more = !due.is_empty();
+        let due = self.node.store.take_outgoing(lease, &room, &not).await?;
+        let mut more = false;
+        let mut unreadable = Vec::new();
         for outgoing in due {
+            let outgoing = match outgoing {
+                Ok(outgoing) => outgoing,
+                Err((id, error)) => {
+                    tracing::error!(error = %Chain(&error), "cannot read a notification; it is left to other nodes, and \
+                        read again later");
+                    // If there are too many to remember, this take would get them again and again: the next tick is
+                    // early enough.
+                    more |= self.in_hand.pass_over(id, now);
+                    unreadable.push(id);
+                    continue;
+                }
+            };
+            more = true;
             let held = self.in_hand.take(outgoing.id, &outgoing.destination);
             let notifier = self.clone();
             self.node.tracker.spawn(async move {
@@ -74,6 +89,12 @@ impl Notifier {
                 drop(held);
                 notifier.node.signals.raise(Signal::Notices);
             });
+        }
+        if !unreadable.is_empty()
+            && let Err(error) = self.node.store.give_outgoing_back(&unreadable, lease).await
+        {
+            tracing::warn!(error = %Chain(&error), "cannot give back notifications that this node cannot read; trying \
+                again later");
         }
         Ok(more)
     }
@@ -204,7 +225,8 @@ impl Notifier {
             // As the database keeps it.
             due_at: to_micros(row.due_at),
         };
-        // It is registered as being sent before its row is visible, so that the loop of this node does not take it too.
+        // It is registered as being sent before its row is visible, so that the loop of this node does not take it too. A
+        // loop that has read what is in hand before that does not find it due.
         let held = self.in_hand.take(row.id, &row.destination);
         self.node.store.begin_outgoing(row, lease).await?;
         let mut mailed = Mailed::default();

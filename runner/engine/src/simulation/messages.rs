@@ -22,7 +22,10 @@ struct Sending {
 
 impl Sending {
     async fn begun(start: &str, more: Value) -> Self {
-        let world = World::at(start).await;
+        Self::begun_in(World::at(start).await, more).await
+    }
+
+    async fn begun_in(world: World, more: Value) -> Self {
         let spec = with(json!({"queue": "q", "granularity": "instant"}), more);
         let spec: TopicSpec = serde_json::from_value(spec).expect("a topic");
         let topic = Topic::compile(spec).expect("a topic");
@@ -281,6 +284,40 @@ async fn a_batch_of_a_dead_node_counts_as_its_worker_says() {
     assert_eq!(sending.counts("2026-03-01").await, (1, 0, 0));
 }
 
+/// A batch that this node takes over while its look for lost batches waits for the database is not lost: the look does not
+/// know of it, and it is older than three seconds when the look goes on.
+#[tokio::test]
+async fn a_batch_that_comes_during_the_look_for_lost_ones_is_kept() {
+    let sending = Sending::begun("2026-03-01T00:00:00Z", json!({})).await;
+    let (world, node) = (&sending.world, &sending.node);
+    let mut drain = Drain::of(sending.messages.clone());
+    world.pass_for(node, TimeDelta::seconds(2)).await;
+    let lease = node.node.lease();
+    // Who reads the batches does not wait for this, but who releases some does.
+    world
+        .execute("BEGIN; LOCK TABLE heddle.message_batches IN SHARE MODE")
+        .await;
+    let comes = async {
+        until(async || world.has_to_wait_for("heddle.message_batches").await).await;
+        world
+            .execute(&format!(
+                "INSERT INTO heddle.message_batches (id, topic, day, lease, ids)
+                     VALUES (gen_random_uuid(), {}, '2026-03-01', {lease}, '{{}}');
+                 UPDATE public.simulated_clock SET at = at + interval '4 seconds';
+                 COMMIT",
+                sending.topic
+            ))
+            .await;
+    };
+    tokio::join!(node.tick(&mut drain), comes);
+    let kept = "SELECT lease FROM heddle.message_batches";
+    assert_eq!(world.one::<i64>(kept).await, lease);
+    // Later looks know that nobody works on it.
+    world.set(world.now() + TimeDelta::seconds(4)).await;
+    node.tick(&mut drain).await;
+    assert_eq!(world.one::<i64>(kept).await, -1);
+}
+
 /// A day is drained when it is over in the topic's zone, and all its messages are sent. They are kept for the topic's
 /// retention, to the moment; then the partition goes. (The clock may say any year.)
 #[tokio::test]
@@ -364,4 +401,101 @@ async fn a_repeat_after_midnight_is_a_repeat() {
     world.pass_for(node, TimeDelta::days(2)).await;
     assert!(!sending.is_new(now, "a").await && !sending.is_new(long_ago, "b").await);
     assert!(sending.is_new(now, "c").await);
+}
+
+/// More topics than one look finds: with something to send, with batches that workers have, and with days that are kept.
+/// Their specs are not valid, so nothing becomes of them.
+async fn crowded(start: &str) -> World {
+    let world = World::at(start).await;
+    world
+        .execute(
+            "INSERT INTO heddle.topics (name, queue, spec, created_at, updated_at)
+                 SELECT 'crowd-' || n, 'q', '{}', clock_timestamp(), clock_timestamp() FROM generate_series(1, 1000) AS n;
+             INSERT INTO heddle.message_batches (id, topic, day, lease, run, ids)
+                 SELECT gen_random_uuid(), id, '2030-01-01', 0, gen_random_uuid(), '{}' FROM heddle.topics;
+             INSERT INTO heddle.message_days (topic, day) SELECT id, '2030-01-01' FROM heddle.topics",
+        )
+        .await;
+    world
+}
+
+/// A thousand topics whose batches wait for workers, or whose messages cannot be sent, keep none of another topic waiting for
+/// longer than a look. Each look finds so many that have something to send, and so many others.
+#[tokio::test]
+async fn topics_beyond_the_first_thousand_have_their_turn() {
+    let sending = Sending::begun_in(crowded("2030-06-01T00:00:00Z").await, json!({})).await;
+    let (world, node) = (&sending.world, &sending.node);
+    sending.ingest(&["2030-06-01T00:10:00Z", "2030-06-01T00:20:00Z"]).await;
+    let mut drain = Drain::of(sending.messages.clone());
+    world.pass_for(node, TimeDelta::minutes(10)).await;
+    node.tick(&mut drain).await;
+    let (first, senders) = sending.only_claim().await;
+    assert_eq!(senders, [1], "those that wait for workers are not before it");
+    sending.end(&first, true).await;
+    node.tick(&mut drain).await;
+    assert_eq!(
+        sending.counts("2030-06-01").await.0,
+        1,
+        "the second page of those that wait"
+    );
+    world
+        .execute(
+            "INSERT INTO heddle.message_slices (topic, day, slice, due_at, sealed)
+                 SELECT id, '2030-01-01', 1, '2030-01-01', true FROM heddle.topics WHERE name LIKE 'crowd-%'",
+        )
+        .await;
+    world.pass_for(node, TimeDelta::minutes(10)).await;
+    node.tick(&mut drain).await;
+    assert!(sending.claim().await.is_empty(), "a page is full without it");
+    node.tick(&mut drain).await;
+    assert_eq!(sending.only_claim().await.1, [2]);
+}
+
+/// The days of a topic beyond the first thousand are drained and released, too.
+#[tokio::test]
+async fn days_of_topics_beyond_the_first_thousand_are_released() {
+    let more = json!({"retention": "1d"});
+    let sending = Sending::begun_in(crowded("2030-06-01T00:00:00Z").await, more).await;
+    let (world, node) = (&sending.world, &sending.node);
+    world
+        .execute(&format!(
+            "INSERT INTO heddle.message_days (topic, day, drained_at) VALUES ({}, '2030-05-01', '2030-05-02')",
+            sending.topic
+        ))
+        .await;
+    let mut days = Days::of(node.node.clone());
+    let released = "SELECT count(*) FROM heddle.message_days WHERE dropped_at IS NOT NULL";
+    for count in [0, 1, 1] {
+        node.tick(&mut days).await;
+        assert_eq!(world.one::<i64>(released).await, count);
+    }
+}
+
+/// Days whose partitions cannot be dropped, or cannot be made, keep no other days waiting. They are tried again.
+#[tokio::test]
+async fn a_day_that_fails_stops_no_others() {
+    let world = World::at("2030-06-01T00:00:00Z").await;
+    let node = world.node(1).await;
+    let past: Vec<chrono::NaiveDate> = ["2030-05-01", "2030-05-02"]
+        .map(|day| day.parse().expect("a day"))
+        .to_vec();
+    world.store.make_message_days(&past).await.expect("partitions");
+    world
+        .execute(
+            "CREATE VIEW public.of_the_first AS SELECT id FROM heddle.messages_20300501;
+             CREATE TABLE heddle.messages_20300603 (of_somebody integer)",
+        )
+        .await;
+    let mut days = Days::of(node.node.clone());
+    let left = async || {
+        let days = "SELECT string_agg(to_char(day, 'MMDD'), ' ' ORDER BY day) FROM heddle.message_partitions";
+        world.one::<String>(days).await
+    };
+    node.tick(&mut days).await;
+    assert_eq!(left().await, "0501 0601 0602 0604 0605 0606 0607 0608 0609 0610");
+    world
+        .execute("DROP VIEW public.of_the_first; DROP TABLE heddle.messages_20300603")
+        .await;
+    node.tick(&mut days).await;
+    assert_eq!(left().await, "0601 0602 0603 0604 0605 0606 0607 0608 0609 0610");
 }

@@ -27,6 +27,8 @@ struct Receiver {
     /// The line of the status, and further headers.
     answer: Arc<Mutex<String>>,
     deliveries: Arc<Mutex<Vec<Delivery>>>,
+    /// Who holds it keeps the answers back.
+    gate: Arc<tokio::sync::Mutex<()>>,
 }
 
 impl Receiver {
@@ -36,6 +38,7 @@ impl Receiver {
             url: format!("http://{}/", listener.local_addr().expect("an address")),
             answer: Arc::new(Mutex::new(answer.to_owned())),
             deliveries: Arc::default(),
+            gate: Arc::default(),
         };
         let own = receiver.clone();
         tokio::spawn(async move {
@@ -64,6 +67,7 @@ impl Receiver {
         stream.read_exact(&mut body).await?;
         let body = serde_json::from_slice(&body).expect("JSON");
         self.deliveries.lock().push(Delivery { id, body });
+        drop(self.gate.lock().await);
         let answer = self.answer.lock().clone();
         let answer = format!("HTTP/1.1 {answer}\r\ncontent-length: 0\r\nconnection: close\r\n\r\n");
         stream.write_all(answer.as_bytes()).await?;
@@ -290,6 +294,189 @@ async fn a_queue_without_workers_is_told_when_patience_is_over() {
         (impatient.first_after(), node.tick(&mut impatient).await),
         (pause, pause)
     );
+}
+
+/// A tick that ends between its look and its notices loses none of them: the next one announces what waits. A group that cannot
+/// be read keeps no other group's announcement waiting, and is announced by a node that can read it.
+#[tokio::test]
+async fn a_stalled_queue_is_told_in_spite_of_failures() {
+    let world = World::at("2026-03-01T00:00:00Z").await;
+    let receiver = Receiver::start("204 No Content").await;
+    world.hook(&receiver, json!({})).await;
+    let rules = json!({"on": ["queue_stalled"], "channels": ["hook"]});
+    for name in ["a", "b"] {
+        world
+            .group(name, with(queued(json!({})), json!({"notify": rules})))
+            .await;
+    }
+    world.pass(TimeDelta::seconds(1)).await;
+    let node = world.node(1).await;
+    node.tick(&mut Scheduler(node.schedules())).await;
+    world.pass_for(&node, TimeDelta::minutes(10) + MOMENT).await;
+    let spoilt = "UPDATE heddle.revisions v SET spec = v.spec || '{\"tasks\": 7}'
+                    FROM heddle.groups g WHERE g.id = v.group_id AND g.name = 'a'";
+    world
+        .execute(&format!(
+            "CREATE TABLE public.kept AS SELECT id, spec FROM heddle.revisions;
+             {spoilt};
+             CREATE FUNCTION public.refuses() RETURNS trigger LANGUAGE plpgsql AS
+                 $$ BEGIN RAISE EXCEPTION 'no notice'; END $$;
+             CREATE TRIGGER refuses BEFORE INSERT ON heddle.notices EXECUTE FUNCTION public.refuses()"
+        ))
+        .await;
+    let told = async || {
+        let told = "SELECT coalesce(string_agg(g.name, ' ' ORDER BY n.id), '')
+                      FROM heddle.notices n JOIN heddle.groups g ON g.id = n.group_id WHERE n.event = 'queue_stalled'";
+        world.one::<String>(told).await
+    };
+    // It has read no revision yet.
+    let other = world.node(2).await;
+    let mut stalls = StalledQueues(other.notifier(Duration::from_secs(600)));
+    assert!(stalls.tick(world.now()).await.is_err());
+    world.execute("DROP TRIGGER refuses ON heddle.notices").await;
+    for _ in 0..2 {
+        other.tick(&mut stalls).await;
+        assert_eq!(told().await, "b");
+    }
+    world
+        .execute("UPDATE heddle.revisions v SET spec = k.spec FROM public.kept k WHERE k.id = v.id")
+        .await;
+    for _ in 0..2 {
+        other.tick(&mut stalls).await;
+        assert_eq!(told().await, "b a");
+    }
+}
+
+/// A test message that begins while the loop of its node takes what is due is sent once. The loop does not know of it: it has
+/// read what is in hand before.
+#[tokio::test]
+async fn a_test_message_that_begins_meanwhile_is_sent_once() {
+    let world = World::at("2026-03-01T00:00:00Z").await;
+    let receiver = Receiver::start("204 No Content").await;
+    world.hook(&receiver, json!({})).await;
+    world
+        .execute(
+            "INSERT INTO heddle.notifications (id, channel, event, subject, facts, state, created_at)
+                 VALUES ('00000000-0000-0000-0000-000000000001', 'gone', 'failed', 's', '{}', 0, clock_timestamp());
+             INSERT INTO heddle.outgoing (notification, lane, due_at)
+                 SELECT id, 'gone', clock_timestamp() FROM heddle.notifications",
+        )
+        .await;
+    let node = world.node(1).await;
+    let notifier = node.notifier(LONG);
+    let held_back = receiver.gate.lock().await;
+    // Who takes notifications looks at the leases of nodes.
+    world
+        .execute("BEGIN; LOCK TABLE heddle.nodes IN ACCESS EXCLUSIVE MODE")
+        .await;
+    let mut looking = notifier.clone();
+    let looks = looking.tick(world.now());
+    let begins = async {
+        until(async || world.has_to_wait_for("heddle.nodes").await).await;
+        let own = notifier.clone();
+        let test = tokio::spawn(async move { own.test_channel("hook").await });
+        until(async || receiver.count() == 1).await;
+        world.execute("COMMIT").await;
+        test
+    };
+    let (looked, test) = tokio::join!(looks, begins);
+    looked.expect("a tick");
+    drop(held_back);
+    let id = soon(test).await.expect("no panic").expect("an answer");
+    node.settled().await;
+    assert_eq!((receiver.count(), world.due_at().await), (1, None));
+    let state = format!(
+        "SELECT state FROM heddle.notifications WHERE id = '{}'",
+        id.expect("a channel")
+    );
+    assert_eq!(world.one::<i16>(&state).await, SENT);
+}
+
+/// A digest that a node cannot read takes no event with it: further ones go into another digest, which is sent at its time. The
+/// first is given back, and tried again a minute later.
+#[tokio::test]
+async fn a_digest_that_cannot_be_read_takes_no_event_with_it() {
+    let world = World::at("2026-03-01T00:00:00Z").await;
+    let receiver = Receiver::start("204 No Content").await;
+    world.hook(&receiver, json!({"burst": 1, "digest_every": "10m"})).await;
+    let rules = json!({"on": ["failed"], "channels": ["hook"]});
+    world
+        .group("g", json!({"schedules": {"s": {"every": "1m"}}, "notify": rules}))
+        .await;
+    let node = world.node(1).await;
+    let mut notifier = node.notifier(LONG);
+    let sets = async |count: &str| {
+        let of_first = "id = (SELECT min(notification::text)::uuid FROM heddle.outgoing)";
+        let sets =
+            format!("UPDATE heddle.notifications SET facts = facts || '{{\"count\": {count}}}' WHERE {of_first}");
+        world.execute(&sets).await;
+    };
+    for minute in 1..=3 {
+        world.pass_for(&node, TimeDelta::minutes(1)).await;
+        node.fail().await;
+        node.tick(&mut notifier).await;
+        if minute == 2 {
+            sets("\"many\"").await;
+        }
+    }
+    assert_eq!(world.one::<i64>("SELECT count(*) FROM heddle.outgoing").await, 2);
+    let ends_at = at("2026-03-01T00:11:00Z");
+    world.pass_for(&node, ends_at - world.now()).await;
+    node.tick(&mut notifier).await;
+    assert_eq!(receiver.count(), 2);
+    assert_eq!(receiver.deliveries.lock()[1].body["data"]["count"], json!(1));
+    assert_eq!(
+        world.one::<i64>("SELECT lease FROM heddle.outgoing").await,
+        0,
+        "another node may send it"
+    );
+    sets("1").await;
+    world.pass_for(&node, TimeDelta::minutes(1) - MOMENT).await;
+    node.tick(&mut notifier).await;
+    assert_eq!(receiver.count(), 2, "it is passed over");
+    world.pass_for(&node, MOMENT).await;
+    node.tick(&mut notifier).await;
+    assert_eq!((receiver.count(), world.due_at().await), (3, None));
+}
+
+/// Notifications of an event that only a newer build knows keep none waiting that are due after them; a node of that build
+/// sends them at once.
+#[tokio::test]
+async fn notifications_that_cannot_be_read_stop_no_others() {
+    let world = World::at("2026-03-01T00:00:00Z").await;
+    let receiver = Receiver::start("204 No Content").await;
+    world.hook(&receiver, json!({})).await;
+    let (node, newer) = (world.node(1).await, world.node(2).await);
+    let facts = r#"{"event": "failed", "at": "", "count": 1}"#;
+    // More of them than a node sends at once to one destination.
+    world
+        .execute(&format!(
+            "INSERT INTO heddle.notifications (id, channel, event, subject, facts, state, created_at)
+                 SELECT ('00000000-0000-0000-0000-00000000000' || n)::uuid, 'hook',
+                        CASE WHEN n = 6 THEN 'failed' ELSE 'of_a_newer_build' END, 's', '{facts}', 0, clock_timestamp()
+                   FROM generate_series(1, 6) AS n;
+             INSERT INTO heddle.outgoing (notification, lane, due_at)
+                 SELECT id, 'hook', clock_timestamp() - interval '1 hour' FROM heddle.notifications WHERE event <> 'failed';
+             INSERT INTO heddle.outgoing (notification, lane, due_at)
+                 SELECT id, 'hook', clock_timestamp() FROM heddle.notifications WHERE event = 'failed'"
+        ))
+        .await;
+    let mut notifier = node.notifier(LONG);
+    for _ in 0..2 {
+        node.tick(&mut notifier).await;
+        assert_eq!(receiver.count(), 1);
+        let given_back = "SELECT count(*) FROM heddle.outgoing WHERE lease = 0";
+        assert_eq!(world.one::<i64>(given_back).await, 5);
+    }
+    // What the other node knows.
+    world.execute("UPDATE heddle.notifications SET event = 'failed'").await;
+    node.tick(&mut notifier).await;
+    assert_eq!(receiver.count(), 1);
+    let mut notifier = newer.notifier(LONG);
+    for _ in 0..2 {
+        newer.tick(&mut notifier).await;
+    }
+    assert_eq!((receiver.count(), world.due_at().await), (6, None));
 }
 
 /// People are told of a failure also if only a newer build knows its kind.

@@ -8,8 +8,8 @@ use crate::topic::TopicRow;
 use crate::transaction::transaction;
 use crate::{Store, StoreError};
 
-/// How many topics one statement finds.
-pub(super) const TOPICS_MAX: i64 = 1_000;
+/// How many topics one page has.
+const TOPICS_MAX: i64 = 1_000;
 
 /// A bucket of a day.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -42,56 +42,90 @@ pub struct DayRow {
     pub dropped_at: Option<Time>,
 }
 
-/// A topic with work.
-#[derive(Clone, Debug, PartialEq)]
-pub struct TopicWork {
-    pub topic: TopicRow,
-    /// It is enabled, and has something to claim, or a batch that was left behind.
-    pub due: bool,
-    /// Some of its batches are in queues, as params of runs.
-    pub runs: bool,
+/// After which topics the next look for work begins: more may have work than one look finds.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct WorkFrom {
+    due: i32,
+    runs: i32,
+}
+
+/// Topics with work, each list in the order of their ids. A topic may be in both.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct TopicsWithWork {
+    /// They are enabled, and have something to claim, or a batch that was left behind.
+    pub due: Vec<TopicRow>,
+    /// Some of their batches are in queues, as params of runs.
+    pub runs: Vec<TopicRow>,
+    /// Where the next look begins.
+    pub next: WorkFrom,
+}
+
+/// The id after which the next page begins: that of the last topic of a full page. After the last page, the first one
+/// is next.
+fn next_after(page: &[TopicRow]) -> i32 {
+    match page.last() {
+        Some(last) if page.len() as i64 >= TOPICS_MAX => last.id,
+        _ => 0,
+    }
 }
 
 impl Store {
-    /// Topics with work. Nodes ask this all the time, so it is one statement.
-    pub async fn topics_with_work(&self) -> Result<Vec<TopicWork>, StoreError> {
+    /// Topics with work. Nodes ask this all the time, so it is one statement. Of each kind of work, it finds the first
+    /// topics after those of the last look: topics whose batches only wait for their workers take no place of topics
+    /// with something to send, and none waits for ever behind others.
+    pub async fn topics_with_work(&self, from: WorkFrom) -> Result<TopicsWithWork, StoreError> {
         let rows = sqlx::query!(
-            r#"SELECT t.id, t.name, t.spec, t.created_at, t.updated_at, w.due AS "due!", w.runs AS "runs!"
-                 FROM heddle.topics t,
-                      LATERAL (SELECT
-                          (t.spec ->> 'enabled')::boolean IS NOT FALSE
-                          AND (EXISTS (SELECT FROM heddle.message_slices s
-                                        WHERE s.topic = t.id AND s.state = 0 AND s.due_at <= clock_timestamp())
-                            OR EXISTS (SELECT FROM heddle.message_retries r
-                                        WHERE r.topic = t.id AND r.due_at <= clock_timestamp())
-                            OR EXISTS (SELECT FROM heddle.message_batches b
-                                        WHERE b.topic = t.id AND b.run IS NULL
-                                          AND NOT EXISTS (SELECT FROM heddle.nodes n
-                                                           WHERE n.lease = b.lease
-                                                             AND n.expires_at > clock_timestamp()))) AS due,
-                          EXISTS (SELECT FROM heddle.message_batches b WHERE b.topic = t.id AND b.run IS NOT NULL) AS runs
-                          OFFSET 0) AS w
-                WHERE w.due OR w.runs
-                LIMIT $1"#,
+            r#"(SELECT t.id AS "id!", t.name AS "name!", t.spec AS "spec!", t.created_at AS "created_at!",
+                       t.updated_at AS "updated_at!", true AS "due!"
+                  FROM heddle.topics t
+                 WHERE t.id > $1 AND (t.spec ->> 'enabled')::boolean IS NOT FALSE
+                   AND (EXISTS (SELECT FROM heddle.message_slices s
+                                 WHERE s.topic = t.id AND s.state = 0 AND s.due_at <= clock_timestamp() OFFSET 0)
+                     OR EXISTS (SELECT FROM heddle.message_retries r
+                                 WHERE r.topic = t.id AND r.due_at <= clock_timestamp() OFFSET 0)
+                     OR EXISTS (SELECT FROM heddle.message_batches b
+                                 WHERE b.topic = t.id AND b.run IS NULL
+                                   AND NOT EXISTS (SELECT FROM heddle.nodes n
+                                                    WHERE n.lease = b.lease AND n.expires_at > clock_timestamp())
+                                OFFSET 0))
+                 ORDER BY t.id LIMIT $3)
+               UNION ALL
+               (SELECT t.id, t.name, t.spec, t.created_at, t.updated_at, false
+                  FROM heddle.topics t
+                 WHERE t.id > $2
+                   AND EXISTS (SELECT FROM heddle.message_batches b
+                                WHERE b.topic = t.id AND b.run IS NOT NULL OFFSET 0)
+                 ORDER BY t.id LIMIT $3)"#,
+            from.due,
+            from.runs,
             TOPICS_MAX
         )
         .fetch_all(&self.pool)
         .await?;
-        Ok(rows
-            .into_iter()
-            .map(|row| TopicWork {
-                topic: TopicRow {
-                    id: row.id,
-                    name: row.name,
-                    spec: row.spec,
-                    created_at: row.created_at,
-                    updated_at: row.updated_at,
-                    problem: None,
-                },
-                due: row.due,
-                runs: row.runs,
-            })
-            .collect())
+        let mut found = TopicsWithWork::default();
+        for row in rows {
+            let list = match row.due {
+                true => &mut found.due,
+                false => &mut found.runs,
+            };
+            list.push(TopicRow {
+                id: row.id,
+                name: row.name,
+                spec: row.spec,
+                created_at: row.created_at,
+                updated_at: row.updated_at,
+                problem: None,
+            });
+        }
+        // UNION ALL returns the rows of each part in their order only by the grace of its plan.
+        for list in [&mut found.due, &mut found.runs] {
+            list.sort_unstable_by_key(|topic| topic.id);
+        }
+        found.next = WorkFrom {
+            due: next_after(&found.due),
+            runs: next_after(&found.runs),
+        };
+        Ok(found)
     }
 
     /// Notes for people why nothing is sent on a topic; returns whether that is new.
@@ -106,14 +140,17 @@ impl Store {
         Ok(done.rows_affected() == 1)
     }
 
-    /// Releases a lease's batches on which nobody works: all except `held`, unless they are very new. They are taken
-    /// over like those of a dead node.
-    pub async fn disown_batches(&self, lease: i64, held: &[Uuid]) -> Result<u64, StoreError> {
+    /// Releases a lease's batches on which nobody works: all except those that the node held at `held_at`, unless they
+    /// were claimed or taken over since then, or shortly before: the node may not have known yet. They are taken over like
+    /// those of a dead node.
+    pub async fn disown_batches(&self, lease: i64, held: &[Uuid], held_at: Time) -> Result<u64, StoreError> {
         Ok(sqlx::query!(
             "UPDATE heddle.message_batches SET lease = -1
-              WHERE lease = $1 AND id <> ALL ($2) AND claimed_at < clock_timestamp() - interval '3 seconds'",
+              WHERE lease = $1 AND id <> ALL ($2)
+                AND claimed_at < least(clock_timestamp(), $3::timestamptz) - interval '3 seconds'",
             lease,
-            held
+            held,
+            held_at
         )
         .execute(&self.pool)
         .await?
@@ -149,20 +186,29 @@ impl Store {
         .rows_affected())
     }
 
-    /// Topics with days that are not drained.
-    pub async fn topics_with_open_days(&self, until: NaiveDate) -> Result<Vec<TopicRow>, StoreError> {
-        Ok(sqlx::query_as!(
+    /// Topics with days whose messages are still kept: the first ones after the id `after`. Also returns after which id
+    /// the next page begins; 0: at the first one.
+    pub async fn topics_with_open_days(
+        &self,
+        until: NaiveDate,
+        after: i32,
+    ) -> Result<(Vec<TopicRow>, i32), StoreError> {
+        let page = sqlx::query_as!(
             TopicRow,
             "SELECT t.id, t.name, t.spec, t.created_at, t.updated_at, NULL::text AS problem
                FROM heddle.topics t
-              WHERE EXISTS (SELECT FROM heddle.message_days d
+              WHERE t.id > $2
+                AND EXISTS (SELECT FROM heddle.message_days d
                              WHERE d.topic = t.id AND d.dropped_at IS NULL AND d.day <= $1)
-              LIMIT $2",
+              ORDER BY t.id LIMIT $3",
             until,
+            after,
             TOPICS_MAX
         )
         .fetch_all(&self.pool)
-        .await?)
+        .await?;
+        let next = next_after(&page);
+        Ok((page, next))
     }
 
     /// The buckets of a day that are not empty, in order: at most as many as there are buckets.

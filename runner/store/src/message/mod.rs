@@ -59,7 +59,7 @@ mod waiting;
 
 pub use batch::{AHEAD_MAX, BatchMessage, BatchTerms, Claimed, MessageBatch, Tried};
 pub use cancel::{CancelFilter, CancelReport, Cancelled};
-pub use day::{BucketRow, DayCounts, DayRow};
+pub use day::{BucketRow, DayCounts, DayRow, TopicsWithWork, WorkFrom};
 pub use find::{MessageRow, MessageSearch, MessageState};
 pub use finish::{FailedMessage, Finish, Finished, MessageEffect};
 pub use ingest::{DaySlice, LateKey, MessageIngest, NewMessage};

@@ -3,7 +3,7 @@
 //! A notice names the event, and the revision with the rules for recipients; everything else is read when it is turned
 //! into notifications ([`crate::outbox`]). Transactions without notices execute no statement of this file.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 
 use heddle_domain::id::RunId;
 use heddle_domain::notify::Event;
@@ -148,15 +148,6 @@ impl Completion {
 }
 
 impl Store {
-    /// Writes notices in a separate transaction.
-    pub async fn insert_notices(&self, all: &[NewNotices], now: Time) -> Result<(), StoreError> {
-        transaction!(self, pool, "insert_notices", |tx| {
-            insert_notices_in(&mut tx, all, now).await?;
-            tx.commit().await?;
-            Ok(())
-        })
-    }
-
     /// Writes the notice that a task begins, once for each task of a run: the transaction that inserts the row of
     /// *told_starts* also writes the notice. Returns whether this call did.
     pub async fn tell_start(&self, run: RunId, task: u16, notices: NewNotices, now: Time) -> Result<bool, StoreError> {
@@ -224,11 +215,10 @@ impl Store {
             .collect())
     }
 
-    /// In groups with a rule for this event: finds queued task runs that nobody has claimed since `before`, and notes those
-    /// that are not noted yet; forgets those that do not wait any more. Returns group, task, queue, and a waiting run.
-    ///
-    /// If two nodes do this at once, the insert of the second finds the rows of the first.
-    pub async fn stalled(&self, before: Time, now: Time, limit: i64) -> Result<Vec<Stalled>, StoreError> {
+    /// In groups with a rule for this event: finds queued task runs that nobody has claimed since `before` and that are not
+    /// noted yet, and forgets those that do not wait any more. Returns group, task, queue, and a waiting run; see
+    /// [`Store::note_stalled`].
+    pub async fn stalled(&self, before: Time, limit: i64) -> Result<Vec<Stalled>, StoreError> {
         let rows = sqlx::query!(
             r#"WITH telling AS MATERIALIZED (
                    SELECT v.id, v.group_id FROM heddle.revisions v
@@ -247,22 +237,17 @@ impl Store {
                     CROSS JOIN LATERAL (SELECT task, queue, run, item, ready_at FROM heddle.queue_ready
                                          WHERE run = r.id AND ready_at < $1 OFFSET 0) AS q
                     ORDER BY r.group_id, q.task, q.queue, q.ready_at
-                    LIMIT $3),
+                    LIMIT $2),
                over AS (
                    DELETE FROM heddle.stalls s
                     WHERE NOT EXISTS (SELECT FROM waiting w
-                                       WHERE w.group_id = s.group_id AND w.task::text = s.task AND w.queue = s.queue)),
-               noted AS (
-                   INSERT INTO heddle.stalls (group_id, task, queue, since)
-                   SELECT group_id, task::text, queue, $2 FROM waiting
-                   ON CONFLICT DO NOTHING
-                   RETURNING group_id, task, queue)
+                                       WHERE w.group_id = s.group_id AND w.task::text = s.task AND w.queue = s.queue))
                SELECT w.group_id AS "group_id!", w.revision_id AS "revision_id!", w.task AS "task!", w.queue AS "queue!",
                       w.run AS "run!", w.item AS "item!"
-                 FROM waiting w JOIN noted n
-                   ON n.group_id = w.group_id AND n.task = w.task::text AND n.queue = w.queue"#,
+                 FROM waiting w
+                WHERE NOT EXISTS (SELECT FROM heddle.stalls s
+                                   WHERE s.group_id = w.group_id AND s.task = w.task::text AND s.queue = w.queue)"#,
             before,
-            now,
             limit
         )
         .fetch_all(&self.pool)
@@ -278,6 +263,47 @@ impl Store {
                 queue: row.queue,
             })
             .collect())
+    }
+
+    /// Notes stalled tasks, each with its notices if people want them, in one transaction: what is noted is announced. What
+    /// is noted already is left out: if two nodes do this at once, the insert of the second finds the rows of the first.
+    /// Returns whether notices were written.
+    pub async fn note_stalled(&self, stalled: &[(Stalled, Option<NewNotices>)], now: Time) -> Result<bool, StoreError> {
+        if stalled.is_empty() {
+            return Ok(false);
+        }
+        let groups = column(stalled, |(one, _)| one.group_id);
+        let tasks = column(stalled, |(one, _)| one.task.to_string());
+        let queues = column(stalled, |(one, _)| one.queue.clone());
+        transaction!(self, pool, "note_stalled", |tx| {
+            // Always in the same order, so that two nodes cannot wait for each other.
+            let noted = sqlx::query!(
+                "INSERT INTO heddle.stalls (group_id, task, queue, since)
+                 SELECT s.group_id, s.task, s.queue, $4
+                   FROM UNNEST($1::bigint[], $2::text[], $3::text[]) AS s (group_id, task, queue)
+                  ORDER BY s.group_id, s.task COLLATE \"C\", s.queue COLLATE \"C\"
+                 ON CONFLICT DO NOTHING
+                 RETURNING group_id, task, queue",
+                &groups,
+                &tasks,
+                &queues,
+                now
+            )
+            .fetch_all(&mut *tx)
+            .await?;
+            let noted: HashSet<(i64, String, String)> = noted
+                .into_iter()
+                .map(|row| (row.group_id, row.task, row.queue))
+                .collect();
+            let notices: Vec<NewNotices> = stalled
+                .iter()
+                .filter(|(one, _)| noted.contains(&(one.group_id, one.task.to_string(), one.queue.clone())))
+                .filter_map(|(_, notices)| notices.clone())
+                .collect();
+            insert_notices_in(&mut tx, &notices, now).await?;
+            tx.commit().await?;
+            Ok(!notices.is_empty())
+        })
     }
 }
 

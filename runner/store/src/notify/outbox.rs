@@ -16,11 +16,11 @@
 
 use std::collections::BTreeMap;
 
-use heddle_domain::Time;
 use heddle_domain::id::RunId;
 use heddle_domain::notify::Event;
 use heddle_domain::notify::message::{Entry, Facts};
 use heddle_domain::notify::storm::{LISTED_MAX, Window};
+use heddle_domain::{Chain, Time};
 use serde_json::Value;
 use uuid::Uuid;
 
@@ -193,7 +193,8 @@ impl FanOut {
     }
 
     /// Those of these digests that may still get more events, with their facts. No node sends them before the end of
-    /// this transaction.
+    /// this transaction. One that this version cannot read is closed: it is left as it is, and further events go into
+    /// another one.
     ///
     /// Locking: their rows of *outgoing*, in the order of notifications. Transactions that take notifications skip
     /// them.
@@ -210,9 +211,17 @@ impl FanOut {
         )
         .fetch_all(&mut *self.tx)
         .await?;
-        rows.into_iter()
-            .map(|row| Ok((row.id, facts_of(row.id, row.facts)?)))
-            .collect()
+        let readable = |id, facts| {
+            facts_of(id, facts)
+                .inspect_err(|error| {
+                    tracing::error!(error = %Chain(error), "cannot read a digest; further events go into another one");
+                })
+                .ok()
+        };
+        Ok(rows
+            .into_iter()
+            .filter_map(|row| Some((row.id, readable(row.id, row.facts)?)))
+            .collect())
     }
 
     /// Adds facts to a digest.
@@ -458,9 +467,15 @@ impl Store {
         Ok((rows.into_iter().map(|row| (row.kind, row.count)).collect(), notices))
     }
 
-    /// Takes due notifications, as far as there is room; `in_hand`: those that this node is sending. See
-    /// `sql/take_outgoing.sql`.
-    pub async fn take_outgoing(&self, lease: i64, room: &Room, in_hand: &[Uuid]) -> Result<Vec<Outgoing>, StoreError> {
+    /// Takes due notifications, as far as there is room; `not`: those that this node is sending, or passes over. See
+    /// `sql/take_outgoing.sql`. Of notifications that this version cannot read: their ids, and the errors. They are taken
+    /// as well, so the caller gives them back ([`Store::give_outgoing_back`]).
+    pub async fn take_outgoing(
+        &self,
+        lease: i64,
+        room: &Room,
+        not: &[Uuid],
+    ) -> Result<Vec<Result<Outgoing, (Uuid, StoreError)>>, StoreError> {
         let destinations: Vec<String> = room.destinations.keys().cloned().collect();
         let free: Vec<i64> = room.destinations.values().map(|room| room.free).collect();
         let slow: Vec<bool> = room.destinations.values().map(|room| room.slow).collect();
@@ -474,7 +489,7 @@ impl Store {
             &destinations,
             &free,
             &slow,
-            in_hand,
+            not,
             room.callbacks,
             room.slow_limit,
             room.of_owner,
@@ -483,25 +498,39 @@ impl Store {
         )
         .fetch_all(&self.pool)
         .await?;
-        rows.into_iter()
-            .map(|row| {
-                Ok(Outgoing {
-                    id: row.id,
-                    channel: row.channel,
-                    destination: row.destination,
-                    event: Event::from_word(&row.event)
-                        .ok_or_else(|| StoreError::unreadable("notifications", "event", row.id, &row.event))?,
-                    run: row.run.map(RunId),
-                    facts: facts_of(row.id, row.facts)?,
-                    payload: row.payload,
-                    recipients: row.recipients,
-                    settled: row.delivered,
-                    refused: row.refused,
-                    attempts: row.attempts as u32,
-                    due_at: row.due_at,
-                })
+        let read = rows.into_iter().map(|row| -> Result<Outgoing, (Uuid, StoreError)> {
+            let Some(event) = Event::from_word(&row.event) else {
+                let error = StoreError::unreadable("notifications", "event", row.id, row.event);
+                return Err((row.id, error));
+            };
+            Ok(Outgoing {
+                id: row.id,
+                channel: row.channel,
+                destination: row.destination,
+                event,
+                run: row.run.map(RunId),
+                facts: facts_of(row.id, row.facts).map_err(|error| (row.id, error))?,
+                payload: row.payload,
+                recipients: row.recipients,
+                settled: row.delivered,
+                refused: row.refused,
+                attempts: row.attempts as u32,
+                due_at: row.due_at,
             })
-            .collect()
+        });
+        Ok(read.collect())
+    }
+
+    /// Gives back notifications that were taken and are not sent by this node: another one may send them at once.
+    pub async fn give_outgoing_back(&self, ids: &[Uuid], lease: i64) -> Result<(), StoreError> {
+        sqlx::query!(
+            "UPDATE heddle.outgoing SET lease = 0 WHERE notification = ANY ($1) AND lease = $2",
+            ids,
+            lease
+        )
+        .execute(&self.pool)
+        .await?;
+        Ok(())
     }
 
     /// Records the result of a try, and what became of its addresses. `due_at`: when the notification was due as it was

@@ -12,8 +12,8 @@
 --
 -- Locking: the chosen rows of *outgoing*, skipping locked ones: two nodes take different rows, and nobody waits. A row
 -- belongs to a node while the node's lease is valid by the database's clock, as in *running*. Rows of a dead node are
--- due again at once. A row under the node's own lease that the node does not have in hand ($7) is taken again: the
--- answer that gave it to the node was lost. Rows are chosen without locks, so each is checked once more when it is locked.
+-- due again at once. A row under the node's own lease that is not among those that the node has in hand, or passes over
+-- because it cannot read them ($7), is taken again: the answer that gave it to the node was lost. Rows are chosen without locks, so each is checked once more when it is locked.
 -- A digest that was taken does not grow any more: whoever adds to it locks the row first, and checks that.
 WITH RECURSIVE destinations AS (
     (SELECT lane FROM heddle.outgoing WHERE lane >= CASE WHEN $8::boolean THEN '://' ELSE '' END ORDER BY lane LIMIT 1)
