@@ -578,7 +578,8 @@ async fn handle(
     sending(shared, &route, &owner.actor, ends_with, slot, response)
 }
 
-/// The answer, with which the request counts until all of it has been sent: a stream for as long as it is read.
+/// The answer, with which the request counts until all of it has been sent: a stream for as long as it is read. An answer
+/// to somebody who is not known does not count any more.
 fn sending(
     app: App,
     route: &Route,
@@ -587,11 +588,12 @@ fn sending(
     slot: Option<FairSlot>,
     mut response: Response,
 ) -> Outcome {
-    let memory = match route.access {
-        // These answers are small, or texts that are in memory once. Nobody who is not known takes memory from others.
-        Access::Open => None,
-        _ => sent::count(&app, actor, route.acts, &mut response)?,
-    };
+    // These answers are small, or texts that are in memory once. Nobody who is not known takes memory from others; nor a
+    // slot, which would be one of all that are not known, for as long as the answer goes unread.
+    if route.access == Access::Open {
+        return Ok(response);
+    }
+    let memory = sent::count(&app, actor, route.acts, &mut response)?;
     let is_stream = http_body::Body::size_hint(response.body()).exact().is_none();
     let end = token_watch
         .filter(|_| is_stream || memory.is_some())

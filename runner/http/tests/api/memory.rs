@@ -99,6 +99,23 @@ async fn an_answer_that_is_not_read_keeps_its_slot() {
     fixture.end().await;
 }
 
+/// All strangers are one caller: whoever reads no answer must not keep the others out.
+#[tokio::test]
+async fn answers_to_strangers_keep_no_slots() {
+    let fixture = Fixture::with_config(config(16, 16), &["false"]).await;
+    let mut unread = Vec::new();
+    for path in ["/v1/openapi.json", "/docs", "/checkstatus"].repeat(4) {
+        let request = Request::get(path).header(header::HOST, "localhost");
+        let request = request.body(Body::empty()).unwrap();
+        let answer = fixture.router.clone().oneshot(request).await.unwrap();
+        assert_eq!(answer.status(), 200, "{path}");
+        assert!(http_body_size(&answer).is_some_and(|bytes| bytes > 0), "{path}");
+        unread.push(answer);
+    }
+    drop(unread);
+    fixture.end().await;
+}
+
 #[tokio::test]
 async fn large_answers_that_are_not_read_leave_room_for_others() {
     let config = HttpConfig {
