@@ -28,6 +28,7 @@ use tokio::time::Instant;
 use crate::access::{Caller, Peer, TokenWatch, refused};
 use crate::app::App;
 use crate::body::{self, BodyMemory};
+use crate::fair_bytes::HeldBytes;
 use crate::json;
 use crate::problem::Problem;
 use crate::sent::{self, Reserved};
@@ -346,6 +347,11 @@ impl Request {
     /// Takes the memory for an answer of so many bytes, before it is made.
     pub(crate) async fn reserve_answer(&self, bytes: usize) -> Result<Option<Reserved>, Problem> {
         sent::reserve(&self.app, &self.caller.actor, bytes).await
+    }
+
+    /// What a stream to the caller has in memory: nothing yet.
+    pub(crate) fn stream_memory(&self) -> HeldBytes {
+        self.app.answers.of(&self.caller.actor)
     }
 
     /// Waits until the caller's token or session is not valid any more.

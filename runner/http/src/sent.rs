@@ -5,6 +5,10 @@
 //! drops the body with the last one; so a long piece is given to it in short ones, each of which holds what the answer
 //! holds. The short ones are views of the long one: none of it is freed before all of them are.
 //!
+//! Nobody knows how long a stream becomes, and it holds little at a time, if it is read. If it is not, what it has in
+//! memory beyond a short piece counts ([`Hold::of_stream`]): it was not refused, but its caller gets no other stream, and
+//! no large answer, while its share is used up.
+//!
 //! How long an answer may go unread is bounded by [`crate::progress`].
 
 use std::pin::Pin;
@@ -23,7 +27,7 @@ use crate::fair_bytes::HeldBytes;
 use crate::problem::Problem;
 
 /// The longest piece that hyper is given: it buffers about as much before it waits for the client.
-const PIECE_BYTES: usize = 64 << 10;
+pub(crate) const PIECE_BYTES: usize = 64 << 10;
 
 /// Answers with more bytes count against the memory for answers. Requests have slots, so these are few enough to let
 /// smaller ones be.
@@ -55,6 +59,8 @@ struct IsCounted;
 pub(crate) struct Hold {
     _slot: Option<FairSlot>,
     _memory: Option<Reserved>,
+    /// For a stream: no bytes, of its caller.
+    stream: Option<HeldBytes>,
 }
 
 impl Hold {
@@ -62,7 +68,21 @@ impl Hold {
         Self {
             _slot: slot,
             _memory: memory,
+            stream: None,
         }
+    }
+
+    /// The same for a stream, whose long pieces count for the owner of these bytes.
+    pub(crate) fn of_stream(self, stream: Option<HeldBytes>) -> Self {
+        Self { stream, ..self }
+    }
+
+    /// A long piece. That of a stream counts until the last part of it is dropped.
+    fn counted(&self, piece: Bytes) -> Bytes {
+        let Some(stream) = &self.stream else { return piece };
+        let mut held = stream.another();
+        held.become_anyway(piece.len().min(held.each_max()));
+        held.keep(piece)
     }
 }
 
@@ -97,7 +117,8 @@ pub(crate) fn reserved(mut response: Response, memory: Option<Reserved>) -> Resp
     response
 }
 
-/// Refuses a change whose answer might be large, from a caller who reads none of them: afterwards it could not be refused.
+/// Refuses a change whose answer might be large, or a stream, from a caller who reads none of them: afterwards it could not
+/// be refused.
 pub(crate) fn check_room(app: &App, owner: &str) -> Result<(), Problem> {
     match app.answers.has_room(owner) {
         true => Ok(()),
@@ -121,7 +142,7 @@ fn count_from(
     if response.extensions().get::<IsCounted>().is_some() {
         return Ok(None);
     }
-    // A stream holds little at a time.
+    // Of a stream, what it has in memory counts.
     let Some(bytes) = http_body::Body::size_hint(response.body()).exact() else {
         return Ok(None);
     };
@@ -231,7 +252,7 @@ impl http_body::Body for Held {
             };
             match frame.into_data() {
                 Ok(data) if data.len() <= PIECE_BYTES => return Poll::Ready(Some(Ok(Frame::data(data)))),
-                Ok(data) => this.rest = data,
+                Ok(data) => this.rest = this.hold.counted(data),
                 Err(trailers) => return Poll::Ready(Some(Ok(trailers))),
             }
         }
@@ -299,6 +320,29 @@ mod tests {
         let hold = Hold::new(slots.try_take("a"), None);
         let _empty = held(Response::new(Body::empty()), hold, None);
         assert_eq!(slots.free(), 1);
+    }
+
+    #[tokio::test]
+    async fn what_a_stream_has_in_memory_counts() {
+        let budget = FairBytes::new(4 * PIECE_BYTES, 3 * PIECE_BYTES);
+        let pieces =
+            [3 * PIECE_BYTES + 1, PIECE_BYTES].map(|bytes| Ok::<_, std::io::Error>(Bytes::from(vec![0; bytes])));
+        let body = Body::from_stream(futures::stream::iter(pieces));
+        let hold = Hold::new(None, None).of_stream(Some(budget.of("a")));
+        let mut sent = held(Response::new(body), hold, None).into_body().into_data_stream();
+        let mut parts = Vec::new();
+        for left in (0..4).rev() {
+            parts.push(sent.next().await.unwrap().unwrap());
+            assert!(!budget.has_room("a") && budget.has_room("b"), "{left} parts are left");
+        }
+        parts.truncate(1);
+        assert!(!budget.has_room("a"), "a part is not sent yet");
+        parts.clear();
+        // A short piece does not count.
+        let short = sent.next().await.unwrap().unwrap();
+        assert_eq!(short.len(), PIECE_BYTES);
+        assert!(budget.of("a").try_grow(3 * PIECE_BYTES));
+        assert!(sent.next().await.is_none());
     }
 
     #[tokio::test]

@@ -595,10 +595,14 @@ fn sending(
     }
     let memory = sent::count(&app, actor, route.acts, &mut response)?;
     let is_stream = http_body::Body::size_hint(response.body()).exact().is_none();
+    if is_stream && !route.acts {
+        sent::check_room(&app, actor)?;
+    }
+    let stream = is_stream.then(|| app.answers.of(actor));
     let end = token_watch
         .filter(|_| is_stream || memory.is_some())
         .map(|token_watch| async move { token_watch.ended(&app).await }.boxed());
-    Ok(sent::held(response, Hold::new(slot, memory), end))
+    Ok(sent::held(response, Hold::new(slot, memory).of_stream(stream), end))
 }
 
 /// Refuses parameters that the route does not have, as unknown fields of a body are refused: `dryrun` for `dry_run`, or

@@ -152,6 +152,13 @@ async fn large_answers_that_are_not_read_leave_room_for_others() {
     assert!(refused.headers().contains_key(header::RETRY_AFTER));
     // What it would learn of a change might be too much, too; so it changes nothing.
     assert_eq!(change(&a).await.status(), 429);
+    // So might be what a stream has for it.
+    let feed = async |token: &str| {
+        let router = fixture.router.clone();
+        ask(router, "GET", "/v1/events?follow=true", token.to_owned(), Body::empty()).await
+    };
+    assert_eq!(feed(&a).await.status(), 429);
+    assert_eq!(feed(&b).await.status(), 200);
     let other = wasm(&b).await;
     assert_eq!(other.status(), 200);
     // Now there is no room for anybody: small answers need none.
