@@ -119,7 +119,8 @@ pub async fn read_form(
     body::check_head(&parts.headers, bytes_max)?;
     let vouched = parts.extensions.get::<access::Vouched>();
     let actor = vouched.map_or("", |vouched| vouched.caller().actor.as_str());
-    let mut memory = counted.then(|| body::BodyMemory::of(app, actor));
+    // Pages have no slots: there may be as many forms as connections.
+    let mut memory = counted.then(|| body::BodyMemory::of(app, actor, true));
     let (idle, whole) = (app.config.body_idle_timeout, app.config.body_timeout);
     let read = body::read(body, bytes_max, idle, whole, memory.as_mut()).await?;
     Ok(match memory {

@@ -75,6 +75,8 @@ pub struct Request {
     pub(crate) body: Mutex<Body>,
     /// What a large body takes of the memory for bodies, while it is handled.
     pub(crate) body_memory: Option<BodyMemory>,
+    /// Whether thousands of such requests may be under way at the same time.
+    pub(crate) is_of_many: bool,
     /// The slot of an upload, which it gives back while it only waits for an interpreter.
     pub(crate) upload_slot: Option<FairSlot>,
 }
@@ -321,7 +323,7 @@ impl Request {
         let body = std::mem::replace(self.body.get_mut(), Body::empty());
         // Uploads have few slots, which bound what they take.
         let counted = self.upload_slot.is_none();
-        let mut memory = counted.then(|| BodyMemory::of(&self.app, &self.caller.actor));
+        let mut memory = counted.then(|| BodyMemory::of(&self.app, &self.caller.actor, self.is_of_many));
         let read = tokio::select! {
             biased;
             read = body::read(body, bytes_max, idle, whole, memory.as_mut()) => read,

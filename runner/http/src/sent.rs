@@ -23,7 +23,7 @@ use heddle_engine::FairSlot;
 use http_body::{Frame, SizeHint};
 
 use crate::app::App;
-use crate::fair_bytes::HeldBytes;
+use crate::fair_bytes::{FairBytes, HeldBytes};
 use crate::problem::Problem;
 
 /// The longest piece that hyper is given: it buffers about as much before it waits for the client.
@@ -33,8 +33,9 @@ pub(crate) const PIECE_BYTES: usize = 64 << 10;
 /// smaller ones be.
 const LARGE_BYTES: usize = 1 << 20;
 
-/// The same for pages, which have no slots.
-const LARGE_PAGE_BYTES: usize = 64 << 10;
+/// The same for answers of which thousands may be unread: to requests that may wait, which have ten times as many slots, and
+/// for pages, which have none.
+const LARGE_OF_MANY_BYTES: usize = 64 << 10;
 
 /// Seconds after which a caller should ask again.
 const RETRY_SECONDS: u64 = 1;
@@ -127,18 +128,26 @@ pub(crate) fn check_room(app: &App, owner: &str) -> Result<(), Problem> {
 }
 
 /// Counts an answer that has been made, if it is large: whoever waited for memory would keep it meanwhile, so it is
-/// refused at once. The answer to a change (`acts`) is sent in any case: it may be all that the caller learns of it.
-pub(crate) fn count(app: &App, owner: &str, acts: bool, response: &mut Response) -> Result<Option<Reserved>, Problem> {
-    count_from(app, owner, acts, LARGE_BYTES, response)
-}
-
-fn count_from(
+/// refused at once. The answer to a change (`acts`) is sent in any case: it may be all that the caller learns of it. Of
+/// answers that are `is_of_many`, smaller ones count, too.
+pub(crate) fn count(
     app: &App,
     owner: &str,
     acts: bool,
-    from: usize,
+    is_of_many: bool,
     response: &mut Response,
 ) -> Result<Option<Reserved>, Problem> {
+    count_within(&app.answers, owner, acts, is_of_many, response)
+}
+
+fn count_within(
+    answers: &Arc<FairBytes>,
+    owner: &str,
+    acts: bool,
+    is_of_many: bool,
+    response: &mut Response,
+) -> Result<Option<Reserved>, Problem> {
+    let from = if is_of_many { LARGE_OF_MANY_BYTES } else { LARGE_BYTES };
     if response.extensions().get::<IsCounted>().is_some() {
         return Ok(None);
     }
@@ -151,8 +160,8 @@ fn count_from(
         Some(memory) => memory,
         None if bytes <= from => return Ok(None),
         None => {
-            let bytes = bytes.min(app.answers.each_max());
-            let mut held = app.answers.of(owner);
+            let bytes = bytes.min(answers.each_max());
+            let mut held = answers.of(owner);
             if acts {
                 held.grow_anyway(bytes);
             } else if !held.try_grow(bytes) {
@@ -167,13 +176,7 @@ fn count_from(
 
 /// The answer of a page, counted for the address that it goes to.
 pub(crate) fn page(app: &App, address: &str, acts: bool, mut response: Response) -> Result<Response, Problem> {
-    let memory = count_from(
-        app,
-        &format!("page of {address}"),
-        acts,
-        LARGE_PAGE_BYTES,
-        &mut response,
-    )?;
+    let memory = count(app, &format!("page of {address}"), acts, true, &mut response)?;
     Ok(match memory {
         None => response,
         memory => held(response, Hold::new(None, memory), None),
@@ -281,7 +284,6 @@ mod tests {
     use http_body_util::BodyExt;
 
     use super::*;
-    use crate::fair_bytes::FairBytes;
 
     #[tokio::test]
     async fn an_answer_holds_its_slot_until_its_last_piece_is_dropped() {
@@ -306,6 +308,21 @@ mod tests {
         assert_eq!(slots.free(), 0);
         pieces.clear();
         assert_eq!(slots.free(), 1);
+    }
+
+    #[test]
+    fn of_many_answers_smaller_ones_count() {
+        let budget = FairBytes::new(4 << 20, 2 << 20);
+        for (is_of_many, kib, counts) in [
+            (false, 1_024, false),
+            (false, 1_025, true),
+            (true, 64, false),
+            (true, 65, true),
+        ] {
+            let mut response = Response::new(Body::from(vec![0_u8; kib << 10]));
+            let memory = count_within(&budget, "a", false, is_of_many, &mut response).unwrap();
+            assert_eq!(memory.is_some(), counts, "{is_of_many} {kib}");
+        }
     }
 
     #[tokio::test]

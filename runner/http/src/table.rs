@@ -77,6 +77,16 @@ pub enum Pace {
     Free,
 }
 
+impl Pace {
+    /// Whether thousands of such requests may be under way at the same time: then small amounts of memory count, too.
+    pub(crate) fn is_of_many(self) -> bool {
+        match self {
+            Self::Waits => true,
+            Self::Quick | Self::Uploads | Self::Free => false,
+        }
+    }
+}
+
 /// How a route writes a problem: some callers expect another shape than a problem body.
 pub(crate) type Tell = fn(Problem) -> Response;
 
@@ -561,6 +571,7 @@ async fn handle(
         body_optional: route.body_optional || route.takes.is_empty(),
         body: Mutex::new(body),
         body_memory: None,
+        is_of_many: route.pace.is_of_many(),
         upload_slot: slot.take_if(|_| route.pace == Pace::Uploads),
     };
     if route.takes_nothing() {
@@ -593,7 +604,7 @@ fn sending(
     if route.access == Access::Open {
         return Ok(response);
     }
-    let memory = sent::count(&app, actor, route.acts, &mut response)?;
+    let memory = sent::count(&app, actor, route.acts, route.pace.is_of_many(), &mut response)?;
     let is_stream = http_body::Body::size_hint(response.body()).exact().is_none();
     if is_stream && !route.acts {
         sent::check_room(&app, actor)?;

@@ -36,6 +36,10 @@ fn config(bodies: usize, answers: usize) -> HttpConfig {
 
 /// An operator's token, as a header has it.
 async fn token(fixture: &Fixture, name: &str) -> String {
+    token_as(fixture, name, "operator").await
+}
+
+async fn token_as(fixture: &Fixture, name: &str, role: &str) -> String {
     let text = format!("hdl_{name}");
     let by = By {
         actor: "cli",
@@ -45,7 +49,7 @@ async fn token(fixture: &Fixture, name: &str) -> String {
         id: Uuid::from_u128(name.as_bytes()[0].into()),
         name,
         hash: heddle_http::access::token_hash(&text),
-        role: "operator",
+        role,
         queues: &[],
         uids: &[],
         expires_at: None,
@@ -210,6 +214,38 @@ async fn bodies_that_do_not_end_leave_room_for_others() {
     drop(pieces);
     assert_eq!(slow.await.unwrap().status(), 400, "it had nothing but spaces");
     assert_eq!(put(&a, members(6 * MIB)).await.status(), 200);
+    fixture.end().await;
+}
+
+/// Thousands of polls may wait at the same time, so their bodies count from less than those of other requests.
+#[tokio::test]
+async fn bodies_of_polls_count_from_less() {
+    const PIECE: usize = 64 << 10;
+    let config = HttpConfig {
+        bodies_bytes_max: 4 * PIECE,
+        ..config(0, 16)
+    };
+    let fixture = Fixture::with_config(config, &["false"]).await;
+    let a = token_as(&fixture, "a", "admin").await;
+    let (pieces, coming) = tokio::sync::mpsc::channel::<Result<Bytes, Infallible>>(1);
+    let body = futures::stream::unfold(coming, |mut coming| async move {
+        let piece = coming.recv().await?;
+        Some((piece, coming))
+    });
+    let claim = |body: Body| ask(fixture.router.clone(), "POST", "/v1/queues/q/claims", a.clone(), body);
+    let slow = tokio::spawn(claim(Body::from_stream(body)));
+    // When the fifth has found room on the way, the third has been put into the buffer, which has 256 KiB then.
+    for _ in 0..5 {
+        pieces.send(Ok(Bytes::from(vec![b' '; PIECE]))).await.unwrap();
+    }
+    let spaces = |bytes: usize| Body::from(vec![b' '; bytes]);
+    let refused = claim(spaces(PIECE)).await;
+    assert_eq!(refused.status(), 429);
+    assert!(refused.headers().contains_key(header::RETRY_AFTER));
+    assert_eq!(claim(spaces(100)).await.status(), 400, "it has nothing but spaces");
+    drop(pieces);
+    assert_eq!(slow.await.unwrap().status(), 400);
+    assert_eq!(claim(spaces(PIECE)).await.status(), 400);
     fixture.end().await;
 }
 
