@@ -78,8 +78,8 @@ pub fn router_with(app: App, pages: Elsewhere) -> Router {
             match connection {
                 // Nobody who is not known takes memory from others.
                 Some(connection) if connection.is_known() => {
-                    let address = connection.peer.address().to_string();
-                    sent::page(&app, &address, acts, answer).unwrap_or_else(Problem::into_response)
+                    let owner = sent::page_owner(connection.peer);
+                    sent::page(&app, &owner, acts, answer).unwrap_or_else(Problem::into_response)
                 }
                 _ => answer,
             }
@@ -94,11 +94,16 @@ fn nothing_at(path: &str) -> Response {
 
 /// Authenticates the request of a page: [`access`] checks its headers, for pages that read and for forms that write. A
 /// request to the API with the result among its extensions is not checked again. (Nothing from the network has any.)
-/// Here it is checked each time, whatever is known of an earlier request from which this one was made.
+/// Here it is checked each time, whatever is known of an earlier request from which this one was made. A form is refused if
+/// its sender has no room for another page: afterwards, that could not be refused.
 pub async fn admit(app: &App, parts: &mut axum::http::request::Parts) -> Result<access::Vouched, Problem> {
     parts.extensions.remove::<access::Vouched>();
     let age = app.tokens.age();
-    let admitted = access::authenticate(app, parts, !parts.method.is_safe(), app.clock.now()).await?;
+    let acts = !parts.method.is_safe();
+    let admitted = access::authenticate(app, parts, acts, app.clock.now()).await?;
+    if acts {
+        sent::check_room(app, &sent::page_owner(access::Peer::of(parts)))?;
+    }
     let token_watch = (!app.config.dev).then(|| access::TokenWatch::new(&admitted, access::Peer::of(parts), age));
     Ok(access::Vouched::new(admitted, token_watch))
 }

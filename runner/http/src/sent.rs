@@ -22,6 +22,7 @@ use futures::future::BoxFuture;
 use heddle_engine::FairSlot;
 use http_body::{Frame, SizeHint};
 
+use crate::access::Peer;
 use crate::app::App;
 use crate::fair_bytes::{FairBytes, HeldBytes};
 use crate::problem::Problem;
@@ -174,9 +175,14 @@ fn count_within(
     Ok(Some(memory))
 }
 
-/// The answer of a page, counted for the address that it goes to.
-pub(crate) fn page(app: &App, address: &str, acts: bool, mut response: Response) -> Result<Response, Problem> {
-    let memory = count(app, &format!("page of {address}"), acts, true, &mut response)?;
+/// Who owns the pages that go to an address.
+pub(crate) fn page_owner(peer: Peer) -> String {
+    format!("page of {}", peer.address())
+}
+
+/// The answer of a page, counted for its owner.
+pub(crate) fn page(app: &App, owner: &str, acts: bool, mut response: Response) -> Result<Response, Problem> {
+    let memory = count(app, owner, acts, true, &mut response)?;
     Ok(match memory {
         None => response,
         memory => held(response, Hold::new(None, memory), None),

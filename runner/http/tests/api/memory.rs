@@ -23,7 +23,7 @@ const MIB: usize = 1 << 20;
 const MEMBERS: &str = "/v1/audiences/gid_x/members";
 
 /// Bounds of 4 requests, and of so many MiB; nobody waits for long.
-fn config(bodies: usize, answers: usize) -> HttpConfig {
+pub(super) fn config(bodies: usize, answers: usize) -> HttpConfig {
     HttpConfig {
         requests_max: 4,
         bodies_bytes_max: bodies * MIB,
@@ -35,7 +35,7 @@ fn config(bodies: usize, answers: usize) -> HttpConfig {
 }
 
 /// An operator's token, as a header has it.
-async fn token(fixture: &Fixture, name: &str) -> String {
+pub(super) async fn token(fixture: &Fixture, name: &str) -> String {
     token_as(fixture, name, "operator").await
 }
 
