@@ -73,18 +73,54 @@ pub fn router_with(app: App, pages: Elsewhere) -> Router {
             // Assets are in memory once.
             let connection = request.extensions().get::<Arc<connection::Connection>>();
             let connection = connection.filter(|_| !path.starts_with("/assets/")).cloned();
-            let acts = !request.method().is_safe();
-            let answer = pages(request).await;
             match connection {
-                // Nobody who is not known takes memory from others.
-                Some(connection) if connection.is_known() => {
-                    let owner = sent::page_owner(connection.peer);
-                    sent::page(&app, &owner, acts, answer).unwrap_or_else(Problem::into_response)
-                }
-                _ => answer,
+                Some(connection) => counted_page(&app, &pages, &connection, request).await,
+                None => pages(request).await,
             }
         }
     })
+}
+
+/// The viewer of a page, as soon as [`admit`] knows who it is.
+#[derive(Clone, Default)]
+struct PageViewer(Arc<std::sync::OnceLock<Arc<access::Caller>>>);
+
+/// Why a page that has been made is not sent. It is an extension of the request for the page that says so.
+#[derive(Clone)]
+struct NotSent(Problem);
+
+/// A page, which counts for its viewer until it has been read: behind a proxy, all people have one address.
+async fn counted_page(
+    app: &App,
+    pages: &Elsewhere,
+    connection: &connection::Connection,
+    request: axum::extract::Request,
+) -> Response {
+    let acts = !request.method().is_safe();
+    let viewer = PageViewer::default();
+    let (mut head, body) = request.into_parts();
+    head.extensions.insert(viewer.clone());
+    // The answer to a form is never refused.
+    let again = (!acts).then(|| head.clone());
+    let answer = pages(axum::extract::Request::from_parts(head, body)).await;
+    // Nobody who is not known takes memory from others.
+    if !connection.is_known() {
+        return answer;
+    }
+    let counted = match viewer.0.get() {
+        Some(caller) => sent::page(app, &caller.actor, acts, answer),
+        None => sent::page(app, &format!("page of {}", connection.peer.address()), acts, answer),
+    };
+    let problem = match counted {
+        Ok(answer) => return answer,
+        Err(problem) => problem,
+    };
+    let Some(mut head) = again else {
+        return problem.into_response();
+    };
+    // People get a page that says so, and loads itself again.
+    head.extensions.insert(NotSent(problem));
+    pages(axum::extract::Request::from_parts(head, axum::body::Body::empty())).await
 }
 
 fn nothing_at(path: &str) -> Response {
@@ -95,14 +131,22 @@ fn nothing_at(path: &str) -> Response {
 /// Authenticates the request of a page: [`access`] checks its headers, for pages that read and for forms that write. A
 /// request to the API with the result among its extensions is not checked again. (Nothing from the network has any.)
 /// Here it is checked each time, whatever is known of an earlier request from which this one was made. A form is refused if
-/// its sender has no room for another page: afterwards, that could not be refused.
+/// its sender has no room for another answer: afterwards, that could not be refused. A page that could not be sent is refused
+/// here, too, when it is asked for again.
 pub async fn admit(app: &App, parts: &mut axum::http::request::Parts) -> Result<access::Vouched, Problem> {
     parts.extensions.remove::<access::Vouched>();
+    if let Some(NotSent(problem)) = parts.extensions.get() {
+        return Err(problem.clone());
+    }
     let age = app.tokens.age();
     let acts = !parts.method.is_safe();
     let admitted = access::authenticate(app, parts, acts, app.clock.now()).await?;
     if acts {
-        sent::check_room(app, &sent::page_owner(access::Peer::of(parts)))?;
+        sent::check_room(app, &admitted.caller.actor)?;
+    }
+    if let Some(PageViewer(viewer)) = parts.extensions.get() {
+        // Whoever has one request is one caller; the first check counts.
+        let _ = viewer.set(Arc::clone(&admitted.caller));
     }
     let token_watch = (!app.config.dev).then(|| access::TokenWatch::new(&admitted, access::Peer::of(parts), age));
     Ok(access::Vouched::new(admitted, token_watch))

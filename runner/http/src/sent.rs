@@ -22,7 +22,6 @@ use futures::future::BoxFuture;
 use heddle_engine::FairSlot;
 use http_body::{Frame, SizeHint};
 
-use crate::access::Peer;
 use crate::app::App;
 use crate::fair_bytes::{FairBytes, HeldBytes};
 use crate::problem::Problem;
@@ -173,11 +172,6 @@ fn count_within(
     };
     response.extensions_mut().insert(IsCounted);
     Ok(Some(memory))
-}
-
-/// Who owns the pages that go to an address.
-pub(crate) fn page_owner(peer: Peer) -> String {
-    format!("page of {}", peer.address())
 }
 
 /// The answer of a page, counted for its owner.

@@ -10,7 +10,7 @@ use axum::http::Method;
 use axum::response::{IntoResponse, Response};
 use futures::future::BoxFuture;
 use heddle_http::{App, Elsewhere, ServeLimits, admit, router_with, serve};
-use tokio::io::{AsyncBufReadExt, AsyncWriteExt, BufReader};
+use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::watch;
 
@@ -50,10 +50,10 @@ async fn ask(address: SocketAddr, method: &str, path: &str, token: &str) -> (Str
 }
 
 #[tokio::test]
-async fn whoever_reads_no_pages_changes_nothing() {
+async fn pages_that_are_not_read_leave_room_for_others() {
     // 48 MiB of them for one caller.
     let fixture = Fixture::with_config(config(16, 64), &["false"]).await;
-    let a = token(&fixture, "a").await;
+    let (a, b) = (token(&fixture, "a").await, token(&fixture, "b").await);
     let changes = Arc::new(AtomicUsize::new(0));
     let router = router_with(fixture.app.clone(), pages(fixture.app.clone(), changes.clone()));
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
@@ -66,8 +66,19 @@ async fn whoever_reads_no_pages_changes_nothing() {
     // More than the kernel buffers.
     let (status, _unread) = ask(address, "GET", "/64", &a).await;
     assert_eq!(status, "200");
+    // Whoever reads no pages gets no others, and changes nothing.
+    let (status, mut refused) = ask(address, "GET", "/1", &a).await;
+    let mut rest = String::new();
+    refused.read_to_string(&mut rest).await.unwrap();
+    assert_eq!(
+        (status.as_str(), rest.ends_with("the page of a refusal")),
+        ("429", true)
+    );
     assert_eq!(ask(address, "POST", "/0", &a).await.0, "429");
     assert_eq!(changes.load(Ordering::Relaxed), 1);
+    // Another viewer at the same address, which may be that of a proxy.
+    assert_eq!(ask(address, "GET", "/1", &b).await.0, "200");
+    assert_eq!(ask(address, "POST", "/0", &b).await.0, "200");
     server.abort();
     fixture.end().await;
 }
