@@ -137,6 +137,8 @@ pub struct Route {
     pub acts: bool,
     /// Whether it is only for older callers; others have a newer path for it.
     pub deprecated: bool,
+    /// Whether its answer is small, so that it is handled also for a caller who has no room for answers.
+    answers_little: bool,
     /// Whether it answers while the database does not: then a token counts that was valid not long ago.
     in_outage: bool,
     /// Writes problems that arise before the handler, such as a missing token.
@@ -166,6 +168,7 @@ impl Route {
             pace: Pace::Quick,
             acts: method != Method::Get,
             deprecated: false,
+            answers_little: method == Method::Delete,
             in_outage: false,
             tell: Problem::into_response,
             handler: Arc::new(move |request| Box::pin(handler(request))),
@@ -304,6 +307,13 @@ impl Route {
     /// It is only for older callers.
     pub fn deprecated(mut self) -> Self {
         self.deprecated = true;
+        self
+    }
+
+    /// Its answer is small. It is handled also for a caller who does not read other answers: many workers may have one token,
+    /// and the work of all must not be lost because of one.
+    pub(crate) fn answers_little(mut self) -> Self {
+        self.answers_little = true;
         self
     }
 
@@ -551,7 +561,7 @@ async fn handle(
     }
     let query = parse_query(parts.uri.query())?;
     check_query(&route, &query)?;
-    if route.acts {
+    if route.acts && !route.answers_little {
         sent::check_room(&app, &caller.actor)?;
     }
     // A waiting or following request ends with the token of its caller; so does an answer that takes long to be sent.

@@ -175,6 +175,44 @@ async fn large_answers_that_are_not_read_leave_room_for_others() {
     fixture.end().await;
 }
 
+/// Many workers may have one token. If one of them reads no answers, the others can still say what they have done, and what is
+/// too much can be deleted.
+#[tokio::test]
+async fn work_is_reported_without_room_for_answers() {
+    let config = HttpConfig {
+        requests_max: 100,
+        ..config(16, 4)
+    };
+    let fixture = Fixture::with_config(config, &["false"]).await;
+    script(&fixture, "s", &vec![0; 3 * MIB], true).await;
+    let a = token_as(&fixture, "a", "admin").await;
+    let call = |method, path, body: &'static str| ask(fixture.router.clone(), method, path, a.clone(), body.into());
+    let unread = call("GET", "/v1/scripts/s/versions/1/wasm", "").await;
+    assert_eq!(unread.status(), 200);
+    assert_eq!(call("POST", "/v1/queues/q/pause", "").await.status(), 429);
+    assert_eq!(
+        call("POST", "/v1/queues/q/claims", r#"{"worker":"w"}"#).await.status(),
+        429
+    );
+    // Whether a call is valid is only checked after that.
+    for path in [
+        "/v1/claims/00000000-0000-0000-0000-000000000001/heartbeat",
+        "/v1/claims/00000000-0000-0000-0000-000000000001/complete",
+        "/v1/claims/00000000-0000-0000-0000-000000000001/fail",
+        "/v1/claims/00000000-0000-0000-0000-000000000001/release",
+        "/v1/claims/heartbeat",
+        "/v1/claims/complete",
+        "/v1/claims/fail",
+        "/v1/claims/release",
+        "/v1/dispatch/u1/complete",
+    ] {
+        assert_eq!(call("POST", path, r#"{"other":1}"#).await.status(), 422, "{path}");
+    }
+    assert_eq!(call("DELETE", "/v1/categories/none", "").await.status(), 404);
+    drop(unread);
+    fixture.end().await;
+}
+
 fn http_body_size(answer: &Response) -> Option<u64> {
     axum::body::HttpBody::size_hint(answer.body()).exact()
 }
