@@ -9,6 +9,7 @@
 //! which each address gets some, for a few seconds.
 
 use std::io::ErrorKind;
+use std::sync::Arc;
 use std::time::Duration;
 
 use axum::body::Body;
@@ -18,7 +19,7 @@ use futures::StreamExt;
 
 use crate::access::Peer;
 use crate::app::App;
-use crate::fair_bytes::HeldBytes;
+use crate::fair_bytes::{FairBytes, HeldBytes};
 use crate::problem::Problem;
 
 /// The maximum bytes of an unknown caller's body: a sign-in has a token in it.
@@ -33,6 +34,10 @@ const UNKNOWN_TIMEOUT: Duration = Duration::from_secs(5);
 /// How many bytes of a body, with its values, do not count: requests have slots, so these are few enough.
 const UNCOUNTED_BYTES: usize = 256 * 1024;
 
+/// The same for requests of which thousands may be under way: those that may wait, which have ten times as many slots, and
+/// forms of pages, which have none.
+const UNCOUNTED_OF_MANY_BYTES: usize = 16 * 1024;
+
 /// Shorter texts have too few values to count.
 const WEIGHED_FROM_BYTES: usize = 2 * 1024;
 
@@ -45,21 +50,31 @@ pub(crate) struct BodyMemory {
     wait: Duration,
     /// The most that one body may count.
     most: usize,
+    /// How many bytes do not count.
+    uncounted: usize,
 }
 
 impl BodyMemory {
-    /// For one body of this caller; it has taken nothing yet.
-    pub(crate) fn of(app: &App, owner: &str) -> Self {
+    /// For one body of this caller; it has taken nothing yet. Of a body that `is_of_many`, less does not count.
+    pub(crate) fn of(app: &App, owner: &str, is_of_many: bool) -> Self {
+        Self::within(&app.bodies, owner, app.config.memory_wait, is_of_many)
+    }
+
+    fn within(bodies: &Arc<FairBytes>, owner: &str, wait: Duration, is_of_many: bool) -> Self {
         Self {
-            held: app.bodies.of(owner),
-            wait: app.config.memory_wait,
-            most: app.bodies.each_max(),
+            held: bodies.of(owner),
+            wait,
+            most: bodies.each_max(),
+            uncounted: match is_of_many {
+                true => UNCOUNTED_OF_MANY_BYTES,
+                false => UNCOUNTED_BYTES,
+            },
         }
     }
 
     /// Counts a body of so many bytes altogether.
     async fn take(&mut self, whole: usize) -> Result<(), Problem> {
-        let counted = whole.saturating_sub(UNCOUNTED_BYTES).min(self.most);
+        let counted = whole.saturating_sub(self.uncounted).min(self.most);
         let more = counted.saturating_sub(self.held.bytes());
         if more == 0 || self.held.grow(more, self.wait).await {
             return Ok(());
@@ -194,4 +209,19 @@ pub(crate) async fn read_unknown(app: &App, peer: Peer, headers: &HeaderMap, bod
 
 fn late() -> Problem {
     Problem::new(StatusCode::REQUEST_TIMEOUT, "the body arrived too slowly")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn of_many_bodies_less_does_not_count() {
+        let budget = FairBytes::new(1 << 20, 1 << 20);
+        for (is_of_many, kib, counted) in [(false, 256, 0), (false, 300, 44), (true, 16, 0), (true, 300, 284)] {
+            let mut memory = BodyMemory::within(&budget, "a", Duration::ZERO, is_of_many);
+            memory.take(kib << 10).await.unwrap();
+            assert_eq!(memory.held.bytes(), counted << 10, "{is_of_many} {kib}");
+        }
+    }
 }

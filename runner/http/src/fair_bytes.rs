@@ -124,6 +124,46 @@ impl HeldBytes {
         tokio::time::timeout(most, grown).await.is_ok()
     }
 
+    /// Makes these so many, whether there is room or not: for what is in memory already. The same number costs nothing.
+    pub(crate) fn become_anyway(&mut self, bytes: usize) {
+        match bytes.checked_sub(self.bytes) {
+            None => self.give_back(self.bytes - bytes),
+            Some(0) => {}
+            Some(more) => self.grow_anyway(more),
+        }
+    }
+
+    /// No bytes yet, of the same owner.
+    pub(crate) fn another(&self) -> Self {
+        Self {
+            budget: Arc::clone(&self.budget),
+            owner: Arc::clone(&self.owner),
+            bytes: 0,
+        }
+    }
+
+    /// The maximum of the owner.
+    pub(crate) fn each_max(&self) -> usize {
+        self.budget.each_max
+    }
+
+    fn give_back(&mut self, less: usize) {
+        if less == 0 {
+            return;
+        }
+        let mut taken = self.budget.taken.lock();
+        taken.all -= less;
+        if let Some(own) = taken.owners.get_mut(&self.owner) {
+            *own -= less;
+            if *own == 0 {
+                taken.owners.remove(&self.owner);
+            }
+        }
+        drop(taken);
+        self.bytes -= less;
+        self.budget.given_back.notify_waiters();
+    }
+
     /// The same bytes, which count until the last part of them is dropped.
     pub(crate) fn keep(self, bytes: Bytes) -> Bytes {
         if self.bytes == 0 {
@@ -135,19 +175,7 @@ impl HeldBytes {
 
 impl Drop for HeldBytes {
     fn drop(&mut self) {
-        if self.bytes == 0 {
-            return;
-        }
-        let mut taken = self.budget.taken.lock();
-        taken.all -= self.bytes;
-        if let Some(own) = taken.owners.get_mut(&self.owner) {
-            *own -= self.bytes;
-            if *own == 0 {
-                taken.owners.remove(&self.owner);
-            }
-        }
-        drop(taken);
-        self.budget.given_back.notify_waiters();
+        self.give_back(self.bytes);
     }
 }
 
@@ -183,6 +211,21 @@ mod tests {
         drop(second);
         let taken = budget.taken.lock();
         assert!(taken.all == 0 && taken.owners.is_empty());
+    }
+
+    #[test]
+    fn bytes_become_more_and_fewer() {
+        let budget = FairBytes::new(100, 75);
+        let mut held = budget.of("a");
+        for (bytes, has_room) in [(80, false), (80, false), (10, true), (75, false), (0, true)] {
+            held.become_anyway(bytes);
+            assert_eq!((held.bytes(), budget.has_room("a")), (bytes, has_room));
+        }
+        let mut other = held.another();
+        other.become_anyway(75);
+        assert!(!budget.has_room("a") && budget.taken.lock().owners.len() == 1);
+        drop((held, other));
+        assert!(budget.taken.lock().owners.is_empty());
     }
 
     #[tokio::test]

@@ -73,18 +73,54 @@ pub fn router_with(app: App, pages: Elsewhere) -> Router {
             // Assets are in memory once.
             let connection = request.extensions().get::<Arc<connection::Connection>>();
             let connection = connection.filter(|_| !path.starts_with("/assets/")).cloned();
-            let acts = !request.method().is_safe();
-            let answer = pages(request).await;
             match connection {
-                // Nobody who is not known takes memory from others.
-                Some(connection) if connection.is_known() => {
-                    let address = connection.peer.address().to_string();
-                    sent::page(&app, &address, acts, answer).unwrap_or_else(Problem::into_response)
-                }
-                _ => answer,
+                Some(connection) => counted_page(&app, &pages, &connection, request).await,
+                None => pages(request).await,
             }
         }
     })
+}
+
+/// The viewer of a page, as soon as [`admit`] knows who it is.
+#[derive(Clone, Default)]
+struct PageViewer(Arc<std::sync::OnceLock<Arc<access::Caller>>>);
+
+/// Why a page that has been made is not sent. It is an extension of the request for the page that says so.
+#[derive(Clone)]
+struct NotSent(Problem);
+
+/// A page, which counts for its viewer until it has been read: behind a proxy, all people have one address.
+async fn counted_page(
+    app: &App,
+    pages: &Elsewhere,
+    connection: &connection::Connection,
+    request: axum::extract::Request,
+) -> Response {
+    let acts = !request.method().is_safe();
+    let viewer = PageViewer::default();
+    let (mut head, body) = request.into_parts();
+    head.extensions.insert(viewer.clone());
+    // The answer to a form is never refused.
+    let again = (!acts).then(|| head.clone());
+    let answer = pages(axum::extract::Request::from_parts(head, body)).await;
+    // Nobody who is not known takes memory from others.
+    if !connection.is_known() {
+        return answer;
+    }
+    let counted = match viewer.0.get() {
+        Some(caller) => sent::page(app, &caller.actor, acts, answer),
+        None => sent::page(app, &format!("page of {}", connection.peer.address()), acts, answer),
+    };
+    let problem = match counted {
+        Ok(answer) => return answer,
+        Err(problem) => problem,
+    };
+    let Some(mut head) = again else {
+        return problem.into_response();
+    };
+    // People get a page that says so, and loads itself again.
+    head.extensions.insert(NotSent(problem));
+    pages(axum::extract::Request::from_parts(head, axum::body::Body::empty())).await
 }
 
 fn nothing_at(path: &str) -> Response {
@@ -94,11 +130,24 @@ fn nothing_at(path: &str) -> Response {
 
 /// Authenticates the request of a page: [`access`] checks its headers, for pages that read and for forms that write. A
 /// request to the API with the result among its extensions is not checked again. (Nothing from the network has any.)
-/// Here it is checked each time, whatever is known of an earlier request from which this one was made.
+/// Here it is checked each time, whatever is known of an earlier request from which this one was made. A form is refused if
+/// its sender has no room for another answer: afterwards, that could not be refused. A page that could not be sent is refused
+/// here, too, when it is asked for again.
 pub async fn admit(app: &App, parts: &mut axum::http::request::Parts) -> Result<access::Vouched, Problem> {
     parts.extensions.remove::<access::Vouched>();
+    if let Some(NotSent(problem)) = parts.extensions.get() {
+        return Err(problem.clone());
+    }
     let age = app.tokens.age();
-    let admitted = access::authenticate(app, parts, !parts.method.is_safe(), app.clock.now()).await?;
+    let acts = !parts.method.is_safe();
+    let admitted = access::authenticate(app, parts, acts, app.clock.now()).await?;
+    if acts {
+        sent::check_room(app, &admitted.caller.actor)?;
+    }
+    if let Some(PageViewer(viewer)) = parts.extensions.get() {
+        // Whoever has one request is one caller; the first check counts.
+        let _ = viewer.set(Arc::clone(&admitted.caller));
+    }
     let token_watch = (!app.config.dev).then(|| access::TokenWatch::new(&admitted, access::Peer::of(parts), age));
     Ok(access::Vouched::new(admitted, token_watch))
 }
@@ -119,7 +168,8 @@ pub async fn read_form(
     body::check_head(&parts.headers, bytes_max)?;
     let vouched = parts.extensions.get::<access::Vouched>();
     let actor = vouched.map_or("", |vouched| vouched.caller().actor.as_str());
-    let mut memory = counted.then(|| body::BodyMemory::of(app, actor));
+    // Pages have no slots: there may be as many forms as connections.
+    let mut memory = counted.then(|| body::BodyMemory::of(app, actor, true));
     let (idle, whole) = (app.config.body_idle_timeout, app.config.body_timeout);
     let read = body::read(body, bytes_max, idle, whole, memory.as_mut()).await?;
     Ok(match memory {

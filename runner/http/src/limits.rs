@@ -19,7 +19,7 @@ pub struct ServeLimits {
     /// How long a request of theirs may take, from its head to the end of its answer.
     pub stranger_request_timeout: Duration,
     /// How long a connection may take nothing of an answer that is to be written: whoever reads slowly is served, whoever
-    /// reads nothing is closed.
+    /// reads nothing, or next to nothing, is closed.
     pub unread_timeout: Duration,
     /// Bytes of a request's head.
     pub header_bytes_max: usize,

@@ -3,7 +3,8 @@
 //! The kernel takes what a client does not read yet, up to the size of its buffers. After that a write waits. If it waits
 //! too long, it fails, and hyper ends the connection, and with it the answer and all that it holds. Nothing else is
 //! bounded here: a stream that has nothing to say may be silent, and a slow client takes as long as it takes, because
-//! each byte that it reads begins the time anew.
+//! each write that the kernel takes begins the time anew. The kernel takes some kilobytes at a time (`serve.rs`), so a
+//! client that reads less than some hundred bytes per second is as one that reads nothing.
 
 use std::io;
 use std::pin::Pin;

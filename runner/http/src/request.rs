@@ -29,6 +29,7 @@ use tokio::time::Instant;
 use crate::access::{Caller, Peer, TokenWatch, refused};
 use crate::app::App;
 use crate::body::{self, BodyMemory};
+use crate::fair_bytes::HeldBytes;
 use crate::json;
 use crate::problem::Problem;
 use crate::sent::{self, Reserved};
@@ -77,6 +78,8 @@ pub struct Request {
     pub(crate) body: Mutex<Body>,
     /// What a large body takes of the memory for bodies, while it is handled.
     pub(crate) body_memory: Option<BodyMemory>,
+    /// Whether thousands of such requests may be under way at the same time.
+    pub(crate) is_of_many: bool,
     /// The slot of an upload, which it gives back while it only waits for an interpreter.
     pub(crate) upload_slot: Option<FairSlot>,
 }
@@ -323,7 +326,7 @@ impl Request {
         let body = std::mem::replace(self.body.get_mut(), Body::empty());
         // Uploads have few slots, which bound what they take.
         let counted = self.upload_slot.is_none();
-        let mut memory = counted.then(|| BodyMemory::of(&self.app, &self.caller.actor));
+        let mut memory = counted.then(|| BodyMemory::of(&self.app, &self.caller.actor, self.is_of_many));
         let read = tokio::select! {
             biased;
             read = body::read(body, bytes_max, idle, whole, memory.as_mut()) => read,
@@ -349,6 +352,11 @@ impl Request {
     /// Takes the memory for an answer of so many bytes, before it is made.
     pub(crate) async fn reserve_answer(&self, bytes: usize) -> Result<Option<Reserved>, Problem> {
         sent::reserve(&self.app, &self.caller.actor, bytes).await
+    }
+
+    /// What a stream to the caller has in memory: nothing yet.
+    pub(crate) fn stream_memory(&self) -> HeldBytes {
+        self.app.answers.of(&self.caller.actor)
     }
 
     /// Waits until the caller's token or session is not valid any more.

@@ -5,6 +5,10 @@
 //! drops the body with the last one; so a long piece is given to it in short ones, each of which holds what the answer
 //! holds. The short ones are views of the long one: none of it is freed before all of them are.
 //!
+//! Nobody knows how long a stream becomes, and it holds little at a time, if it is read. If it is not, what it has in
+//! memory beyond a short piece counts ([`Hold::of_stream`]): it was not refused, but its caller gets no other stream, and
+//! no large answer, while its share is used up.
+//!
 //! How long an answer may go unread is bounded by [`crate::progress`].
 
 use std::pin::Pin;
@@ -19,18 +23,19 @@ use heddle_engine::FairSlot;
 use http_body::{Frame, SizeHint};
 
 use crate::app::App;
-use crate::fair_bytes::HeldBytes;
+use crate::fair_bytes::{FairBytes, HeldBytes};
 use crate::problem::Problem;
 
 /// The longest piece that hyper is given: it buffers about as much before it waits for the client.
-const PIECE_BYTES: usize = 64 << 10;
+pub(crate) const PIECE_BYTES: usize = 64 << 10;
 
 /// Answers with more bytes count against the memory for answers. Requests have slots, so these are few enough to let
 /// smaller ones be.
 const LARGE_BYTES: usize = 1 << 20;
 
-/// The same for pages, which have no slots.
-const LARGE_PAGE_BYTES: usize = 64 << 10;
+/// The same for answers of which thousands may be unread: to requests that may wait, which have ten times as many slots, and
+/// for pages, which have none.
+const LARGE_OF_MANY_BYTES: usize = 64 << 10;
 
 /// Seconds after which a caller should ask again.
 const RETRY_SECONDS: u64 = 1;
@@ -55,6 +60,8 @@ struct IsCounted;
 pub(crate) struct Hold {
     _slot: Option<FairSlot>,
     _memory: Option<Reserved>,
+    /// For a stream: no bytes, of its caller.
+    stream: Option<HeldBytes>,
 }
 
 impl Hold {
@@ -62,7 +69,21 @@ impl Hold {
         Self {
             _slot: slot,
             _memory: memory,
+            stream: None,
         }
+    }
+
+    /// The same for a stream, whose long pieces count for the owner of these bytes.
+    pub(crate) fn of_stream(self, stream: Option<HeldBytes>) -> Self {
+        Self { stream, ..self }
+    }
+
+    /// A long piece. That of a stream counts until the last part of it is dropped.
+    fn counted(&self, piece: Bytes) -> Bytes {
+        let Some(stream) = &self.stream else { return piece };
+        let mut held = stream.another();
+        held.become_anyway(piece.len().min(held.each_max()));
+        held.keep(piece)
     }
 }
 
@@ -97,7 +118,8 @@ pub(crate) fn reserved(mut response: Response, memory: Option<Reserved>) -> Resp
     response
 }
 
-/// Refuses a change whose answer might be large, from a caller who reads none of them: afterwards it could not be refused.
+/// Refuses a change whose answer might be large, or a stream, from a caller who reads none of them: afterwards it could not
+/// be refused.
 pub(crate) fn check_room(app: &App, owner: &str) -> Result<(), Problem> {
     match app.answers.has_room(owner) {
         true => Ok(()),
@@ -106,22 +128,30 @@ pub(crate) fn check_room(app: &App, owner: &str) -> Result<(), Problem> {
 }
 
 /// Counts an answer that has been made, if it is large: whoever waited for memory would keep it meanwhile, so it is
-/// refused at once. The answer to a change (`acts`) is sent in any case: it may be all that the caller learns of it.
-pub(crate) fn count(app: &App, owner: &str, acts: bool, response: &mut Response) -> Result<Option<Reserved>, Problem> {
-    count_from(app, owner, acts, LARGE_BYTES, response)
-}
-
-fn count_from(
+/// refused at once. The answer to a change (`acts`) is sent in any case: it may be all that the caller learns of it. Of
+/// answers that are `is_of_many`, smaller ones count, too.
+pub(crate) fn count(
     app: &App,
     owner: &str,
     acts: bool,
-    from: usize,
+    is_of_many: bool,
     response: &mut Response,
 ) -> Result<Option<Reserved>, Problem> {
+    count_within(&app.answers, owner, acts, is_of_many, response)
+}
+
+fn count_within(
+    answers: &Arc<FairBytes>,
+    owner: &str,
+    acts: bool,
+    is_of_many: bool,
+    response: &mut Response,
+) -> Result<Option<Reserved>, Problem> {
+    let from = if is_of_many { LARGE_OF_MANY_BYTES } else { LARGE_BYTES };
     if response.extensions().get::<IsCounted>().is_some() {
         return Ok(None);
     }
-    // A stream holds little at a time.
+    // Of a stream, what it has in memory counts.
     let Some(bytes) = http_body::Body::size_hint(response.body()).exact() else {
         return Ok(None);
     };
@@ -130,8 +160,8 @@ fn count_from(
         Some(memory) => memory,
         None if bytes <= from => return Ok(None),
         None => {
-            let bytes = bytes.min(app.answers.each_max());
-            let mut held = app.answers.of(owner);
+            let bytes = bytes.min(answers.each_max());
+            let mut held = answers.of(owner);
             if acts {
                 held.grow_anyway(bytes);
             } else if !held.try_grow(bytes) {
@@ -144,15 +174,9 @@ fn count_from(
     Ok(Some(memory))
 }
 
-/// The answer of a page, counted for the address that it goes to.
-pub(crate) fn page(app: &App, address: &str, acts: bool, mut response: Response) -> Result<Response, Problem> {
-    let memory = count_from(
-        app,
-        &format!("page of {address}"),
-        acts,
-        LARGE_PAGE_BYTES,
-        &mut response,
-    )?;
+/// The answer of a page, counted for its owner.
+pub(crate) fn page(app: &App, owner: &str, acts: bool, mut response: Response) -> Result<Response, Problem> {
+    let memory = count(app, owner, acts, true, &mut response)?;
     Ok(match memory {
         None => response,
         memory => held(response, Hold::new(None, memory), None),
@@ -231,7 +255,7 @@ impl http_body::Body for Held {
             };
             match frame.into_data() {
                 Ok(data) if data.len() <= PIECE_BYTES => return Poll::Ready(Some(Ok(Frame::data(data)))),
-                Ok(data) => this.rest = data,
+                Ok(data) => this.rest = this.hold.counted(data),
                 Err(trailers) => return Poll::Ready(Some(Ok(trailers))),
             }
         }
@@ -260,7 +284,6 @@ mod tests {
     use http_body_util::BodyExt;
 
     use super::*;
-    use crate::fair_bytes::FairBytes;
 
     #[tokio::test]
     async fn an_answer_holds_its_slot_until_its_last_piece_is_dropped() {
@@ -287,6 +310,21 @@ mod tests {
         assert_eq!(slots.free(), 1);
     }
 
+    #[test]
+    fn of_many_answers_smaller_ones_count() {
+        let budget = FairBytes::new(4 << 20, 2 << 20);
+        for (is_of_many, kib, counts) in [
+            (false, 1_024, false),
+            (false, 1_025, true),
+            (true, 64, false),
+            (true, 65, true),
+        ] {
+            let mut response = Response::new(Body::from(vec![0_u8; kib << 10]));
+            let memory = count_within(&budget, "a", false, is_of_many, &mut response).unwrap();
+            assert_eq!(memory.is_some(), counts, "{is_of_many} {kib}");
+        }
+    }
+
     #[tokio::test]
     async fn a_short_answer_holds_its_slot_until_it_is_taken() {
         let slots = FairSlots::new(1, 1);
@@ -299,6 +337,29 @@ mod tests {
         let hold = Hold::new(slots.try_take("a"), None);
         let _empty = held(Response::new(Body::empty()), hold, None);
         assert_eq!(slots.free(), 1);
+    }
+
+    #[tokio::test]
+    async fn what_a_stream_has_in_memory_counts() {
+        let budget = FairBytes::new(4 * PIECE_BYTES, 3 * PIECE_BYTES);
+        let pieces =
+            [3 * PIECE_BYTES + 1, PIECE_BYTES].map(|bytes| Ok::<_, std::io::Error>(Bytes::from(vec![0; bytes])));
+        let body = Body::from_stream(futures::stream::iter(pieces));
+        let hold = Hold::new(None, None).of_stream(Some(budget.of("a")));
+        let mut sent = held(Response::new(body), hold, None).into_body().into_data_stream();
+        let mut parts = Vec::new();
+        for left in (0..4).rev() {
+            parts.push(sent.next().await.unwrap().unwrap());
+            assert!(!budget.has_room("a") && budget.has_room("b"), "{left} parts are left");
+        }
+        parts.truncate(1);
+        assert!(!budget.has_room("a"), "a part is not sent yet");
+        parts.clear();
+        // A short piece does not count.
+        let short = sent.next().await.unwrap().unwrap();
+        assert_eq!(short.len(), PIECE_BYTES);
+        assert!(budget.of("a").try_grow(3 * PIECE_BYTES));
+        assert!(sent.next().await.is_none());
     }
 
     #[tokio::test]

@@ -25,9 +25,10 @@ const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 /// How often connections to close are searched for, while there is no room.
 const ROOM_CHECKED_EVERY: Duration = Duration::from_millis(200);
 
-/// How many bytes of an answer the kernel takes before they can be sent.
-#[cfg(target_os = "linux")]
-const UNSENT_BYTES_MAX: u32 = 128 << 10;
+/// How many bytes of an answer the kernel takes before they can be sent. It wakes a writer when fewer than half of them are
+/// left, and a write that waits longer than `unread_timeout` fails. So whoever reads half of these in that time is a slow
+/// client, not one that reads nothing: 16 KiB in 30 s, some 550 bytes per second.
+const UNSENT_BYTES_MAX: u32 = 32 << 10;
 
 /// Lets writes wait for the client instead of filling the kernel's buffer, which may have megabytes: a slow client would be
 /// as one that reads nothing ([`crate::progress`]) for as long as it takes to read a third of them.
@@ -36,7 +37,7 @@ fn bound_unsent(stream: &TcpStream) {
     #[cfg(target_os = "linux")]
     let _ = socket2::SockRef::from(stream).set_tcp_notsent_lowat(UNSENT_BYTES_MAX);
     #[cfg(not(target_os = "linux"))]
-    let _ = stream;
+    let _ = (stream, UNSENT_BYTES_MAX);
 }
 
 /// Room for another connection.
@@ -129,5 +130,17 @@ pub async fn serve(
     let drained = async { while connections.join_next().await.is_some() {} };
     if tokio::time::timeout(limits.drain_timeout, drained).await.is_err() {
         connections.shutdown().await;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// As the documentation says.
+    #[test]
+    fn a_client_that_reads_a_kilobyte_each_second_is_not_closed() {
+        let seconds = ServeLimits::default().unread_timeout.as_secs();
+        assert!(u64::from(UNSENT_BYTES_MAX) / 2 <= 1_000 * seconds);
     }
 }

@@ -74,6 +74,16 @@ pub enum Pace {
     Free,
 }
 
+impl Pace {
+    /// Whether thousands of such requests may be under way at the same time: then small amounts of memory count, too.
+    pub(crate) fn is_of_many(self) -> bool {
+        match self {
+            Self::Waits => true,
+            Self::Quick | Self::Uploads | Self::Free => false,
+        }
+    }
+}
+
 /// How a route writes a problem: some callers expect another shape than a problem body.
 pub(crate) type Tell = fn(Problem) -> Response;
 
@@ -124,6 +134,8 @@ pub struct Route {
     pub acts: bool,
     /// Whether it is only for older callers; others have a newer path for it.
     pub deprecated: bool,
+    /// Whether its answer is small, so that it is handled also for a caller who has no room for answers.
+    answers_little: bool,
     /// Whether it answers while the database does not: then a token counts that was valid not long ago.
     in_outage: bool,
     /// Writes problems that arise before the handler, such as a missing token.
@@ -153,6 +165,7 @@ impl Route {
             pace: Pace::Quick,
             acts: method != Method::Get,
             deprecated: false,
+            answers_little: method == Method::Delete,
             in_outage: false,
             tell: Problem::into_response,
             handler: Arc::new(move |request| Box::pin(handler(request))),
@@ -291,6 +304,13 @@ impl Route {
     /// It is only for older callers.
     pub fn deprecated(mut self) -> Self {
         self.deprecated = true;
+        self
+    }
+
+    /// Its answer is small. It is handled also for a caller who does not read other answers: many workers may have one token,
+    /// and the work of all must not be lost because of one.
+    pub(crate) fn answers_little(mut self) -> Self {
+        self.answers_little = true;
         self
     }
 

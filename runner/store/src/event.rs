@@ -7,8 +7,11 @@
 
 use heddle_domain::Time;
 
-use crate::change::PAGE_BYTES_MAX;
 use crate::{Store, StoreError};
+
+/// How many bytes of text a page of the feed has, not counting its last row. Less than lists have: thousands of readers may
+/// each keep a page in memory, for as long as they take to read it.
+pub const EVENTS_BYTES_MAX: i64 = 256 << 10;
 
 /// The position of a reader: after the `n`th event of a row.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
@@ -34,7 +37,7 @@ pub struct EventRow {
 #[derive(Clone, Debug)]
 pub struct EventPage {
     pub rows: Vec<EventRow>,
-    /// Whether the page ends because of its bytes ([`PAGE_BYTES_MAX`]): more rows may follow.
+    /// Whether the page ends because of its bytes ([`EVENTS_BYTES_MAX`]): more rows may follow.
     pub is_cut: bool,
     /// All transactions below this one have ended.
     pub settled: u64,
@@ -44,7 +47,7 @@ pub struct EventPage {
 
 impl Store {
     /// Events after a position, of these kinds, at most `limit` rows. The page ends earlier with the row that goes beyond
-    /// [`PAGE_BYTES_MAX`]: an event of an assignment has its params.
+    /// [`EVENTS_BYTES_MAX`]: an event of an assignment has its params.
     pub async fn events_after(
         &self,
         after: EventPosition,
@@ -84,7 +87,7 @@ impl Store {
             id,
             kinds,
             limit,
-            PAGE_BYTES_MAX
+            EVENTS_BYTES_MAX
         )
         .fetch_all(&self.pool)
         .await?;

@@ -103,7 +103,7 @@ async fn the_feed_is_read_in_pieces() {
     world
         .execute(
             "INSERT INTO heddle.events (kind, at, data)
-             SELECT 'run.failed', clock_timestamp(), jsonb_build_object('n', n, 'text', repeat('x', 1048576))
+             SELECT 'run.failed', clock_timestamp(), jsonb_build_object('n', n, 'text', repeat('x', 65536))
                FROM generate_series(1, 8) AS n;
              INSERT INTO heddle.events (kind, at, data)
              SELECT 'run.failed', clock_timestamp(), jsonb_build_object('n', n) FROM generate_series(9, 20) AS n",

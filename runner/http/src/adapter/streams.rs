@@ -22,6 +22,8 @@ use serde_json::{Value, json};
 use super::Refusal;
 use super::cursor::Given;
 use super::{not_found, runs, views};
+use crate::fair_bytes::HeldBytes;
+use crate::sent::PIECE_BYTES;
 
 /// Which lines of a log are wanted.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -41,8 +43,62 @@ pub(crate) struct LogQuery {
 /// How often a stream reads without a wake-up.
 const POLL_EVERY: Duration = Duration::from_millis(250);
 
-/// How many lines a stream reads at once.
+/// How many lines a stream reads at once at most, and the first time.
 const PAGE: i64 = 500;
+const LINES_FIRST: i64 = 64;
+
+/// How many bytes of lines a stream is to read at once: the next read asks for as many lines as these are, by those read
+/// before.
+const LINES_BYTES: usize = 1 << 20;
+
+/// An event of a stream as it is sent: its id, its kind, and its data.
+pub(crate) type SentEvent = (String, String, String);
+
+/// The events that a stream has read, and its client has not. Together they may be large, so they count against the memory for
+/// answers.
+struct Waiting {
+    events: VecDeque<io::Result<SentEvent>>,
+    memory: HeldBytes,
+}
+
+impl Waiting {
+    fn of(memory: HeldBytes) -> Self {
+        Self {
+            events: VecDeque::new(),
+            memory,
+        }
+    }
+
+    /// Adds events to none: the stream reads on when it has no others.
+    fn put(&mut self, events: Vec<SentEvent>) {
+        let bytes: usize = events.iter().map(|(.., data)| data.len()).sum();
+        self.events.extend(events.into_iter().map(Ok));
+        if bytes > PIECE_BYTES {
+            self.memory.become_anyway(bytes.min(self.memory.each_max()));
+        }
+    }
+
+    /// Breaks the stream off.
+    fn fail(&mut self, error: io::Error) {
+        self.events.push_back(Err(error));
+    }
+
+    /// The next one, which the client takes.
+    fn take(&mut self) -> Option<io::Result<SentEvent>> {
+        let next = self.events.pop_front();
+        if self.events.is_empty() {
+            self.memory.become_anyway(0);
+        }
+        next
+    }
+}
+
+/// How many lines are read after these.
+fn next_lines(lines: &[SentEvent]) -> i64 {
+    let bytes: usize = lines.iter().map(|(.., data)| data.len()).sum();
+    let each = (bytes / lines.len().max(1)).max(1);
+    i64::try_from(LINES_BYTES / each).unwrap_or(PAGE).clamp(1, PAGE)
+}
 
 /// A log position as text: micros, task, item, attempt, line.
 fn cursor_of(row: &LogRow) -> String {
@@ -144,17 +200,22 @@ impl LogReader {
         rows.into_iter().map(|row| self.line(row)).collect()
     }
 
-    /// Lines that were not there before, whenever they were said, and whether the run had ended before they were read: then
-    /// no others follow.
-    async fn news(&self, seen: &mut LogsSeen) -> Result<(Vec<LogLine>, bool), Refusal> {
+    /// Lines that were not there before, at most `limit`, whenever they were said, and whether the run had ended before they
+    /// were read: then no others follow.
+    async fn news(&self, seen: &mut LogsSeen, limit: i64) -> Result<(Vec<SentEvent>, bool), Refusal> {
         let store = self.engine.store();
         let over = store.run_ended(self.run).await? != Some(false);
-        let rows = store.logs_unseen(self.run, &self.filter, seen, PAGE).await?;
+        let rows = store.logs_unseen(self.run, &self.filter, seen, limit).await?;
         for row in &rows {
             let next = seen.entry(row.at).or_default();
             *next = (*next).max(row.line + 1);
         }
-        let lines: Result<Vec<_>, Refusal> = rows.into_iter().map(|row| self.line(row)).collect();
+        let sent = |row: LogRow| -> Result<SentEvent, Refusal> {
+            let line = self.line(row)?;
+            let data = json!(line).to_string();
+            Ok((line.cursor, "log".to_owned(), data))
+        };
+        let lines: Result<Vec<_>, Refusal> = rows.into_iter().map(sent).collect();
         Ok((lines?, over))
     }
 
@@ -199,36 +260,41 @@ pub(crate) async fn logs(engine: &Engine, run: RunId, query: LogQuery) -> Result
     Ok(List { items, next_cursor })
 }
 
+/// The lines of a log, also those that follow. What waits for the client counts as this `memory`.
 pub(crate) async fn follow_logs(
     engine: Engine,
     run: RunId,
     query: LogQuery,
-) -> Result<BoxStream<'static, io::Result<LogLine>>, Refusal> {
+    memory: HeldBytes,
+) -> Result<BoxStream<'static, io::Result<SentEvent>>, Refusal> {
     let reader = LogReader::new(engine.clone(), run, &query).await?;
     let watch = engine.watch(run);
     let seen = match reader.filter.after {
         Some(after) => engine.store().logs_seen(run, after).await?,
         None => LogsSeen::new(),
     };
-    let kept = (seen, Trouble::of(run));
-    let state = (reader, watch, kept, VecDeque::<io::Result<LogLine>>::new(), false);
+    let kept = (seen, Trouble::of(run), LINES_FIRST);
+    let state = (reader, watch, kept, Waiting::of(memory), false);
     let stream = stream::unfold(state, |(reader, watch, mut kept, mut waiting, mut ended)| async move {
         loop {
-            if let Some(line) = waiting.pop_front() {
+            if let Some(line) = waiting.take() {
                 return Some((line, (reader, watch, kept, waiting, ended)));
             }
             if ended || reader.engine.is_leaving() {
                 return None;
             }
-            let (seen, trouble) = &mut kept;
-            match reader.news(seen).await {
+            let (seen, trouble, limit) = &mut kept;
+            match reader.news(seen, *limit).await {
                 Ok((lines, over)) if lines.is_empty() && over => ended = true,
                 Ok((lines, _)) if lines.is_empty() => watch.moved(POLL_EVERY).await,
-                Ok((lines, _)) => waiting.extend(lines.into_iter().map(Ok)),
+                Ok((lines, _)) => {
+                    *limit = next_lines(&lines);
+                    waiting.put(lines);
+                }
                 Err(refusal) => match trouble.meet(&refusal) {
                     Ok(()) => watch.moved(POLL_EVERY).await,
                     Err(broken) => {
-                        waiting.push_back(Err(broken));
+                        waiting.fail(broken);
                         ended = true;
                     }
                 },
@@ -348,6 +414,12 @@ impl Seen {
     }
 }
 
+/// As it is sent.
+fn sent_event(event: RunEvent) -> SentEvent {
+    let data = json!(event).to_string();
+    (event.cursor, event.kind, data)
+}
+
 /// Since when a task run has been in its state, as far as that is known.
 fn moved_at(task: &TaskRun, run: &Run, seen_at: Moment) -> Moment {
     let known = match task.state {
@@ -360,11 +432,13 @@ fn moved_at(task: &TaskRun, run: &Run, seen_at: Moment) -> Moment {
     known.unwrap_or(seen_at)
 }
 
+/// The changes of a run. What waits for the client counts as this `memory`.
 pub(crate) async fn events(
     engine: Engine,
     run: RunId,
     cursor: Option<Given>,
-) -> Result<BoxStream<'static, io::Result<RunEvent>>, Refusal> {
+    memory: HeldBytes,
+) -> Result<BoxStream<'static, io::Result<SentEvent>>, Refusal> {
     let resumed = match &cursor {
         Some(given) => Some(given.read(Shown::parse)?),
         None => None,
@@ -374,12 +448,12 @@ pub(crate) async fn events(
     let first = Some(runs::get(&engine, run, Duration::ZERO).await?);
     let count = resumed.map_or(0, |shown| shown.count);
     let follower = (Seen::default(), count, resumed, first, Trouble::of(run));
-    let state = (engine, watch, follower, VecDeque::<io::Result<RunEvent>>::new(), false);
+    let state = (engine, watch, follower, Waiting::of(memory), false);
     let stream = stream::unfold(
         state,
         move |(engine, watch, mut follower, mut waiting, mut ended)| async move {
             loop {
-                if let Some(event) = waiting.pop_front() {
+                if let Some(event) = waiting.take() {
                     return Some((event, (engine, watch, follower, waiting, ended)));
                 }
                 if ended || engine.is_leaving() {
@@ -401,7 +475,7 @@ pub(crate) async fn events(
                         match trouble.meet(&refusal) {
                             Ok(()) => watch.moved(POLL_EVERY).await,
                             Err(broken) => {
-                                waiting.push_back(Err(broken));
+                                waiting.fail(broken);
                                 ended = true;
                             }
                         }
@@ -411,13 +485,16 @@ pub(crate) async fn events(
                 ended = detail.state.is_final();
                 let before = *count;
                 let events = seen.events(&detail, engine.clock().now(), count);
-                waiting.extend(events.into_iter().map(Ok));
+                // It may be large, and the next change may take long.
+                drop(detail);
                 // Nothing has changed since the event that is resumed from.
                 if resumed.take().is_some_and(|shown| shown.digest == seen.digest()) {
-                    waiting.clear();
                     *count = before;
+                } else if !events.is_empty() {
+                    waiting.put(events.into_iter().map(sent_event).collect());
+                    continue;
                 }
-                if waiting.is_empty() && !ended {
+                if !ended {
                     watch.moved(POLL_EVERY).await;
                 }
             }
@@ -429,6 +506,32 @@ pub(crate) async fn events(
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn what_waits_for_a_client_counts_until_it_is_taken() {
+        let budget = crate::fair_bytes::FairBytes::new(2 * PIECE_BYTES, PIECE_BYTES);
+        let mut waiting = Waiting::of(budget.of("a"));
+        let lines = |count: usize, bytes: usize| -> Vec<SentEvent> {
+            let line = (String::new(), "log".to_owned(), "x".repeat(bytes));
+            vec![line; count]
+        };
+        waiting.put(lines(3, PIECE_BYTES));
+        for _ in 0..2 {
+            assert!(waiting.take().is_some());
+            assert!(!budget.has_room("a"));
+        }
+        assert!(waiting.take().is_some());
+        assert!(budget.has_room("a") && waiting.take().is_none());
+        // Few bytes do not count.
+        waiting.put(lines(2, PIECE_BYTES / 2));
+        assert!(budget.of("a").try_grow(PIECE_BYTES));
+        // Of long lines, few are read together.
+        assert_eq!(next_lines(&lines(64, 200)), PAGE);
+        assert_eq!(
+            (next_lines(&lines(2, 64 << 10)), next_lines(&lines(1, 4 << 20))),
+            (16, 1)
+        );
+    }
 
     fn check(text: &str, expect: Option<(u64, u64)>) {
         let read = Shown::parse(text).map(|shown| (shown.count, shown.digest));

@@ -72,6 +72,7 @@ pub(crate) fn routes() -> Vec<Route> {
         .detail("If you repeat the call with the same status, you get the same answer.")
         .takes(of::<Completion>())
         .answers(200, of::<Assignment>())
+        .answers_little()
         .problem(403, "The token is for other users.")
         .problem(
             409,

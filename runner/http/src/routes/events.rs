@@ -12,8 +12,7 @@ use heddle_api::{Event, Moment};
 use heddle_domain::Chain;
 use heddle_domain::Fault;
 use heddle_engine::Engine;
-use heddle_store::change::PAGE_BYTES_MAX;
-use heddle_store::event::{EventPage, EventPosition, EventRow};
+use heddle_store::event::{EVENTS_BYTES_MAX, EventPage, EventPosition, EventRow};
 use heddle_store::{Store, StoreError};
 use serde::Deserialize;
 use serde::de::IgnoredAny;
@@ -166,7 +165,7 @@ fn lines(row: &EventRow, after: EventPosition, out: &mut Vec<(EventPosition, Str
 /// the size of each row that it may read, so of large rows it is asked for few.
 fn next_page(rows: i64, events: u64, bytes: u64) -> i64 {
     let each = |of_all: u64| (of_all / rows.max(1) as u64).max(1);
-    let fitting = (PAGE_EVENTS / each(events)).min(PAGE_BYTES_MAX as u64 / each(bytes));
+    let fitting = (PAGE_EVENTS / each(events)).min(EVENTS_BYTES_MAX as u64 / each(bytes));
     (fitting as i64).clamp(1, PAGE)
 }
 
@@ -382,6 +381,6 @@ mod tests {
         // What a reader had read of its first row is not counted; a position beyond the wanted number does not stop it.
         assert_eq!((next_page(1, 0, 0), next_page(1, 1_000_000, 0)), (PAGE, 1));
         // Of rows with much text, too: so many that they fit into a page.
-        assert_eq!((next_page(16, 16, 4 << 20), next_page(1, 1, 32 << 20)), (16, 1));
+        assert_eq!((next_page(16, 16, 256 << 10), next_page(1, 1, 32 << 20)), (16, 1));
     }
 }

@@ -151,6 +151,7 @@ fn reports_on_one() -> Vec<Route> {
         })
         .takes(takes)
         .answers(200, of::<ClaimAnswer>())
+        .answers_little()
         .problem(409, OLD)
     };
     vec![
@@ -209,6 +210,7 @@ fn reports_on_many() -> Vec<Route> {
         )
         .takes(takes)
         .answers(200, of::<ClaimAnswers>())
+        .answers_little()
     };
     vec![
         many(

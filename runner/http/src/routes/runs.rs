@@ -15,7 +15,7 @@ use heddle_domain::spec::{EntriesMax, parse_submission};
 use heddle_domain::{Fault, Faults, Name};
 use heddle_engine::Engine;
 use heddle_store::run::RunFilter;
-use serde_json::{Value, json};
+use serde_json::Value;
 use uuid::Uuid;
 
 use super::run_filter;
@@ -23,6 +23,7 @@ use crate::access::Access;
 use crate::adapter;
 use crate::adapter::cursor::Given;
 use crate::adapter::params::Wanted;
+use crate::adapter::streams::SentEvent;
 use crate::describe::of;
 use crate::problem::{OfParts, Problem};
 use crate::request::{Outcome, Request, answer, answer_bytes, ok};
@@ -433,31 +434,19 @@ pub(crate) fn continued(request: &Request) -> Option<Given> {
 
 async fn events(request: Request) -> Outcome {
     let id = request.id("id", "run")?;
-    let stream = adapter::streams::events(request.app.engine.clone(), RunId(id), continued(&request)).await?;
-    Ok(server_sent(
-        request.app.engine.clone(),
-        stream
-            .map_ok(|event| (event.cursor.clone(), event.kind.clone(), json!(event)))
-            .boxed(),
-    ))
+    let (engine, memory) = (request.app.engine.clone(), request.stream_memory());
+    let stream = adapter::streams::events(engine.clone(), RunId(id), continued(&request), memory).await?;
+    Ok(server_sent(engine, stream))
 }
 
-/// Server-sent events of (id, name, data), ended by an event `end`. A node that stops ends the answer without it: the
+/// Server-sent events, ended by an event `end`. A node that stops ends the answer without it: the
 /// reader continues at another node, with its last id. An error breaks the answer off.
-pub(crate) fn server_sent(
-    engine: Engine,
-    stream: BoxStream<'static, std::io::Result<(String, String, Value)>>,
-) -> Response {
+pub(crate) fn server_sent(engine: Engine, stream: BoxStream<'static, std::io::Result<SentEvent>>) -> Response {
     let end = async move {
         (!engine.is_leaving()).then(|| Ok::<_, std::io::Error>(Event::default().event("end").data("{}")))
     };
     let events = stream
-        .map_ok(|(id, kind, data)| {
-            Event::default()
-                .id(one_line(&id))
-                .event(one_line(&kind))
-                .data(data.to_string())
-        })
+        .map_ok(|(id, kind, data)| Event::default().id(one_line(&id)).event(one_line(&kind)).data(data))
         .chain(futures::stream::once(end).filter_map(std::future::ready));
     let mut response = Sse::new(events).keep_alive(KeepAlive::default()).into_response();
     // Proxies that buffer answers would hold events back.

@@ -1,12 +1,10 @@
 //! Task runs: attempts, logs, overrides.
 
-use futures::{StreamExt, TryStreamExt};
 use heddle_api::{ClearTask, List, LogLine, TaskDetail, TaskOverride};
 use heddle_domain::fault::one_of;
 use heddle_domain::id::RunId;
 use heddle_domain::state::TaskState;
 use heddle_engine::Clear;
-use serde_json::json;
 
 use super::run_controls::{bounded_reason, checked_reason};
 use super::runs::{continued, server_sent};
@@ -185,13 +183,9 @@ async fn logs(request: Request, query: LogQuery) -> Outcome {
         if query.last {
             return Err(Problem::invalid_at("/last", "`last` cannot be combined with `follow`"));
         }
-        let lines = adapter::streams::follow_logs(request.app.engine.clone(), RunId(run), query).await?;
-        return Ok(server_sent(
-            request.app.engine.clone(),
-            lines
-                .map_ok(|line| (line.cursor.clone(), "log".to_owned(), json!(line)))
-                .boxed(),
-        ));
+        let (engine, memory) = (request.app.engine.clone(), request.stream_memory());
+        let lines = adapter::streams::follow_logs(engine.clone(), RunId(run), query, memory).await?;
+        return Ok(server_sent(engine, lines));
     }
     ok(&adapter::streams::logs(&request.app.engine, RunId(run), query).await?)
 }

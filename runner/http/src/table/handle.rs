@@ -164,7 +164,7 @@ async fn handle(
     }
     let query = parse_query(parts.uri.query())?;
     check_query(&route, &query)?;
-    if route.acts {
+    if route.acts && !route.answers_little {
         sent::check_room(&app, &caller.actor)?;
     }
     // A waiting or following request ends with the token of its caller; so does an answer that takes long to be sent.
@@ -184,6 +184,7 @@ async fn handle(
         body_optional: route.body_optional || route.takes.is_empty(),
         body: Mutex::new(body),
         body_memory: None,
+        is_of_many: route.pace.is_of_many(),
         upload_slot: slot.take_if(|_| route.pace == Pace::Uploads),
     };
     if route.takes_nothing() {
@@ -201,7 +202,8 @@ async fn handle(
     sending(shared, &route, &owner.actor, ends_with, slot, response)
 }
 
-/// The answer, with which the request counts until all of it has been sent: a stream for as long as it is read.
+/// The answer, with which the request counts until all of it has been sent: a stream for as long as it is read. An answer
+/// to somebody who is not known does not count any more.
 fn sending(
     app: App,
     route: &Route,
@@ -210,16 +212,21 @@ fn sending(
     slot: Option<FairSlot>,
     mut response: Response,
 ) -> Outcome {
-    let memory = match route.access {
-        // These answers are small, or texts that are in memory once. Nobody who is not known takes memory from others.
-        Access::Open => None,
-        _ => sent::count(&app, actor, route.acts, &mut response)?,
-    };
+    // These answers are small, or texts that are in memory once. Nobody who is not known takes memory from others; nor a
+    // slot, which would be one of all that are not known, for as long as the answer goes unread.
+    if route.access == Access::Open {
+        return Ok(response);
+    }
+    let memory = sent::count(&app, actor, route.acts, route.pace.is_of_many(), &mut response)?;
     let is_stream = http_body::Body::size_hint(response.body()).exact().is_none();
+    if is_stream && !route.acts {
+        sent::check_room(&app, actor)?;
+    }
+    let stream = is_stream.then(|| app.answers.of(actor));
     let end = token_watch
         .filter(|_| is_stream || memory.is_some())
         .map(|token_watch| async move { token_watch.ended(&app).await }.boxed());
-    Ok(sent::held(response, Hold::new(slot, memory), end))
+    Ok(sent::held(response, Hold::new(slot, memory).of_stream(stream), end))
 }
 
 /// Refuses parameters that the route does not have, as unknown fields of a body are refused: `dryrun` for `dry_run`, or

@@ -4,6 +4,7 @@
 
 mod groups;
 mod memory;
+mod pages;
 mod problems;
 mod scripts;
 mod secrets;
@@ -112,6 +113,7 @@ async fn cluster() -> (TestCluster, String) {
 
 /// A database of its own.
 struct Fixture {
+    app: App,
     router: Router,
     store: Store,
     engine: Engine,
@@ -153,7 +155,8 @@ impl Fixture {
             config,
         });
         Self {
-            router: router(app),
+            router: router(app.clone()),
+            app,
             store,
             engine,
             _directory: directory,

@@ -23,7 +23,7 @@ const MIB: usize = 1 << 20;
 const MEMBERS: &str = "/v1/audiences/gid_x/members";
 
 /// Bounds of 4 requests, and of so many MiB; nobody waits for long.
-fn config(bodies: usize, answers: usize) -> HttpConfig {
+pub(super) fn config(bodies: usize, answers: usize) -> HttpConfig {
     HttpConfig {
         requests_max: 4,
         bodies_bytes_max: bodies * MIB,
@@ -35,7 +35,11 @@ fn config(bodies: usize, answers: usize) -> HttpConfig {
 }
 
 /// An operator's token, as a header has it.
-async fn token(fixture: &Fixture, name: &str) -> String {
+pub(super) async fn token(fixture: &Fixture, name: &str) -> String {
+    token_as(fixture, name, "operator").await
+}
+
+async fn token_as(fixture: &Fixture, name: &str, role: &str) -> String {
     let text = format!("hdl_{name}");
     let by = By {
         actor: "cli",
@@ -45,7 +49,7 @@ async fn token(fixture: &Fixture, name: &str) -> String {
         id: Uuid::from_u128(name.as_bytes()[0].into()),
         name,
         hash: heddle_http::access::token_hash(&text),
-        role: "operator",
+        role,
         queues: &[],
         uids: &[],
         expires_at: None,
@@ -99,6 +103,23 @@ async fn an_answer_that_is_not_read_keeps_its_slot() {
     fixture.end().await;
 }
 
+/// All strangers are one caller: whoever reads no answer must not keep the others out.
+#[tokio::test]
+async fn answers_to_strangers_keep_no_slots() {
+    let fixture = Fixture::with_config(config(16, 16), &["false"]).await;
+    let mut unread = Vec::new();
+    for path in ["/v1/openapi.json", "/docs", "/checkstatus"].repeat(4) {
+        let request = Request::get(path).header(header::HOST, "localhost");
+        let request = request.body(Body::empty()).unwrap();
+        let answer = fixture.router.clone().oneshot(request).await.unwrap();
+        assert_eq!(answer.status(), 200, "{path}");
+        assert!(http_body_size(&answer).is_some_and(|bytes| bytes > 0), "{path}");
+        unread.push(answer);
+    }
+    drop(unread);
+    fixture.end().await;
+}
+
 #[tokio::test]
 async fn large_answers_that_are_not_read_leave_room_for_others() {
     let config = HttpConfig {
@@ -135,6 +156,13 @@ async fn large_answers_that_are_not_read_leave_room_for_others() {
     assert!(refused.headers().contains_key(header::RETRY_AFTER));
     // What it would learn of a change might be too much, too; so it changes nothing.
     assert_eq!(change(&a).await.status(), 429);
+    // So might be what a stream has for it.
+    let feed = async |token: &str| {
+        let router = fixture.router.clone();
+        ask(router, "GET", "/v1/events?follow=true", token.to_owned(), Body::empty()).await
+    };
+    assert_eq!(feed(&a).await.status(), 429);
+    assert_eq!(feed(&b).await.status(), 200);
     let other = wasm(&b).await;
     assert_eq!(other.status(), 200);
     // Now there is no room for anybody: small answers need none.
@@ -144,6 +172,44 @@ async fn large_answers_that_are_not_read_leave_room_for_others() {
     assert_eq!(change(&a).await.status(), 200);
     assert_eq!(wasm(&a).await.status(), 200);
     drop((unread, other));
+    fixture.end().await;
+}
+
+/// Many workers may have one token. If one of them reads no answers, the others can still say what they have done, and what is
+/// too much can be deleted.
+#[tokio::test]
+async fn work_is_reported_without_room_for_answers() {
+    let config = HttpConfig {
+        requests_max: 100,
+        ..config(16, 4)
+    };
+    let fixture = Fixture::with_config(config, &["false"]).await;
+    script(&fixture, "s", &vec![0; 3 * MIB], true).await;
+    let a = token_as(&fixture, "a", "admin").await;
+    let call = |method, path, body: &'static str| ask(fixture.router.clone(), method, path, a.clone(), body.into());
+    let unread = call("GET", "/v1/scripts/s/versions/1/wasm", "").await;
+    assert_eq!(unread.status(), 200);
+    assert_eq!(call("POST", "/v1/queues/q/pause", "").await.status(), 429);
+    assert_eq!(
+        call("POST", "/v1/queues/q/claims", r#"{"worker":"w"}"#).await.status(),
+        429
+    );
+    // Whether a call is valid is only checked after that.
+    for path in [
+        "/v1/claims/00000000-0000-0000-0000-000000000001/heartbeat",
+        "/v1/claims/00000000-0000-0000-0000-000000000001/complete",
+        "/v1/claims/00000000-0000-0000-0000-000000000001/fail",
+        "/v1/claims/00000000-0000-0000-0000-000000000001/release",
+        "/v1/claims/heartbeat",
+        "/v1/claims/complete",
+        "/v1/claims/fail",
+        "/v1/claims/release",
+        "/v1/dispatch/u1/complete",
+    ] {
+        assert_eq!(call("POST", path, r#"{"other":1}"#).await.status(), 422, "{path}");
+    }
+    assert_eq!(call("DELETE", "/v1/categories/none", "").await.status(), 404);
+    drop(unread);
     fixture.end().await;
 }
 
@@ -186,6 +252,38 @@ async fn bodies_that_do_not_end_leave_room_for_others() {
     drop(pieces);
     assert_eq!(slow.await.unwrap().status(), 400, "it had nothing but spaces");
     assert_eq!(put(&a, members(6 * MIB)).await.status(), 200);
+    fixture.end().await;
+}
+
+/// Thousands of polls may wait at the same time, so their bodies count from less than those of other requests.
+#[tokio::test]
+async fn bodies_of_polls_count_from_less() {
+    const PIECE: usize = 64 << 10;
+    let config = HttpConfig {
+        bodies_bytes_max: 4 * PIECE,
+        ..config(0, 16)
+    };
+    let fixture = Fixture::with_config(config, &["false"]).await;
+    let a = token_as(&fixture, "a", "admin").await;
+    let (pieces, coming) = tokio::sync::mpsc::channel::<Result<Bytes, Infallible>>(1);
+    let body = futures::stream::unfold(coming, |mut coming| async move {
+        let piece = coming.recv().await?;
+        Some((piece, coming))
+    });
+    let claim = |body: Body| ask(fixture.router.clone(), "POST", "/v1/queues/q/claims", a.clone(), body);
+    let slow = tokio::spawn(claim(Body::from_stream(body)));
+    // When the fifth has found room on the way, the third has been put into the buffer, which has 256 KiB then.
+    for _ in 0..5 {
+        pieces.send(Ok(Bytes::from(vec![b' '; PIECE]))).await.unwrap();
+    }
+    let spaces = |bytes: usize| Body::from(vec![b' '; bytes]);
+    let refused = claim(spaces(PIECE)).await;
+    assert_eq!(refused.status(), 429);
+    assert!(refused.headers().contains_key(header::RETRY_AFTER));
+    assert_eq!(claim(spaces(100)).await.status(), 400, "it has nothing but spaces");
+    drop(pieces);
+    assert_eq!(slow.await.unwrap().status(), 400);
+    assert_eq!(claim(spaces(PIECE)).await.status(), 400);
     fixture.end().await;
 }
 
