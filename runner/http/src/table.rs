@@ -135,7 +135,7 @@ pub struct Route {
     /// Whether it is only for older callers; others have a newer path for it.
     pub deprecated: bool,
     /// Whether its answer is small, so that it is handled also for a caller who has no room for answers.
-    answers_little: bool,
+    pub(super) answers_little: bool,
     /// Whether it answers while the database does not: then a token counts that was valid not long ago.
     in_outage: bool,
     /// Writes problems that arise before the handler, such as a missing token.
