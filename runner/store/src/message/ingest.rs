@@ -167,9 +167,12 @@ impl MessageIngest {
         let (Some(from), Some(before)) = (from, before) else {
             return Ok(Vec::new());
         };
+        // From here on, statements name a day.
         let days = sqlx::query_scalar!(
-            "SELECT day FROM heddle.message_days
-              WHERE topic = $1 AND day >= $2 AND day < $3 AND dropped_at IS NULL ORDER BY day DESC LIMIT $4",
+            r#"SELECT d.day AS "day!"
+                 FROM (SELECT set_config('plan_cache_mode', 'force_custom_plan', true)) AS planned, heddle.message_days d
+                WHERE d.topic = $1 AND d.day >= $2 AND d.day < $3 AND d.dropped_at IS NULL
+                ORDER BY d.day DESC LIMIT $4"#,
             self.topic,
             from,
             before,
