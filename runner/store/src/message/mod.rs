@@ -47,6 +47,7 @@ mod batch;
 mod cancel;
 mod claim;
 mod day;
+mod earlier;
 mod find;
 mod finish;
 mod ingest;
@@ -59,9 +60,10 @@ mod waiting;
 pub use batch::{AHEAD_MAX, BatchMessage, BatchTerms, Claimed, MessageBatch, Tried};
 pub use cancel::{CancelFilter, CancelReport, Cancelled};
 pub use day::{BucketRow, DayCounts, DayRow};
+pub use earlier::LateKey;
 pub use find::{MessageRow, MessageSearch, MessageState};
 pub use finish::{FailedMessage, Finish, Finished, MessageEffect};
-pub use ingest::{DaySlice, LateKey, MessageIngest, NewMessage};
+pub use ingest::{DaySlice, MessageIngest, NewMessage};
 pub use queued::EndedQueueBatch;
 
 #[cfg(test)]
