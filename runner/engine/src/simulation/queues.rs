@@ -165,6 +165,29 @@ async fn a_run_that_cannot_be_read_counts_once_for_all_of_its_task_runs() {
     assert_eq!(world.runs("failed").await.len(), 1);
 }
 
+/// A run whose revision cannot be read keeps no other task run of its queue from a worker.
+#[tokio::test]
+async fn a_claim_is_answered_whatever_is_wrong_with_others() {
+    let world = World::at("2026-03-01T00:00:00Z").await;
+    for group in ["bad", "good"] {
+        world.group(group, queued(json!({}))).await;
+    }
+    world.pass(TimeDelta::seconds(1)).await;
+    let node = world.node(1).await;
+    node.tick(&mut Scheduler(node.schedules())).await;
+    world
+        .execute(
+            "UPDATE heddle.revisions SET spec = '{\"tasks\": 5}'
+              WHERE group_id = (SELECT id FROM heddle.groups WHERE name = 'bad')",
+        )
+        .await;
+    // This node has not read it before.
+    let mut other = world.node(2).await;
+    let given = claim(&other.queues(), Duration::from_secs(60)).await;
+    let groups: Vec<&str> = given.iter().map(|claim| claim.group.as_str()).collect();
+    assert_eq!(groups, ["good"]);
+}
+
 /// A worker that is silent keeps its task run until its lease is over, to the microsecond; then another attempt is offered.
 #[tokio::test]
 async fn a_worker_that_is_silent_loses_its_claim_when_the_lease_is_over() {
