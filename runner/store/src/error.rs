@@ -338,7 +338,7 @@ impl Meaning {
 }
 
 /// Whether it ended the connection, or refused it.
-fn is_fatal(error: &dyn sqlx::error::DatabaseError) -> bool {
+pub(crate) fn is_fatal(error: &dyn sqlx::error::DatabaseError) -> bool {
     use sqlx::postgres::{PgDatabaseError, PgSeverity};
     error
         .try_downcast_ref::<PgDatabaseError>()
