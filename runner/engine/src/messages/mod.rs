@@ -87,6 +87,7 @@ pub(crate) struct Messages {
     drainers: Mutex<HashMap<i32, Drainers>>,
     /// Topics whose batches do not get into their queues.
     stuck: Mutex<HashMap<i32, queue::Stuck>>,
+    unsettled: queue::Unsettled,
     ingests: AtOnce<INGESTS_MAX>,
     claims: AtOnce<CLAIMS_MAX>,
     looks: AtOnce<LOOKS_MAX>,
@@ -184,6 +185,7 @@ impl Messages {
             runs,
             drainers: Mutex::default(),
             stuck: Mutex::default(),
+            unsettled: queue::Unsettled::default(),
             ingests: AtOnce::default(),
             claims: AtOnce::default(),
             looks: AtOnce::default(),
