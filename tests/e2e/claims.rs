@@ -199,6 +199,45 @@ async fn items_count_as_well() {
     }
 }
 
+/// Items that cannot be read fail their own run. They keep no other task run of the queue from its worker.
+#[tokio::test]
+async fn items_that_cannot_be_read_hold_up_nobody() {
+    let (world, node) = World::with_node().await;
+    node.put_group(
+        "mapped",
+        json!({"tasks": {"t": {"queue": "q", "for_each": ["a", "b"]}}}),
+    )
+    .await;
+    node.put_group("plain", json!({"tasks": {"t": {"queue": "q"}}})).await;
+    let depth = async |depth: u64| {
+        eventually("task runs in the queue", async || {
+            (node.get("/v1/queues/q").await.body["depth"] == depth).then_some(())
+        })
+        .await;
+    };
+    let mapped = node.start("mapped", json!({})).await;
+    depth(2).await;
+    let sql = world.sql().await;
+    sql.execute("UPDATE heddle.maps SET items = '[\"a'", &[])
+        .await
+        .expect("the items");
+    let plain = node.start("plain", json!({})).await;
+    depth(3).await;
+    let given: Vec<String> = claims(&node, "q")
+        .await
+        .iter()
+        .map(|claim| claim["run"].to_string())
+        .collect();
+    assert_eq!(given, [json!(plain).to_string()]);
+    let failed = node.ended(&mapped).await;
+    assert_eq!(failed["state"], "failed", "{failed:#}");
+    let text = failed.to_string();
+    assert!(
+        text.contains("cannot be read") && text.contains("items of"),
+        "{failed:#}"
+    );
+}
+
 /// Workers that claim a task run and are not heard of any more lose it each time. After `max_lost` of these losses, one more
 /// fails the task run with the kind `lost`, whatever retries it has left.
 #[tokio::test]

@@ -291,6 +291,20 @@ async fn a_statement_that_is_cancelled() {
     assert_eq!(node.attempts(&run, "t").await.len(), 1);
 }
 
+/// A call whose statements are cancelled, as often as they are tried, says so.
+#[tokio::test]
+async fn a_call_whose_statements_are_cancelled_says_so() {
+    let (world, node) = World::with_node().await;
+    let cancels = "CREATE FUNCTION cancels() RETURNS trigger LANGUAGE plpgsql AS $$
+                   BEGIN RAISE EXCEPTION 'canceling statement due to user request' USING ERRCODE = '57014'; END $$;
+                   CREATE TRIGGER cancels BEFORE INSERT ON heddle.pools
+                   FOR EACH ROW EXECUTE FUNCTION cancels()";
+    world.sql().await.batch_execute(cancels).await.unwrap();
+    let reply = node.put("/v1/pools/p", json!({"slots": 1})).await;
+    assert!(reply.headers.contains_key("retry-after"), "{:#}", reply.body);
+    reply.expect_said(503, "cancelled a statement");
+}
+
 /// What Postgres does while its disk is full: it refuses new runs and new tables. A heartbeat changes a row in place, and
 /// succeeds.
 const DISK_IS_FULL: &str = "

@@ -45,6 +45,8 @@ const LEASE_FOR: Duration = Duration::from_secs(8);
 const DRAIN_FOR: Duration = Duration::from_secs(20);
 /// How long to wait for a database that does not answer yet.
 const DATABASE_WAIT: Duration = Duration::from_secs(60);
+/// The pause between two tries to reach it.
+const DATABASE_PAUSE: Duration = Duration::from_millis(500);
 /// How long the node may take at its end to write which tokens were used.
 const LAST_WRITES_MAX: Duration = Duration::from_secs(1);
 
@@ -259,14 +261,16 @@ async fn connect(url: &str) -> Result<Store> {
         match Store::connect(url, heddle_store::DEFAULT_CONNECTIONS_MAX).await {
             Ok(store) => return Ok(store),
             Err(error) if error.is_refusal() => return Err(not_connected(error)),
-            // It has tried for some seconds already.
+            // It may have tried for some seconds already. But a server that is up refuses at once, and so does a pooler whose
+            // database is not there.
             Err(StoreError::Unavailable(error)) if tokio::time::Instant::now() < until => {
                 tracing::warn!(error = %Chain(&error), "waiting for the database, which does not answer");
+                tokio::time::sleep(DATABASE_PAUSE).await;
             }
             // A standby may be promoted.
             Err(StoreError::ReadOnly(error)) if tokio::time::Instant::now() < until => {
                 tracing::warn!(error = %Chain(&error), "waiting for the database, which is read-only");
-                tokio::time::sleep(Duration::from_millis(500)).await;
+                tokio::time::sleep(DATABASE_PAUSE).await;
             }
             Err(error) => return Err(not_connected(error)),
         }

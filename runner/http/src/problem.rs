@@ -250,6 +250,14 @@ impl From<StoreError> for Problem {
                     READ_ONLY_RETRY_SECONDS,
                 )
             }
+            StoreError::Conflict(_) if error.is_cancelled() => {
+                log_passing("a request failed because a statement of it was cancelled", &error);
+                Self::unavailable(
+                    "the database cancelled a statement of this call: an administrator wanted that, or it took longer \
+                     than the server lets it; try again",
+                    STORE_RETRY_SECONDS,
+                )
+            }
             StoreError::Conflict(_) => Self::unavailable(
                 "another change happened at the same time; try again",
                 STORE_RETRY_SECONDS,

@@ -150,6 +150,11 @@ impl StoreError {
             .is_some_and(|error| error.code().as_deref() == Some("53100"))
     }
 
+    /// Whether the server cancelled the statement: somebody wanted that, or it took longer than the server lets it.
+    pub fn is_cancelled(&self) -> bool {
+        matches!(self, Self::Conflict(failed) if failed.is_cancelled())
+    }
+
     /// Whether the server or the network ended the connection. The next one may work, so what only reads may be read again
     /// at once.
     pub fn is_cut(&self) -> bool {
@@ -338,7 +343,7 @@ impl Meaning {
 }
 
 /// Whether it ended the connection, or refused it.
-fn is_fatal(error: &dyn sqlx::error::DatabaseError) -> bool {
+pub(crate) fn is_fatal(error: &dyn sqlx::error::DatabaseError) -> bool {
     use sqlx::postgres::{PgDatabaseError, PgSeverity};
     error
         .try_downcast_ref::<PgDatabaseError>()
@@ -397,7 +402,7 @@ mod tests {
         for code in ["40001", "40P01", "55P03", "57014"] {
             assert!(matches!(of(code), StoreError::Conflict(_)), "{code}");
         }
-        assert!(matches!(of("57014"), StoreError::Conflict(failed) if failed.is_cancelled()));
+        assert!(of("57014").is_cancelled() && !of("40P01").is_cancelled() && !of("42501").is_cancelled());
         assert!(matches!(of("25006"), StoreError::ReadOnly(_)));
         for code in ["08006", "08P01", "53100", "53300", "57P01", "57P03", "58030", "25P03"] {
             assert!(matches!(of(code), StoreError::Unavailable(_)), "{code}");

@@ -39,7 +39,8 @@ const SLICE_MICROS: i64 = 100_000;
 /// server has some ten thousand locks for all.
 const DAYS_MAX: usize = 200;
 
-/// On how many earlier days the key of a past message is looked for. Each is two partitions with indexes, as above.
+/// On how many earlier days the key of a past message is looked for. Each is two partitions with indexes, as above, while
+/// the look lasts.
 const KEY_DAYS_MAX: i64 = 100;
 
 /// How often a day is prepared again because somebody cancelled it in between.
@@ -132,34 +133,6 @@ impl Open {
     }
 }
 
-/// Those of the messages that are stored with an earlier day. A past message is stored with today, so at a repeat of it after
-/// midnight, today does not have its key. It is the same message if it was due on the same day: keys are unique within the
-/// day that was asked for. Messages without a key, and those that were not due on an earlier day, cost nothing here.
-async fn stored_before(
-    tx: &mut MessageIngest,
-    topic: &Topic,
-    messages: &[NewMessage],
-) -> Result<HashSet<Uuid>, IngestError> {
-    let late_key = |message: &NewMessage| {
-        let key = message.key.as_ref()?;
-        let due_day = topic.today(message.due_at?);
-        (due_day < message.day).then(|| LateKey {
-            id: message.id,
-            key: key.clone(),
-            due_day,
-            day: message.day,
-        })
-    };
-    let late: Vec<LateKey> = messages.iter().filter_map(late_key).collect();
-    if late.is_empty() {
-        return Ok(HashSet::new());
-    }
-    let due_days: HashMap<Uuid, NaiveDate> = late.iter().map(|late| (late.id, late.due_day)).collect();
-    let found = tx.earlier_keys(&late, KEY_DAYS_MAX).await?;
-    let is_same = |found: &(Uuid, Time)| due_days.get(&found.0) == Some(&topic.today(found.1));
-    Ok(found.into_iter().filter(is_same).map(|found| found.0).collect())
-}
-
 /// Keeps some of the messages, with their lines.
 fn keep(messages: &mut Vec<NewMessage>, lines: &mut Vec<u64>, is_kept: impl Fn(&NewMessage) -> bool) {
     let kept: Vec<bool> = messages.iter().map(&is_kept).collect();
@@ -220,6 +193,7 @@ impl Ingestion {
                 Err(faults) => self.report.reject(number, faults),
             }
         }
+        self.leave_out_stored(&mut incoming).await?;
         let days: BTreeSet<NaiveDate> = incoming.iter().map(|(_, message)| message.day).collect();
         let days: Vec<NaiveDate> = days.into_iter().collect();
         if days.len() <= DAYS_MAX {
@@ -230,6 +204,46 @@ impl Ingestion {
             let part = incoming.iter().filter(of_days).cloned().collect();
             self.take(part, days, now).await?;
         }
+        Ok(())
+    }
+
+    /// Leaves out those of the messages that are stored with an earlier day. A past message is stored with today, so at a
+    /// repeat of it after midnight, today does not have its key. It is the same message if it was due on the same day: keys
+    /// are unique within the day that was asked for. Messages without a key, and those that were not due on an earlier day,
+    /// cost nothing here.
+    async fn leave_out_stored(&mut self, incoming: &mut Vec<(u64, Incoming<'_>)>) -> Result<(), IngestError> {
+        let (mut late, mut positions) = (Vec::new(), Vec::new());
+        for (position, (_, message)) in incoming.iter().enumerate() {
+            let (Some(key), Some(due_at)) = (&message.key, message.due_at) else {
+                continue;
+            };
+            let (due_day, day) = (self.topic.today(due_at), message.day);
+            if due_day < day {
+                positions.push(position);
+                late.push(LateKey {
+                    key: key.clone(),
+                    due_day,
+                    day,
+                });
+            }
+        }
+        if late.is_empty() {
+            return Ok(());
+        }
+        // Our own transaction is not open meanwhile: it would hold a second connection.
+        self.flush().await?;
+        let looking = self.messages.looks.enter().await;
+        let store = &self.messages.node.store;
+        let found = store
+            .earlier_keys(self.row.id, &self.topic, &late, KEY_DAYS_MAX)
+            .await?;
+        drop(looking);
+        // They are committed already.
+        self.report.accepted += found.len() as u64;
+        self.report.repeated += found.len() as u64;
+        let stored: HashSet<usize> = found.into_iter().map(|index| positions[index]).collect();
+        let mut position = 0..incoming.len();
+        incoming.retain(|_| position.next().is_none_or(|position| !stored.contains(&position)));
         Ok(())
     }
 
@@ -280,10 +294,6 @@ impl Ingestion {
         }
         if keyed {
             let all = messages.len();
-            let earlier = stored_before(&mut open.tx, &self.topic, &messages).await?;
-            if !earlier.is_empty() {
-                keep(&mut messages, &mut lines, |message| !earlier.contains(&message.id));
-            }
             let fresh = open.tx.take_keys(&messages).await?;
             keep(&mut messages, &mut lines, |message| {
                 message.key.is_none() || fresh.contains(&message.id)

@@ -70,6 +70,9 @@ const DRAINERS_MAX: usize = 32;
 const INGESTS_MAX: usize = 5;
 const CLAIMS_MAX: usize = 5;
 
+/// How many searches for the keys of past messages a node has open at once.
+const LOOKS_MAX: usize = 2;
+
 /// How many of the transactions that claim may belong to one topic.
 const ASKING_MAX: usize = 2;
 
@@ -84,8 +87,10 @@ pub(crate) struct Messages {
     drainers: Mutex<HashMap<i32, Drainers>>,
     /// Topics whose batches do not get into their queues.
     stuck: Mutex<HashMap<i32, queue::Stuck>>,
+    unsettled: queue::Unsettled,
     ingests: AtOnce<INGESTS_MAX>,
     claims: AtOnce<CLAIMS_MAX>,
+    looks: AtOnce<LOOKS_MAX>,
     /// Batches that drainers of this process have, or are claiming.
     held: Mutex<HashSet<Uuid>>,
     handles: Mutex<HashMap<Uuid, AttemptHandle>>,
@@ -180,8 +185,10 @@ impl Messages {
             runs,
             drainers: Mutex::default(),
             stuck: Mutex::default(),
+            unsettled: queue::Unsettled::default(),
             ingests: AtOnce::default(),
             claims: AtOnce::default(),
+            looks: AtOnce::default(),
             held: Mutex::default(),
             handles: Mutex::default(),
             in_hand: AtomicUsize::new(0),

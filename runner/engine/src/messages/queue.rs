@@ -4,7 +4,7 @@
 //! queue. So leases, heartbeats, tokens and the loss of workers work as for any task run. In addition, the end of the run
 //! ends the batch.
 
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 use std::ops::ControlFlow;
 use std::sync::Arc;
 use std::time::Duration;
@@ -19,6 +19,7 @@ use heddle_domain::state::{RunState, Trigger};
 use heddle_domain::topic::{Topic, group_name};
 use heddle_store::message::{EndedQueueBatch, Finish, MessageBatch};
 use heddle_store::topic::TopicRow;
+use parking_lot::Mutex;
 use serde_json::{Map, Value};
 use uuid::Uuid;
 
@@ -65,6 +66,32 @@ impl Stuck {
     /// Whether it is too early for the next try.
     fn is_put_off(&self, now: Duration) -> bool {
         now < self.until
+    }
+}
+
+/// For how long a batch is passed over that could not be recorded.
+const PASSED_OVER_FOR: Duration = Duration::from_secs(10);
+
+/// How many batches are passed over at most. Further ones are tried with each look, and may hide others.
+const PASSED_OVER_MAX: usize = 1_000;
+
+/// Batches that could not be recorded for a reason of their own. One look finds up to a hundred, so without this, a hundred
+/// of them would hide all others of their topic. Each has the time until which it is passed over (`NodeClock::elapsed`).
+#[derive(Default)]
+pub(super) struct Unsettled(Mutex<HashMap<Uuid, Duration>>);
+
+impl Unsettled {
+    fn note(&self, batch: Uuid, now: Duration) {
+        let mut all = self.0.lock();
+        if all.len() < PASSED_OVER_MAX || all.contains_key(&batch) {
+            all.insert(batch, now + PASSED_OVER_FOR);
+        }
+    }
+
+    fn passed_over(&self, now: Duration) -> Vec<Uuid> {
+        let mut all = self.0.lock();
+        all.retain(|_, until| *until > now);
+        all.keys().copied().collect()
     }
 }
 
@@ -206,17 +233,20 @@ impl Messages {
         }
     }
 
-    /// Records batches whose runs have ended. One that cannot be recorded is tried again with the next look, and keeps
-    /// none of the others waiting. Returns only an error that the others would meet as well.
+    /// Records batches whose runs have ended. One that cannot be recorded is tried again after some seconds, and keeps none of
+    /// the others waiting. Returns only an error that the others would meet as well.
     pub(super) async fn settle_queue(self: &Arc<Self>, row: &TopicRow, topic: &Topic) -> Result<(), EngineError> {
-        for ended in self.node.store.ended_queue_batches(row.id).await? {
+        let passed_over = self.unsettled.passed_over(self.node.clock.elapsed());
+        for (batch, ended) in self.node.store.ended_queue_batches(row.id, &passed_over).await? {
             let settled = match ended {
                 Ok(ended) => self.settle_batch(row, topic, &ended).await,
                 Err(error) => Err(error.into()),
             };
             if let Err(error) = settled {
-                if Met::of(&error) == Met::NoDatabase {
-                    return Err(error);
+                match Met::of(&error) {
+                    Met::NoDatabase => return Err(error),
+                    Met::Others => {}
+                    Met::Itself => self.unsettled.note(batch, self.node.clock.elapsed()),
                 }
                 log_unsettled(row, &error);
             }
@@ -297,6 +327,24 @@ mod tests {
         // A database that does not answer is no reason to wait longer.
         let after = pass(PAUSE_MAX);
         assert_eq!(Stuck::next(Some(&stuck), "away".into(), false, after).pause, POLL_EVERY);
+    }
+
+    #[test]
+    fn batches_that_cannot_be_recorded_are_passed_over_for_a_while() {
+        let (unsettled, second) = (Unsettled::default(), Duration::from_secs(1));
+        let id = |number: usize| Uuid::from_u128(number as u128);
+        unsettled.note(id(0), second);
+        unsettled.note(id(1), 2 * second);
+        assert_eq!(unsettled.passed_over(2 * second).len(), 2);
+        assert_eq!(unsettled.passed_over(second + PASSED_OVER_FOR), [id(1)]);
+        unsettled.note(id(1), 3 * second);
+        assert_eq!(
+            unsettled.passed_over(2 * second + PASSED_OVER_FOR),
+            [id(1)],
+            "it has failed again"
+        );
+        (0..2 * PASSED_OVER_MAX).for_each(|number| unsettled.note(id(number), 4 * second));
+        assert_eq!(unsettled.passed_over(4 * second).len(), PASSED_OVER_MAX);
     }
 
     #[test]

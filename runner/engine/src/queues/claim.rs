@@ -1,10 +1,13 @@
 //! Claims: long polls, and what a worker gets.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
+use heddle_domain::id::RunId;
 use heddle_domain::{Chain, Time};
 use heddle_sandbox::MapItem;
+use heddle_store::StoreError;
 use heddle_store::live::{ClaimKey, ClaimTerms, QueueClaimed};
 use serde_json::value::RawValue;
 use tokio::sync::oneshot;
@@ -15,9 +18,9 @@ use super::Queues;
 use crate::node::group_commit::{Met, is_passing};
 use crate::node::signals::Signal;
 use crate::runs::change::notices::{tell_started, tells_start};
-use crate::runs::contexts::{context_of, item_of};
+use crate::runs::contexts::{Contexts, context_of, item_of};
 use crate::runs::create::batch_run::cut_batch;
-use crate::runs::ending::{Ending, Step, apart};
+use crate::runs::ending::{Ending, Step, Stop, apart};
 use crate::runs::params::constant_params;
 use crate::runs::waiters::queued::millis;
 use crate::{EngineError, RunContext};
@@ -205,11 +208,7 @@ impl Queues {
         request: &ClaimRequest,
         claimed: Vec<QueueClaimed>,
     ) -> Result<Vec<QueueClaim>, EngineError> {
-        let contexts = self
-            .runs
-            .contexts
-            .of_all(claimed.iter().map(|claimed| claimed.claim.run))
-            .await?;
+        let contexts = self.contexts_of(&request.queue, &claimed).await?;
         let mut claims: Vec<QueueClaim> = Vec::with_capacity(claimed.len());
         let mut refused = Vec::new();
         let mut bytes = 0;
@@ -217,7 +216,7 @@ impl Queues {
         let mut unsent = Vec::new();
         while let Some(claimed) = left.next() {
             let key = claimed.claim;
-            // The run is gone: it was cancelled meanwhile, and the claim with it.
+            // The run is gone: it was cancelled meanwhile, and the claim with it. Or its facts cannot be read.
             let Some(context) = contexts.get(&key.run) else {
                 continue;
             };
@@ -248,18 +247,50 @@ impl Queues {
         Ok(claims)
     }
 
+    /// The facts of the runs of claimed task runs. If those of one run cannot be read, only its claims go back.
+    async fn contexts_of(self: &Arc<Self>, queue: &str, claimed: &[QueueClaimed]) -> Result<Contexts, EngineError> {
+        let known = &self.runs.contexts;
+        match known.of_all(claimed.iter().map(|claimed| claimed.claim.run)).await {
+            Err(error) if !is_passing(&error) => {}
+            found => return found,
+        }
+        let mut claims: BTreeMap<RunId, Vec<(ClaimKey, Ending)>> = BTreeMap::new();
+        for claim in claimed.iter().map(|claimed| claimed.claim) {
+            claims.entry(claim.run).or_default().push((claim, Ending::Released));
+        }
+        let mut contexts = Contexts::new();
+        for (run, claims) in claims {
+            match known.of(&[run]).await {
+                Ok(found) => contexts.extend(found),
+                Err(error) if is_passing(&error) => return Err(error),
+                Err(error) => {
+                    tracing::error!(error = %Chain(&error), %run, queue, "cannot read the facts of a run in a queue; its \
+                        task runs are not given to workers");
+                    self.give_back(claims, Some(queue)).await;
+                }
+            }
+        }
+        Ok(contexts)
+    }
+
+    /// What a worker is told of a task run. If something cannot be read, only this run fails: as an error of the whole claim,
+    /// it would hold up everything behind it in the queue.
     async fn tell(&self, context: &RunContext, claimed: &QueueClaimed) -> Step<QueueClaim> {
+        match self.told(context, claimed).await {
+            Err(Stop::Engine(
+                error @ (EngineError::Unreadable(_) | EngineError::Store(StoreError::Unreadable { .. })),
+            )) => Err(Ending::invalid(Chain(&error).to_string()).into()),
+            told => told,
+        }
+    }
+
+    async fn told(&self, context: &RunContext, claimed: &QueueClaimed) -> Step<QueueClaim> {
         let at = claimed.claim.at;
         let params = match &claimed.params {
             Some(params) => params.clone(),
             None => constant_params(context, at.key.task)?,
         };
-        let cut = match cut_batch(&self.node, context, params).await {
-            // Only this run fails. As an error of the whole claim, it would hold up everything behind it in the queue.
-            Err(error @ EngineError::Unreadable(_)) => return Err(Ending::invalid(Chain(&error).to_string()).into()),
-            cut => cut?,
-        };
-        let Some(params) = cut else {
+        let Some(params) = cut_batch(&self.node, context, params).await? else {
             // All messages of the batch were cancelled meanwhile: nothing is left to do.
             return Err(Ending::Succeeded("null".to_owned()).into());
         };

@@ -1,6 +1,6 @@
 //! Claims whose leases have expired, and task runs in queues that nobody has claimed in time.
 
-use std::collections::HashSet;
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -14,7 +14,7 @@ use heddle_store::live::{ClaimKey, EndedAttempt, ExpiredClaim};
 use super::Queues;
 use crate::EngineError;
 use crate::node::Node;
-use crate::node::group_commit::Halves;
+use crate::node::group_commit::{Halves, is_passing};
 use crate::node::service::{Every, Needs, Service};
 use crate::node::signals::Signal;
 use crate::runs::ending::{Ending, applied};
@@ -79,19 +79,14 @@ impl Queues {
     /// Takes back expired claims, and fails task runs that nobody claimed in time; returns when to check again. What
     /// belongs to a run that this node cannot go on with is passed over: the others do not wait for it.
     async fn reap(self: &Arc<Self>) -> Result<Duration, EngineError> {
-        let aside = self.runs.pending.aside.of(Kind::Unclaimed);
-        let again: Vec<RunId> = aside
-            .due(self.node.clock.elapsed())
-            .into_iter()
-            .map(|(run, ())| run)
-            .collect();
+        let tried_again = self.time_out_again().await;
         let mut passed_over = self.runs.reports.given_up.runs_aside();
-        passed_over.extend(aside.keys().into_iter().filter(|run| !again.contains(run)));
+        passed_over.extend(self.runs.pending.aside.of(Kind::Unclaimed).keys());
         let overdue = self.node.store.overdue(&passed_over).await?;
         let taken_back = self.take_back(overdue.claims).await;
         // A failure of the one is no reason to leave the other undone.
-        let timed_out = self.time_out(overdue.waiting, &again).await;
-        taken_back.and(timed_out)?;
+        let timed_out = self.time_out(overdue.waiting).await;
+        tried_again.and(taken_back).and(timed_out)?;
         let next = overdue
             .next_ms
             .map_or(REAP_EVERY, |next| Duration::from_millis(next.max(0) as u64 + 1));
@@ -99,8 +94,8 @@ impl Queues {
         Ok(next.clamp(pause, REAP_EVERY))
     }
 
-    /// Ends expired claims. If one end is refused, the others are still ended, and its run is given up, or left to newer
-    /// nodes (`runs/record/given_up.rs`).
+    /// Ends expired claims. If the ends of a run are refused, those of the others are still made, and the run is given up,
+    /// or left to newer nodes (`runs/record/given_up.rs`): one of its claims stands for all of them.
     async fn take_back(self: &Arc<Self>, expired: Vec<ExpiredClaim>) -> Result<(), EngineError> {
         if expired.is_empty() {
             return Ok(());
@@ -109,27 +104,27 @@ impl Queues {
             claims = expired.len(),
             "taking back claims whose lease or timeout has passed"
         );
-        let ends: Vec<(ClaimKey, Ending)> = expired
-            .into_iter()
-            .map(|expired| {
-                let ending = match expired.timed_out {
-                    true => {
-                        let message = format!(
-                            "worker `{}` did not finish the task run within its timeout",
-                            expired.worker
-                        );
-                        Ending::failed(ErrorKind::Timeout, message)
-                    }
-                    false => Ending::Lost,
-                };
-                (expired.claim, ending)
-            })
-            .collect();
-        let mut halves = Halves::of(ends);
+        let ends = expired.into_iter().map(|expired| {
+            let ending = match expired.timed_out {
+                true => {
+                    let message = format!(
+                        "worker `{}` did not finish the task run within its timeout",
+                        expired.worker
+                    );
+                    Ending::failed(ErrorKind::Timeout, message)
+                }
+                false => Ending::Lost,
+            };
+            (expired.claim.run, (expired.claim, ending))
+        });
+        let mut halves = Halves::of(by_run(ends));
         while let Some(batch) = halves.take() {
-            let result = self.settle(&batch, true, None).await.map(drop);
-            if let Some(((claim, _), error)) = halves.done(batch, result)? {
-                let ClaimKey { run, at, lease, .. } = claim;
+            let ends: Vec<(ClaimKey, Ending)> = batch.iter().flat_map(|(_, ends)| ends.iter().cloned()).collect();
+            let result = self.settle(&ends, true, None).await.map(drop);
+            if let Some(((_, ends), error)) = halves.done(batch, result)?
+                && let Some((claim, _)) = ends.first()
+            {
+                let &ClaimKey { run, at, lease, .. } = claim;
                 let ended = EndedAttempt { run, at, lease };
                 self.runs.reports.given_up.add(&self.node, ended, &error);
             }
@@ -137,23 +132,36 @@ impl Queues {
         Ok(())
     }
 
-    /// Fails task runs that nobody claimed in time. If one end is refused, the others are still ended, and the rows of its
-    /// run are set aside (`runs/inbox/aside.rs`). `again`: runs whose rows were set aside, and are tried again now.
-    async fn time_out(self: &Arc<Self>, waiting: Vec<Unclaimed>, again: &[RunId]) -> Result<(), EngineError> {
+    /// Fails task runs that nobody claimed in time. If the ends of a run are refused, those of the others are still made, and
+    /// the rows of that run are set aside (`runs/inbox/aside.rs`).
+    async fn time_out(self: &Arc<Self>, waiting: Vec<Unclaimed>) -> Result<(), EngineError> {
         let aside = &self.runs.pending.aside;
-        let mut refused = HashSet::new();
-        let mut halves = Halves::of(waiting);
+        let mut halves = Halves::of(by_run(waiting.into_iter().map(|waiting| (waiting.0, waiting))));
         while let Some(batch) = halves.take().filter(|batch| !batch.is_empty()) {
-            let result = self.end_unclaimed(&batch).await;
-            if let Some(((run, ..), error)) = halves.done(batch, result)? {
-                // The error of one that was tried again was logged when it was set aside.
-                if refused.insert(run) && !again.contains(&run) {
-                    aside.add(&self.node, Kind::Unclaimed, run, &error);
-                }
+            let waiting: Vec<Unclaimed> = batch.iter().flat_map(|(_, waiting)| waiting.iter().cloned()).collect();
+            let result = self.end_unclaimed(&waiting).await;
+            if let Some(((run, _), error)) = halves.done(batch, result)? {
+                aside.add(&self.node, Kind::Unclaimed, run, &error);
             }
         }
-        for &run in again.iter().filter(|&run| !refused.contains(run)) {
-            aside.done(Kind::Unclaimed, run);
+        Ok(())
+    }
+
+    /// Tries the runs again whose rows were set aside, each in a transaction of its own.
+    async fn time_out_again(self: &Arc<Self>) -> Result<(), EngineError> {
+        let aside = &self.runs.pending.aside;
+        for (run, ()) in aside.of(Kind::Unclaimed).due(self.node.clock.elapsed()) {
+            let waiting = self.node.store.overdue_of(run).await?;
+            let ended = match waiting.is_empty() {
+                true => Ok(()),
+                false => self.end_unclaimed(&waiting).await,
+            };
+            match ended {
+                Ok(()) => aside.done(Kind::Unclaimed, run),
+                Err(error) if is_passing(&error) => return Err(error),
+                // The error was logged when the rows were set aside.
+                Err(_) => {}
+            }
         }
         Ok(())
     }
@@ -179,4 +187,14 @@ impl Queues {
             .await
             .map(drop)
     }
+}
+
+/// Rows by their runs. Whether a row can be handled depends on the progress of its run, which many rows may share: those of
+/// the items of a mapped task. So they are handled together.
+fn by_run<T>(rows: impl Iterator<Item = (RunId, T)>) -> Vec<(RunId, Vec<T>)> {
+    let mut runs: BTreeMap<RunId, Vec<T>> = BTreeMap::new();
+    for (run, row) in rows {
+        runs.entry(run).or_default().push(row);
+    }
+    runs.into_iter().collect()
 }

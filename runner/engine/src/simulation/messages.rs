@@ -210,6 +210,29 @@ async fn a_batch_that_nobody_works_on_is_given_back() {
     assert_eq!(sending.only_claim().await.1, [1]);
 }
 
+/// A batch that cannot be recorded is looked for again ten seconds later, and not before: with each look, a hundred of them
+/// would hide all others of their topic.
+#[tokio::test]
+async fn a_batch_that_cannot_be_recorded_is_passed_over_for_a_while() {
+    let sending = Sending::begun("2026-03-01T00:00:00Z", json!({})).await;
+    let (world, node, day) = (&sending.world, &sending.node, "2026-03-01");
+    sending.ingest(&["2026-03-01T00:10:00Z"]).await;
+    world.pass_for(node, TimeDelta::minutes(10)).await;
+    let mut drain = Drain::of(sending.messages.clone());
+    node.tick(&mut drain).await;
+    let (claimed, _) = sending.only_claim().await;
+    sending.end(&claimed, true).await;
+    world.execute("UPDATE heddle.message_batches SET retries = '5'").await;
+    node.tick(&mut drain).await;
+    world.execute("UPDATE heddle.message_batches SET retries = NULL").await;
+    world.pass_for(node, TimeDelta::seconds(10) - MOMENT).await;
+    node.tick(&mut drain).await;
+    assert_eq!(sending.counts(day).await, (0, 0, 0));
+    world.pass_for(node, MOMENT).await;
+    node.tick(&mut drain).await;
+    assert_eq!(sending.counts(day).await, (1, 0, 0));
+}
+
 /// A node dies after it has put a batch into its queue, and before it has noted the batch's run. Then the day is cancelled: no
 /// worker gets anything, whether the batch has been taken over before or not, and whoever did that.
 #[tokio::test]

@@ -162,6 +162,74 @@ async fn a_queue_timeout_passes_whatever_is_wrong_with_others() {
     assert_eq!((world.runs("failed").await.len(), aside.len()), (2, 0));
 }
 
+/// The task runs of a run that cannot be read are tried and reported together: neither their claims nor their rows take the
+/// places of others.
+#[tokio::test]
+async fn a_run_that_cannot_be_read_counts_once_for_all_of_its_task_runs() {
+    let world = World::at("2026-03-01T00:00:00Z").await;
+    let tasks: serde_json::Map<String, Value> = (0..5)
+        .map(|number| (format!("t{number}"), json!({"queue": "q", "queue_timeout": "1h"})))
+        .collect();
+    let wide = json!({"tasks": tasks, "schedules": {"s": {"once": {"delay": "1s"}}}});
+    for group in ["claimed", "other"] {
+        world.group(group, wide.clone()).await;
+    }
+    world.pass(TimeDelta::seconds(1)).await;
+    let mut node = world.node(1).await;
+    node.tick(&mut Scheduler(node.schedules())).await;
+    let queues = node.queues();
+    let claims = claim(&queues, Duration::from_secs(30)).await;
+    assert_eq!(claims.len(), 10);
+    let bad = claims[0].claim.run;
+    write_progress(&world, bad, "'\\x800003'::bytea || progress").await;
+    let mut reaper = QueueReaper::of(queues.clone());
+    world.pass_for(&node, TimeDelta::seconds(30)).await;
+    node.tick(&mut reaper).await;
+    assert_eq!(node.runs.reports.given_up.set_aside(), 1);
+    // Those of the other run wait again; their time passes while the run cannot be read, beside nothing else.
+    let rows = async || world.one::<i64>("SELECT count(*) FROM heddle.queue_ready").await;
+    assert_eq!(rows().await, 5);
+    let other = world
+        .one::<String>("SELECT run::text FROM heddle.queue_ready LIMIT 1")
+        .await;
+    let other = RunId(other.parse().expect("an id"));
+    write_progress(&world, other, "'\\xff'::bytea || progress").await;
+    let aside = node.runs.pending.aside.of(Kind::Unclaimed);
+    world.pass_for(&node, TimeDelta::hours(1)).await;
+    for _ in 0..2 {
+        node.tick(&mut reaper).await;
+        assert_eq!((rows().await, aside.len()), (5, 1));
+        world.pass_for(&node, TimeDelta::seconds(10)).await;
+    }
+    write_progress(&world, other, "substr(progress, 2)").await;
+    node.tick(&mut reaper).await;
+    assert_eq!((rows().await, aside.len()), (0, 0));
+    assert_eq!(world.runs("failed").await.len(), 1);
+}
+
+/// A run whose revision cannot be read keeps no other task run of its queue from a worker.
+#[tokio::test]
+async fn a_claim_is_answered_whatever_is_wrong_with_others() {
+    let world = World::at("2026-03-01T00:00:00Z").await;
+    for group in ["bad", "good"] {
+        world.group(group, queued(json!({}))).await;
+    }
+    world.pass(TimeDelta::seconds(1)).await;
+    let node = world.node(1).await;
+    node.tick(&mut Scheduler(node.schedules())).await;
+    world
+        .execute(
+            "UPDATE heddle.revisions SET spec = '{\"tasks\": 5}'
+              WHERE group_id = (SELECT id FROM heddle.groups WHERE name = 'bad')",
+        )
+        .await;
+    // This node has not read it before.
+    let mut other = world.node(2).await;
+    let given = claim(&other.queues(), Duration::from_secs(60)).await;
+    let groups: Vec<&str> = given.iter().map(|claim| claim.group.as_str()).collect();
+    assert_eq!(groups, ["good"]);
+}
+
 /// What cannot be told to a worker that has claimed it, and cannot be given back either because the database does not take it, is
 /// given back later, long before the lease of its claim ends. A run that cannot be read keeps none of the others.
 #[tokio::test]

@@ -15,6 +15,7 @@ use tokio_util::sync::CancellationToken;
 use super::disk_space::is_full;
 use super::pulse::Pulse;
 use super::{SETTLE_MAX, STATEMENT_MAX, Watch, no_answer};
+use crate::error::is_fatal;
 
 /// A row for the log of changes.
 #[derive(Debug)]
@@ -237,17 +238,21 @@ impl PgSession {
     }
 }
 
-/// Whether a session cannot be used after this error: the socket, the protocol, or the server ended it. The same holds
-/// if the server answers that it accepts no writes: nodes need a primary, and a new connection may reach it.
+/// Whether a session cannot be used after this error: the socket, the protocol, or the server ended it.
 fn ends_session(error: &sqlx::Error) -> bool {
     match error {
-        sqlx::Error::Database(error) => match error.code().as_deref() {
-            Some(code) => code.starts_with("08") || code.starts_with("57P") || matches!(code, "25006" | "25P03"),
-            None => false,
-        },
+        sqlx::Error::Database(error) => is_last_answer(error.code().as_deref(), is_fatal(&**error)),
         sqlx::Error::Io(_) | sqlx::Error::Protocol(_) | sqlx::Error::Tls(_) | sqlx::Error::WorkerCrashed => true,
         _ => false,
     }
+}
+
+/// Whether the server's answer is the last one of its session. After an answer with the severity FATAL or PANIC the server
+/// closes the connection, whatever the code. Some codes end the session although their severity may be ERROR: a pooler has
+/// lost its server; or the server accepts no writes, but nodes need a primary, and a new connection may reach it.
+fn is_last_answer(code: Option<&str>, is_fatal: bool) -> bool {
+    let ends = |code: &str| code.starts_with("08") || code.starts_with("57P") || matches!(code, "25006" | "25P03");
+    is_fatal || code.is_some_and(ends)
 }
 
 /// Whether the server or the network ended the session, not a limit of this end.
@@ -307,5 +312,23 @@ impl<'c> Executor<'c> for &'c mut PgSession {
         'c: 'e,
     {
         Box::pin(self.wait_for(move |raw| raw.describe(sql)))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn after_a_fatal_answer_a_session_is_not_used_again() {
+        // A time limit of the server, a value that was refused, a page that cannot be read.
+        for code in ["25P04", "22001", "XX001"] {
+            assert!(is_last_answer(Some(code), true), "{code}");
+            assert!(!is_last_answer(Some(code), false), "{code}");
+        }
+        for code in ["08006", "57P01", "25006", "25P03"] {
+            assert!(is_last_answer(Some(code), false), "{code}");
+        }
+        assert!(!is_last_answer(None, false) && is_last_answer(None, true));
     }
 }

@@ -12,8 +12,10 @@
 //!
 //! 1. rows of *holds*, in the order of users;
 //! 2. rows of *occurrences*, in the order of (offer, occurrence);
-//! 3. offers of task runs, for their settlement, in id order. A clear locks offers in this order too, after its run, and
-//!    nothing of the above (`forgotten.rs`);
+//! 3. offers of task runs, for their settlement, in id order: one statement of a transaction locks all of its offers. A
+//!    clear locks offers in this order too, after its run, and nothing of the above (`forgotten.rs`). Two statements lock
+//!    offers only where assignments are completed (`end_holds.sql`, then `close_offers.sql`); there, each of them is a
+//!    transaction of its own ([`Store::end_holds`]);
 //! 4. the log of changes, with the commit, if an operator or the clock gave stock back. Stock that comes back with a
 //!    failed assignment is only noted, in *stock_returns*: writers of the log wait for each other, and ends must not.
 //!
@@ -240,6 +242,10 @@ impl Store {
     }
 
     /// Ends holds; skips those that do not exist (any more). Each pair of user and id must occur only once.
+    ///
+    /// It is no transaction: each of its statements is one. So the second locks offers while nothing of the first is locked,
+    /// and the ends of others are committed that it counts. An offer that it does not reach is found by
+    /// [`Store::settle_completed_offers`].
     pub async fn end_holds(&self, ends: &[End], now: Time) -> Result<Vec<Ended>, StoreError> {
         let mut connection = self.pool.acquire().await?;
         end_in(&mut connection, ends, now).await
@@ -541,7 +547,7 @@ async fn take_in(
     Ok(proposals.iter().map(verdict_of).collect())
 }
 
-/// Ends holds within a transaction.
+/// Ends holds. Callers within a transaction end none as completed: then the first statement locks all the offers.
 pub(crate) async fn end_in(connection: &mut PgSession, ends: &[End], now: Time) -> Result<Vec<Ended>, StoreError> {
     let rows = sqlx::query_file!(
         "src/sql/end_holds.sql",

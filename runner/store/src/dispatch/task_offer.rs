@@ -59,6 +59,11 @@ const WITHDRAWN_MAX: i64 = 200;
 /// offer of a task run that was cleared ([`super::forgotten::forget_offers`]) is not opened again: clearing means to ask again.
 /// Neither is the offer of an item that now has another value, because its map was expanded again. An offer without a hash,
 /// which an older node has made, counts as the offer of any value.
+///
+/// During an upgrade, an older node may open an offer again, and leaves the hash that it has. That is right for each value
+/// but one: if the older node asked about another value, and the value has changed back since, what was completed for the
+/// other one counts. To forget the hash there would be worse: the offer would then count as that of any value, also after an
+/// ordinary retry by an older node.
 async fn open_again(tx: &mut PgSession, task: &TaskOffer, now: Time) -> Result<Option<(i64, i32)>, StoreError> {
     let (run, at, key) = (task.ended.run.0, task.ended.at, task.ended.at.key);
     let offer = &task.offer;

@@ -128,7 +128,7 @@ impl Store {
         limit: i64,
     ) -> Result<Option<Page<MessageRow>>, StoreError> {
         match self.find(topic, filter, after, limit).await {
-            Err(StoreError::Conflict(failed)) if failed.is_cancelled() => Ok(None),
+            Err(error) if error.is_cancelled() => Ok(None),
             other => other.map(Some),
         }
     }

@@ -28,17 +28,6 @@ pub struct NewMessage {
     pub key: Option<String>,
 }
 
-/// A message whose key may be stored with an earlier day than its own: it was due on an earlier one.
-#[derive(Clone, Debug, PartialEq)]
-pub struct LateKey {
-    pub id: Uuid,
-    pub key: String,
-    /// The day that was asked for.
-    pub due_day: NaiveDate,
-    /// The day that the message is to be stored with.
-    pub day: NaiveDate,
-}
-
 /// The slice of a day to which new messages go.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum DaySlice {
@@ -154,60 +143,6 @@ impl MessageIngest {
             .fetch_all(&mut *self.tx)
             .await?;
         Ok(rows.into_iter().collect())
-    }
-
-    /// Messages that are stored under the same keys with earlier days, each from the day that was asked for on: the newest
-    /// `days_max` days that the topic keeps. Returns, with the id that was asked with, when a stored message was due.
-    ///
-    /// Transactions that are still open are not seen: only on the day of its own, a message waits for them
-    /// ([`Self::take_keys`]).
-    pub async fn earlier_keys(&mut self, late: &[LateKey], days_max: i64) -> Result<Vec<(Uuid, Time)>, StoreError> {
-        let from = late.iter().map(|late| late.due_day).min();
-        let before = late.iter().map(|late| late.day).max();
-        let (Some(from), Some(before)) = (from, before) else {
-            return Ok(Vec::new());
-        };
-        let days = sqlx::query_scalar!(
-            "SELECT day FROM heddle.message_days
-              WHERE topic = $1 AND day >= $2 AND day < $3 AND dropped_at IS NULL ORDER BY day DESC LIMIT $4",
-            self.topic,
-            from,
-            before,
-            days_max
-        )
-        .fetch_all(&mut *self.tx)
-        .await?;
-        let mut found = Vec::new();
-        for day in days {
-            let of_day = || late.iter().filter(move |late| late.due_day <= day && day < late.day);
-            let keys: Vec<String> = of_day().map(|late| late.key.clone()).collect();
-            let ids: Vec<Uuid> = of_day().map(|late| late.id).collect();
-            if ids.is_empty() {
-                continue;
-            }
-            // One look-up for each key, by the primary keys, and in the partitions of one day.
-            let rows = sqlx::query!(
-                r#"SELECT n.id AS "id!", f.due_at AS "due_at!"
-                     FROM UNNEST($3::text[], $4::uuid[]) AS n (key, id)
-                    CROSS JOIN LATERAL (
-                        SELECT (SELECT m.due_at FROM heddle.messages m
-                                 WHERE m.day = $2 AND m.topic = $1 AND m.bucket = heddle.message_bucket(k.id)
-                                   AND m.id = k.id LIMIT 1) AS due_at
-                          FROM heddle.message_keys k
-                         WHERE k.day = $2 AND k.topic = $1 AND k.key = n.key
-                           AND k.bucket = (('x' || substr(md5(n.key), 1, 7))::bit(28)::integer % 10000)::smallint
-                         LIMIT 1) AS f
-                    WHERE f.due_at IS NOT NULL"#,
-                self.topic,
-                day,
-                &keys,
-                &ids
-            )
-            .fetch_all(&mut *self.tx)
-            .await?;
-            found.extend(rows.into_iter().map(|row| (row.id, row.due_at)));
-        }
-        Ok(found)
     }
 
     /// Writes messages. Their days must be prepared.

@@ -48,6 +48,7 @@ mod batch;
 mod cancel;
 mod claim;
 mod day;
+mod earlier;
 mod find;
 mod finish;
 mod ingest;
@@ -60,7 +61,33 @@ mod waiting;
 pub use batch::{AHEAD_MAX, BatchMessage, BatchTerms, Claimed, MessageBatch, Tried};
 pub use cancel::{CancelFilter, CancelReport, Cancelled};
 pub use day::{BucketRow, DayCounts, DayRow, TopicsWithWork, WorkFrom};
+pub use earlier::LateKey;
 pub use find::{MessageRow, MessageSearch, MessageState};
 pub use finish::{FailedMessage, Finish, Finished, MessageEffect};
-pub use ingest::{DaySlice, LateKey, MessageIngest, NewMessage};
+pub use ingest::{DaySlice, MessageIngest, NewMessage};
 pub use queued::EndedQueueBatch;
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+
+    /// `sql/message_lock.sql` gives the reason.
+    #[test]
+    fn statements_that_read_a_day_of_messages_are_planned_for_it() {
+        let here = Path::new(env!("CARGO_MANIFEST_DIR")).join("src/message");
+        let tables = ["messages m", "message_keys k"].map(|table| format!("FROM heddle.{table}"));
+        let plans = ["force_custom_plan", "Plans::OfTheirDay"];
+        let mut found = 0;
+        for entry in std::fs::read_dir(here).unwrap() {
+            let path = entry.unwrap().path();
+            let text = std::fs::read_to_string(&path).unwrap();
+            // The callers of the functions in `batch.rs` have said how plans are made (`sql/message_work.sql`).
+            if path.ends_with("batch.rs") || !tables.iter().any(|table| text.contains(table)) {
+                continue;
+            }
+            found += 1;
+            assert!(plans.iter().any(|plan| text.contains(plan)), "{}", path.display());
+        }
+        assert!(found >= 3, "{found} files read days of messages");
+    }
+}

@@ -123,11 +123,13 @@ impl Store {
         .await?)
     }
 
-    /// Batches of a topic whose runs have ended, or were deleted.
+    /// Batches of a topic whose runs have ended, or were deleted: up to a hundred, except those that are passed over. Each
+    /// has its id, also if the rest of it cannot be read.
     pub async fn ended_queue_batches(
         &self,
         topic: i32,
-    ) -> Result<Vec<Result<EndedQueueBatch, StoreError>>, StoreError> {
+        passed_over: &[Uuid],
+    ) -> Result<Vec<(Uuid, Result<EndedQueueBatch, StoreError>)>, StoreError> {
         let rows = sqlx::query!(
             r#"SELECT b.id, b.day, b.ids, b.retries, d.state AS "state?", d.error AS "error?",
                       (SELECT a.output FROM heddle.attempts a
@@ -137,27 +139,32 @@ impl Store {
                                  WHERE a.run = b.run AND a.task = 0 AND a.item = -1
                                  ORDER BY a.attempt DESC LIMIT 1), false) AS "fatal!"
                  FROM heddle.message_batches b LEFT JOIN heddle.runs_done d ON d.id = b.run
-                WHERE b.topic = $1 AND b.run IS NOT NULL
+                WHERE b.topic = $1 AND b.run IS NOT NULL AND b.id <> ALL ($4)
                   AND NOT EXISTS (SELECT FROM heddle.runs_live l WHERE l.id = b.run OFFSET 0)
                 LIMIT $2"#,
             topic,
             ENDED_MAX,
-            ErrorKind::Fatal.number()
+            ErrorKind::Fatal.number(),
+            passed_over
         )
         .fetch_all(&self.pool)
         .await?;
-        let ended = rows.into_iter().map(|row| -> Result<EndedQueueBatch, StoreError> {
-            let state = |number| StoreError::known(RunState::from_number, number, ("runs_done", "state"), row.id);
-            Ok(EndedQueueBatch {
-                id: row.id,
-                day: row.day,
-                ids: row.ids,
-                tried: read_tried(row.id, row.retries)?,
-                state: row.state.map(state).transpose()?,
-                output: row.output,
-                error: row.error,
-                fatal: row.fatal,
-            })
+        let ended = rows.into_iter().map(|row| {
+            let id = row.id;
+            let state = |number| StoreError::known(RunState::from_number, number, ("runs_done", "state"), id);
+            let read = || -> Result<EndedQueueBatch, StoreError> {
+                Ok(EndedQueueBatch {
+                    id,
+                    day: row.day,
+                    ids: row.ids,
+                    tried: read_tried(id, row.retries)?,
+                    state: row.state.map(state).transpose()?,
+                    output: row.output,
+                    error: row.error,
+                    fatal: row.fatal,
+                })
+            };
+            (id, read())
         });
         Ok(ended.collect())
     }

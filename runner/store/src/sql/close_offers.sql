@@ -4,8 +4,8 @@
 -- Locking: the rows of offers that end, in id order and before one is changed, and nothing after them. Whoever closes an
 -- offer a second time finds it closed. An offer that was opened again during the wait has another version, and is left
 -- alone. If two transactions complete the last two shares of an offer at the same time, the later one sees the share
--- of the other: the end of a hold keeps the row of its occurrence locked until its commit, and this statement comes
--- after that lock.
+-- of the other: the end of a hold locks the row of its occurrence until its commit, and this statement comes after that
+-- commit.
 --
 -- An offer to each member of a user group has no stock: it ends when every present member has completed it. Counts
 -- alone do not show that, because some of those who completed it may have left the group, and others joined. The

@@ -330,6 +330,23 @@ impl Store {
         })
     }
 
+    /// The task runs of one run that nobody claimed in time, with their queues: those of [`Overdue::waiting`].
+    pub async fn overdue_of(&self, run: RunId) -> Result<Vec<(RunId, AttemptKey, String)>, StoreError> {
+        let rows = sqlx::query!(
+            "SELECT task, item, attempt, queue FROM heddle.queue_ready
+              WHERE run = $1 AND expires_at <= clock_timestamp() LIMIT $2",
+            run.0,
+            BATCH_MAX as i64
+        )
+        .fetch_all(&self.pool)
+        .await?;
+        let key = AttemptKey::from_numbers;
+        Ok(rows
+            .into_iter()
+            .map(|row| (run, key(row.task, row.item, row.attempt), row.queue))
+            .collect())
+    }
+
     /// The state of a claim whose token was refused.
     pub async fn claim_status(&self, claim: &ClaimKey) -> Result<ClaimStatus, StoreError> {
         let row = sqlx::query!(
