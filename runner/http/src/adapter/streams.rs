@@ -16,11 +16,12 @@ use heddle_domain::state::{RunState, TaskState};
 use heddle_domain::{Clock, Name, Time};
 use heddle_engine::{Engine, EngineError};
 use heddle_store::live::LogRow;
-use heddle_store::log::{LogFilter, LogPosition, LogsSeen};
+use heddle_store::log::{LogFilter, LogsSeen};
 use serde_json::{Value, json};
 
 use super::Refusal;
 use super::cursor::Given;
+use super::log_place::{self, Place, Sent, cursor_of};
 use super::{not_found, runs, views};
 
 /// Which lines of a log are wanted.
@@ -43,35 +44,6 @@ const POLL_EVERY: Duration = Duration::from_millis(250);
 
 /// How many lines a stream reads at once.
 const PAGE: i64 = 500;
-
-/// A log position as text: micros, task, item, attempt, line.
-fn cursor_of(row: &LogRow) -> String {
-    let key = row.at.key;
-    format!(
-        "{}-{}-{}-{}-{}",
-        row.time.timestamp_micros(),
-        key.task,
-        key.item_number(),
-        row.at.attempt,
-        row.line
-    )
-}
-
-fn parse_cursor(text: &str) -> Option<LogPosition> {
-    // The item may be -1: its sign is not a separator.
-    let text = text.replace("--1-", "-_-");
-    let parts: Vec<&str> = text.split('-').collect();
-    let [at, task, item, attempt, line] = parts.as_slice() else {
-        return None;
-    };
-    Some(LogPosition {
-        at_micros: at.parse().ok()?,
-        task: task.parse().ok()?,
-        item: if *item == "_" { -1 } else { item.parse().ok()? },
-        attempt: attempt.parse().ok()?,
-        line: line.parse().ok()?,
-    })
-}
 
 /// What a stream does when it cannot read its run.
 struct Trouble {
@@ -105,6 +77,8 @@ struct LogReader {
     run: RunId,
     names: Vec<String>,
     filter: LogFilter,
+    /// Where it continues.
+    place: Option<Place>,
 }
 
 impl LogReader {
@@ -120,15 +94,16 @@ impl LogReader {
             ),
             None => None,
         };
+        let place = match &query.cursor {
+            Some(given) => Some(given.read(Place::parse)?),
+            None => None,
+        };
         let names = revision.plan.tasks.iter().map(|task| task.name.to_string()).collect();
         let filter = LogFilter {
             task: task.map(|task: TaskIndex| task as i16),
             item: query.item.map(|item| item as i32),
             attempt: query.attempt.map(|attempt| attempt as i32),
-            after: match &query.cursor {
-                Some(given) => Some(given.read(parse_cursor)?),
-                None => None,
-            },
+            after: place.as_ref().map(|place| place.line),
             last: query.last,
         };
         Ok(Self {
@@ -136,6 +111,7 @@ impl LogReader {
             run,
             names,
             filter,
+            place,
         })
     }
 
@@ -144,17 +120,34 @@ impl LogReader {
         rows.into_iter().map(|row| self.line(row)).collect()
     }
 
-    /// Lines that were not there before, whenever they were said, and whether the run had ended before they were read: then
-    /// no others follow.
-    async fn news(&self, seen: &mut LogsSeen) -> Result<(Vec<LogLine>, bool), Refusal> {
+    /// What a follower has seen already, and was sent.
+    async fn seen(&self) -> Result<(LogsSeen, Sent), Refusal> {
+        let Some(place) = &self.place else {
+            return Ok((LogsSeen::new(), Sent::default()));
+        };
+        let store = self.engine.store();
+        let Some(sent) = &place.sent else {
+            let seen = store.logs_seen(self.run, place.line).await?;
+            let sent = Sent::of(&seen);
+            return Ok((seen, sent));
+        };
+        let mut seen = match sent.others_until(place.line) {
+            Some(until) => store.logs_seen(self.run, until).await?,
+            None => LogsSeen::new(),
+        };
+        seen.extend(sent.named());
+        Ok((seen, sent.clone()))
+    }
+
+    /// Lines that were not there before, whenever they were said, with the ids of their events, and whether the run had
+    /// ended before they were read: then no others follow.
+    async fn news(&self, seen: &mut LogsSeen, sent: &mut Sent) -> Result<(Vec<(String, LogLine)>, bool), Refusal> {
         let store = self.engine.store();
         let over = store.run_ended(self.run).await? != Some(false);
         let rows = store.logs_unseen(self.run, &self.filter, seen, PAGE).await?;
-        for row in &rows {
-            let next = seen.entry(row.at).or_default();
-            *next = (*next).max(row.line + 1);
-        }
-        let lines: Result<Vec<_>, Refusal> = rows.into_iter().map(|row| self.line(row)).collect();
+        let ids = log_place::ids(&rows, seen, sent);
+        let lines = rows.into_iter().zip(ids);
+        let lines: Result<Vec<_>, Refusal> = lines.map(|(row, id)| self.line(row).map(|line| (id, line))).collect();
         Ok((lines?, over))
     }
 
@@ -199,19 +192,23 @@ pub(crate) async fn logs(engine: &Engine, run: RunId, query: LogQuery) -> Result
     Ok(List { items, next_cursor })
 }
 
+/// The lines of a log as they come, with the ids of their events.
 pub(crate) async fn follow_logs(
     engine: Engine,
     run: RunId,
     query: LogQuery,
-) -> Result<BoxStream<'static, io::Result<LogLine>>, Refusal> {
+) -> Result<BoxStream<'static, io::Result<(String, LogLine)>>, Refusal> {
     let reader = LogReader::new(engine.clone(), run, &query).await?;
     let watch = engine.watch(run);
-    let seen = match reader.filter.after {
-        Some(after) => engine.store().logs_seen(run, after).await?,
-        None => LogsSeen::new(),
-    };
-    let kept = (seen, Trouble::of(run));
-    let state = (reader, watch, kept, VecDeque::<io::Result<LogLine>>::new(), false);
+    let (seen, sent) = reader.seen().await?;
+    let kept = (seen, sent, Trouble::of(run));
+    let state = (
+        reader,
+        watch,
+        kept,
+        VecDeque::<io::Result<(String, LogLine)>>::new(),
+        false,
+    );
     let stream = stream::unfold(state, |(reader, watch, mut kept, mut waiting, mut ended)| async move {
         loop {
             if let Some(line) = waiting.pop_front() {
@@ -220,8 +217,8 @@ pub(crate) async fn follow_logs(
             if ended || reader.engine.is_leaving() {
                 return None;
             }
-            let (seen, trouble) = &mut kept;
-            match reader.news(seen).await {
+            let (seen, sent, trouble) = &mut kept;
+            match reader.news(seen, sent).await {
                 Ok((lines, over)) if lines.is_empty() && over => ended = true,
                 Ok((lines, _)) if lines.is_empty() => watch.moved(POLL_EVERY).await,
                 Ok((lines, _)) => waiting.extend(lines.into_iter().map(Ok)),

@@ -188,9 +188,7 @@ async fn logs(request: Request, query: LogQuery) -> Outcome {
         let lines = adapter::streams::follow_logs(request.app.engine.clone(), RunId(run), query).await?;
         return Ok(server_sent(
             request.app.engine.clone(),
-            lines
-                .map_ok(|line| (line.cursor.clone(), "log".to_owned(), json!(line)))
-                .boxed(),
+            lines.map_ok(|(id, line)| (id, "log".to_owned(), json!(line))).boxed(),
         ));
     }
     ok(&adapter::streams::logs(&request.app.engine, RunId(run), query).await?)
