@@ -544,6 +544,61 @@ async fn a_task_is_named_in_many_ways() {
     }
 }
 
+/// The hint of a call that succeeds.
+async fn hint(api: &Api, name: &str, body: Value) -> Option<String> {
+    let reply = api.post(&format!("/task-scheduler/task/{name}"), body).await;
+    let hint = reply.headers.get("heddle-hint");
+    let hint = hint.map(|hint| hint.to_str().expect("a text").to_owned());
+    assert_eq!(reply.expect_status(200)["code"], 200);
+    hint
+}
+
+/// A timer with a delay fires once. When its tree is submitted again, it begins anew; when it is only enabled after its
+/// instant, the answer says that it never fires.
+#[tokio::test]
+async fn a_one_shot_begins_anew() {
+    let (_world, node) = World::with_node().await;
+    let body = |root: i64, status: i32, delay: i64| {
+        json!({"taskInfoConf": {"taskId": root, "status": status, "taskName": "t", "appServiceName": "nobody-works-here"},
+               "taskScheduleConf": {"timerList": [{"timerType": 4, "delay": delay}]}})
+    };
+    let fired = async |root: i64, times: usize| {
+        let path = format!("/v1/runs?group=timer-task-{root}");
+        eventually("the timer's runs", async || {
+            // The first one is still active, so the others are left out and say so.
+            (node.all(&path).await.len() == times).then_some(())
+        })
+        .await;
+    };
+    let made = well(&node, "submitTimerTask", body(0, 1, 0)).await;
+    let root = made["taskId"].as_i64().expect("a number");
+    for times in 1..=3 {
+        fired(root, times).await;
+        assert_eq!(hint(&node, "submitTimerTask", body(root, 1, 0)).await, None);
+    }
+    fired(root, 4).await;
+    // One whose instant is still to come keeps it.
+    let made = well(&node, "submitTimerTask", body(0, 1, 3_600_000)).await;
+    let path = format!("/v1/groups/timer-task-{}", made["taskId"]);
+    let next = node.get(&path).await.expect_status(200)["schedules"]["timer-1"]["next"].clone();
+    assert!(next.is_string(), "{next}");
+    let again = body(made["taskId"].as_i64().expect("a number"), 1, 3_600_000);
+    assert_eq!(hint(&node, "submitTimerTask", again).await, None);
+    assert_eq!(
+        node.get(&path).await.expect_status(200)["schedules"]["timer-1"]["next"],
+        next
+    );
+    // One whose instant passes while the tree is disabled.
+    let made = well(&node, "submitTimerTask", body(0, -1, 0)).await;
+    let root = made["taskId"].as_i64().expect("a number");
+    assert_eq!(hint(&node, "submitTimerTask", body(root, -1, 0)).await, None);
+    let said = hint(&node, "enableTask", json!({"taskId": root})).await;
+    let said = said.expect("a hint");
+    assert!(said.contains("timer 1") && said.contains("never fires"), "{said}");
+    assert_eq!(hint(&node, "submitTimerTask", body(root, 1, 0)).await, None);
+    fired(root, 1).await;
+}
+
 /// A timer never starts what still runs, and what it left out says so.
 #[tokio::test]
 async fn timers_never_overlap() {

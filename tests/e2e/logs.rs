@@ -1,5 +1,7 @@
 //! Logs and events, as pages and as streams, on every node.
 
+use std::collections::BTreeSet;
+
 use chrono::{DateTime, Utc};
 use heddle_tests::{Answer, Node, Receiver, TOKEN, World, eventually, id, run_program, time};
 use serde_json::{Value, json};
@@ -187,7 +189,7 @@ async fn side_by_side() {
         .await;
     let run = nodes[0].start("g", json!({})).await;
     let mut stream = nodes[1].follow(&format!("/v1/runs/{run}/logs")).await;
-    let mut heard = std::collections::BTreeSet::new();
+    let mut heard = BTreeSet::new();
     loop {
         let (name, line) = stream.next().await.expect("an end");
         if name == "end" {
@@ -206,6 +208,68 @@ async fn side_by_side() {
         assert_eq!(&stream.next().await.expect("a line").1, line);
     }
     assert_eq!(stream.next().await.expect("an end").0, "end");
+}
+
+/// Workers report lines when they like, with times of their own. A follower gets each line, whatever the order of their times,
+/// and goes on after a break with those that it was not sent, also with those whose time is before that of the last one.
+#[tokio::test]
+async fn lines_that_workers_report_late() {
+    const LINES: i64 = 1_000;
+    let (world, node) = World::with_node().await;
+    let tasks = json!({"early": {"queue": "early"}, "late": {"queue": "late"}});
+    node.put_group("g", json!({"tasks": tasks})).await;
+    let run = node.start("g", json!({})).await;
+    let claim = async |queue: &str| {
+        let ask = json!({"worker": "w", "lease": "10m", "wait": "20s"});
+        let path = format!("/v1/queues/{queue}/claims");
+        node.post(&path, ask).await.expect_status(200)["items"][0].clone()
+    };
+    let (early, late) = (claim("early").await, claim("late").await);
+    let call = async |claim: &Value, what: &str, body: Value| {
+        let path = format!("/v1/claims/{}/{what}", claim["id"].as_str().expect("an id"));
+        let body = with(body, json!({"token": claim["token"]}));
+        node.post(&path, body).await.expect_status(200);
+    };
+    let now = world.now().await;
+    let line = |number: i64, at: i64| {
+        let at = now + chrono::TimeDelta::seconds(at);
+        json!({"message": number.to_string(), "at": at.to_rfc3339()})
+    };
+    let number = |line: &Value| -> i64 { line["message"].as_str().expect("a text").parse().expect("a number") };
+    let path = format!("/v1/runs/{run}/logs");
+    let mut stream = node.follow(&path).await;
+    let lines: Vec<Value> = (0..LINES).map(|number| line(number, -number)).collect();
+    call(&late, "heartbeat", json!({"log": lines})).await;
+    let (mut heard, mut ids) = (Vec::new(), Vec::new());
+    for _ in 0..LINES {
+        let (name, line) = stream.next().await.expect("a line");
+        assert_eq!(name, "log");
+        heard.push(number(&line));
+        ids.push(stream.last_id().expect("an id").to_owned());
+    }
+    // They are sent five hundred at a time, each time in the order of their times.
+    let expect: Vec<i64> = (0..500).rev().chain((500..LINES).rev()).collect();
+    assert_eq!(heard, expect);
+    call(&early, "heartbeat", json!({"log": [line(LINES, 100)]})).await;
+    assert_eq!(number(&stream.next().await.expect("a line").1), LINES);
+    let last = stream.last_id().expect("an id").to_owned();
+    drop(stream);
+    call(&late, "heartbeat", json!({"log": [line(LINES + 1, -5_000)]})).await;
+    let mut stream = node.follow_after(&path, &last).await;
+    assert_eq!(number(&stream.next().await.expect("a line").1), LINES + 1);
+    for claim in [&early, &late] {
+        call(claim, "complete", json!({"output": null})).await;
+    }
+    assert_eq!(stream.next().await.expect("an end").0, "end");
+    // After a break in the middle of a page whose lines are not in the order of their times, none is missing.
+    let mut stream = node.follow_after(&path, &ids[249]).await;
+    let mut known = BTreeSet::from_iter(heard[..250].iter().copied());
+    while let Some((name, line)) = stream.next().await
+        && name == "log"
+    {
+        known.insert(number(&line));
+    }
+    assert_eq!(known, BTreeSet::from_iter(0..LINES + 2));
 }
 
 /// Scripts that write as fast as they can: all of it is there, in order, when the outcome is, and others go on. (An outcome

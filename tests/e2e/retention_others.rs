@@ -156,7 +156,8 @@ async fn what_polls_and_tasks_look_back_at() {
     let back = async |offer: &str, at: &str| {
         sql.batch_execute(&format!(
             "UPDATE heddle.assignments a SET id = heddle.uuid_floor('{at}'), assigned_at = '{at}', finished_at = '{at}'
-               FROM heddle.offers o WHERE o.id = a.offer_id AND o.name LIKE '{offer}'"
+               FROM heddle.offers o WHERE o.id = a.offer_id AND o.name LIKE '{offer}';
+             UPDATE heddle.offers SET created_at = least(created_at, '{at}') WHERE name LIKE '{offer}'"
         ))
         .await
         .expect("an assignment of the past");
@@ -225,4 +226,67 @@ async fn what_polls_and_tasks_look_back_at() {
         .await,
         0
     );
+}
+
+/// What was completed of a task whose run has failed stays as long as the run: a restart asks only the others, and its output
+/// has the former results too.
+#[tokio::test]
+async fn what_a_restart_goes_on_with() {
+    let world = World::new().await;
+    let sql = hold_still(&world).await;
+    let node = world.node().await;
+    let kept = node.put("/v1/retention", json!({"assignments": "1h"})).await;
+    kept.expect_status(200);
+    members(&node, "gid_g", &users(2)).await;
+    let asks = json!({"audience": {"audience": "gid_g", "dispatch_times": 2}});
+    node.put_group("asks", one(asks)).await;
+    let run = node.start("asks", json!({})).await;
+    let answers = async |user: &str, status: &str, result: &str| {
+        let path = format!("/v1/dispatch/{user}/next");
+        let asked = node.post(&path, json!({"wait": "20s"})).await.expect_status(200);
+        finish(&node, &asked, status, json!(result)).await.expect_status(200);
+    };
+    answers("u0", "completed", "a").await;
+    answers("u1", "failed", "no").await;
+    assert_eq!(node.ended(&run).await["state"], "failed");
+    eventually("the end of the task's offer", async || {
+        (count(&sql, "offers WHERE deleted_at IS NULL").await == 0).then_some(())
+    })
+    .await;
+    // As if all of it had been forty days ago.
+    let at = world.now().await - chrono::TimeDelta::days(40);
+    let (at, old) = (at.to_rfc3339(), at.date_naive());
+    sql.batch_execute(&format!(
+        "SELECT heddle.make_dispatch_partitions('{old}', 1);
+         UPDATE heddle.assignments SET occurrence = '{at}', assigned_at = '{at}', finished_at = '{at}',
+                id = (left(heddle.uuid_floor('{at}')::text, 35) || right(uid, 1))::uuid;
+         UPDATE heddle.occurrences SET occurrence = '{at}';
+         UPDATE heddle.offers SET starts_at = '{at}', created_at = '{at}', deleted_at = '{at}',
+                spec = jsonb_set(spec, '{{starts_at}}', '\"{at}\"')"
+    ))
+    .await
+    .expect("a task of the past");
+    let days = format!("partition_days('assignments') AS day WHERE day = '{old}'");
+    for dry_run in [true, false] {
+        let pruned = prune(&node, dry_run).await;
+        let removed = [&pruned["assignments"], &pruned["occurrences"]].map(Value::as_u64);
+        assert_eq!(removed, [Some(0); 2], "{pruned:#}");
+    }
+    assert_eq!(count(&sql, "assignments").await, 2);
+    node.post(&format!("/v1/runs/{run}/restart"), json!({}))
+        .await
+        .expect_status(200);
+    // While the run is live, too.
+    prune(&node, false).await;
+    answers("u1", "completed", "b").await;
+    let ended = node.ended(&run).await;
+    assert_eq!(task(&ended, "t")["output"], json!(["a", "b"]), "{ended:#}");
+    eventually("the end of the task's offer", async || {
+        (count(&sql, "offers WHERE deleted_at IS NULL").await == 0).then_some(())
+    })
+    .await;
+    // A run that has succeeded is not restarted.
+    assert_eq!(count(&sql, &days).await, 1);
+    assert_eq!(prune(&node, false).await["occurrences"], 1);
+    assert_eq!(count(&sql, &days).await, 0);
 }

@@ -283,12 +283,23 @@ impl Api {
     }
 
     pub async fn follow(&self, path: &str) -> Sse {
-        let request = self.request(Method::GET, path).header("accept", "text/event-stream");
+        self.follow_with(self.request(Method::GET, path)).await
+    }
+
+    /// Continues after an event, as a browser does when the connection breaks.
+    pub async fn follow_after(&self, path: &str, last_id: &str) -> Sse {
+        let request = self.request(Method::GET, path).header("last-event-id", last_id);
+        self.follow_with(request).await
+    }
+
+    async fn follow_with(&self, request: RequestBuilder) -> Sse {
+        let request = request.header("accept", "text/event-stream");
         let answer = request.send().await.expect("an answer");
         assert_eq!(answer.status(), 200);
         Sse {
             stream: Box::pin(answer.bytes_stream()),
             buffer: String::new(),
+            last_id: None,
         }
     }
 
@@ -302,9 +313,15 @@ impl Api {
 pub struct Sse {
     stream: std::pin::Pin<Box<dyn futures::Stream<Item = Result<bytes::Bytes, reqwest::Error>> + Send>>,
     buffer: String,
+    last_id: Option<String>,
 }
 
 impl Sse {
+    /// The id of the last event that has one.
+    pub fn last_id(&self) -> Option<&str> {
+        self.last_id.as_deref()
+    }
+
     /// The next event's name and data; none at the end.
     pub async fn next(&mut self) -> Option<(String, Value)> {
         let until = Instant::now() + PATIENCE;
@@ -317,6 +334,7 @@ impl Sse {
                         .map(|value| value.trim().to_owned())
                 };
                 let found = (field("event:"), field("data:"));
+                self.last_id = field("id:").or(self.last_id.take());
                 self.buffer = rest.to_owned();
                 // What has no name is a comment, which keeps the connection alive.
                 if let (Some(name), data) = found {

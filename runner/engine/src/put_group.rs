@@ -47,6 +47,7 @@ impl Checked {
             scripts: &self.scripts,
             enabled: None,
             if_match: None,
+            begins_anew: false,
         }
     }
 }
@@ -117,6 +118,7 @@ pub async fn put_group(store: &Store, by: By<'_>, put: PutGroup<'_>) -> Result<(
         let write = GroupWrite {
             enabled,
             if_match: if_match.clone(),
+            begins_anew: tree.is_some_and(|tree| tree.begins_anew),
             ..checked.write(name)
         };
         let put = match tree {

@@ -18,6 +18,8 @@ use heddle_domain::fault::pointer_token;
 use heddle_domain::plan::TASKS_MAX;
 use heddle_domain::template::verbatim;
 use heddle_domain::{Name, Time};
+use heddle_store::group::GroupRow;
+use heddle_store::schedule::ScheduleRow;
 use heddle_store::timer_task::TimerTaskRow;
 use serde_json::{Map, Value, json};
 
@@ -334,6 +336,25 @@ pub(crate) fn group_spec(rows: &[TimerTaskRow], origin: Origin<'_>, zone: Tz, no
     spec["tasks"] = Value::Object(tasks);
     spec["schedules"] = Value::Object(schedules);
     Ok(Meant { spec, notes })
+}
+
+/// Notes about the timers of an enabled tree that have had their only instant. `now`: when the group was put. A timer that
+/// counts from then has just begun.
+pub(crate) fn over(group: &GroupRow, schedules: &[ScheduleRow], now: Time) -> Vec<String> {
+    let is_over = |row: &&ScheduleRow| {
+        let schedule = &group.spec["schedules"][row.name.as_str()];
+        let is_on = group.enabled && schedule["enabled"] != json!(false);
+        let begins = group.schedule_anchors.get(&row.name) == Some(&json!(now));
+        is_on && !begins && !schedule["once"].is_null() && row.next_fire_at.is_none()
+    };
+    let over = schedules.iter().filter(is_over);
+    over.filter_map(|row| row.name.strip_prefix(TIMER_PREFIX))
+        .map(|number| {
+            format!(
+                "timer {number} was saved but never fires: its delay is over; submit the tree again to begin it anew"
+            )
+        })
+        .collect()
 }
 
 /// The task that a node means. A `stored` node may have what is refused today.

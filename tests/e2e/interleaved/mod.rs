@@ -171,6 +171,7 @@ fn bare_group<'a>(name: &'a str, spec: &'a Value) -> GroupWrite<'a> {
         scripts: &[],
         enabled: None,
         if_match: None,
+        begins_anew: false,
     }
 }
 

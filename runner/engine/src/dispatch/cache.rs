@@ -18,27 +18,43 @@ use crate::EngineError;
 
 pub(super) type Cached = AudienceOffers;
 
-/// How many audiences a node remembers. When there are more, it forgets all of them.
-///
-/// A cache that evicts entries one by one would be slower here. A poll may still use a forgotten cell, so forgetting counts
-/// as a change of its audience, and after any change the next poll of each quiet user checks the versions of all the user's
-/// audiences. Beyond the bound, each new audience would cause that; now it happens once in [`CELLS_MAX`] new audiences.
-const CELLS_MAX: usize = 50_000;
-
 /// How many users a node remembers as quiet. When there are more, it forgets those who poll least.
 const USERS_MAX: usize = 256_000;
+
+/// How many audiences a node remembers: one for each quiet user, and a quarter for groups and for polls under way. (One
+/// without offers has some 200 bytes.) When there are more, it forgets those that nobody uses.
+///
+/// A poll may still use a forgotten cell, so forgetting one that is in use counts as a change of its audience: its users are
+/// looked up again. The cells of quiet users are in use, but are not looked up here as long as the users are quiet. So a
+/// cache that forgets what was not looked up for the longest time would forget these first.
+const CELLS_MAX: usize = USERS_MAX + USERS_MAX / 4;
+
+/// How many of these may be in use. Only if there are more (users are in very many groups, say), a node forgets all of them.
+/// Less than [`CELLS_MAX`], so that many new ones have room after the unused ones were searched for.
+const CELLS_IN_USE_MAX: usize = CELLS_MAX - CELLS_MAX / 16;
 
 /// Offers beyond the maximum number are not in memory. After this time the audience's offers are read again.
 const INCOMPLETE_FOR: chrono::TimeDelta = chrono::TimeDelta::seconds(1);
 
+/// What a cell knows of its audience's offers.
+enum Kept {
+    Unread,
+    /// There were none at this version. Most users have none of their own, so this is small.
+    Nothing {
+        version: u64,
+    },
+    Read(Arc<Offers>),
+}
+
 pub(crate) struct Cell {
-    pub(super) audience: String,
+    /// Shared with the key under which the cell is found.
+    pub(super) audience: Arc<str>,
     version: AtomicU64,
     /// Notified when the audience's offers, or their stock, have changed.
     pub(super) wakeup: Notify,
     /// Held while the offers are read: other callers wait instead of reading them too.
     pub(super) loading: tokio::sync::Mutex<()>,
-    offers: Mutex<Option<Arc<Offers>>>,
+    offers: Mutex<Kept>,
 }
 
 impl Cell {
@@ -47,14 +63,28 @@ impl Cell {
     }
 
     pub(super) fn current(&self, now: Time) -> Option<Arc<Offers>> {
-        let offers = self.offers.lock();
-        let offers = offers.as_ref().filter(|offers| offers.version == self.version())?;
-        let stale = offers.complete_until.is_some_and(|until| until <= now) && now - offers.read_at > INCOMPLETE_FOR;
-        (!stale).then(|| offers.clone())
+        let current = self.version();
+        match &*self.offers.lock() {
+            Kept::Nothing { version } if *version == current => {
+                let none = Offers::new(&self.audience, current, Cached::default(), now, now);
+                Some(Arc::new(none))
+            }
+            Kept::Read(offers) if offers.version == current => {
+                let is_cut = offers.complete_until.is_some_and(|until| until <= now);
+                let is_stale = is_cut && now - offers.read_at > INCOMPLETE_FOR;
+                (!is_stale).then(|| offers.clone())
+            }
+            _ => None,
+        }
     }
 
     pub(super) fn keep(&self, offers: Arc<Offers>) {
-        *self.offers.lock() = Some(offers);
+        *self.offers.lock() = match offers.candidates.is_empty() && offers.complete_until.is_none() {
+            true => Kept::Nothing {
+                version: offers.version,
+            },
+            false => Kept::Read(offers),
+        };
     }
 
     /// Offers of this audience have changed. `changes` counts changes over all audiences, and is raised after the
@@ -300,7 +330,7 @@ const NEVER_READ: u64 = u64::MAX;
 
 /// The caches of the dispatcher of a node.
 pub(crate) struct Cache {
-    cells: Mutex<HashMap<String, Arc<Cell>>>,
+    cells: Mutex<HashMap<Arc<str>, Arc<Cell>>>,
     /// How many changes the audiences in the cache have had, together.
     changes: AtomicU64,
     quiet: Bounded<Box<str>, Arc<Known>>,
@@ -353,27 +383,36 @@ impl Cache {
     pub(super) fn cells(&self, uid: &str, groups: &[String]) -> Arc<[Arc<Cell>]> {
         let mut cells = self.cells.lock();
         if cells.len() > CELLS_MAX {
-            // Polls that still use these cells have to read again, because later changes do not wake them any more.
-            cells.drain().for_each(|(_, cell)| cell.bump(&self.changes));
+            self.forget(&mut cells);
         }
-        let mut of = |audience: String| {
-            let fresh = |audience: &str| {
-                Arc::new(Cell {
-                    audience: audience.to_owned(),
+        let mut of = |audience: &str| match cells.get(audience) {
+            Some(cell) => cell.clone(),
+            None => {
+                let audience: Arc<str> = audience.into();
+                let cell = Arc::new(Cell {
+                    audience: audience.clone(),
                     version: AtomicU64::new(0),
                     wakeup: Notify::new(),
                     loading: tokio::sync::Mutex::new(()),
-                    offers: Mutex::new(None),
-                })
-            };
-            cells
-                .entry(audience)
-                .or_insert_with_key(|audience| fresh(audience))
-                .clone()
+                    offers: Mutex::new(Kept::Unread),
+                });
+                cells.insert(audience, cell.clone());
+                cell
+            }
         };
-        std::iter::once(of(format!("uid_{uid}")))
-            .chain(groups.iter().map(|group| of(group.clone())))
+        std::iter::once(of(&format!("uid_{uid}")))
+            .chain(groups.iter().map(|group| of(group)))
             .collect()
+    }
+
+    /// Makes room for other cells.
+    fn forget(&self, cells: &mut HashMap<Arc<str>, Arc<Cell>>) {
+        // Nobody can begin to use another one meanwhile: new users find it in the map.
+        cells.retain(|_, cell| Arc::strong_count(cell) > 1);
+        if cells.len() > CELLS_IN_USE_MAX {
+            // Polls that still use these cells have to read again, because later changes do not wake them any more.
+            cells.drain().for_each(|(_, cell)| cell.bump(&self.changes));
+        }
     }
 
     /// Offers of an audience have changed, or stock came back.
@@ -415,6 +454,84 @@ mod tests {
     fn offer(spec: serde_json::Value) -> Offer {
         let spec: OfferSpec = serde_json::from_value(spec).unwrap();
         Offer::compile(spec, time("2026-11-20T08:00:00Z")).unwrap()
+    }
+
+    /// Looks up users who are not known as quiet, and for whom there is nothing; returns how many.
+    fn look_up(cache: &Cache, users: std::ops::Range<usize>, now: Time) -> usize {
+        let mut looks = 0;
+        for user in users {
+            let uid = format!("u{user}");
+            if cache.quiet(&uid, now).is_some() {
+                continue;
+            }
+            looks += 1;
+            let cells = cache.cells(&uid, &[format!("gid_{}", user % 1_000)]);
+            let quiet = Quiet {
+                next: None,
+                until: now + chrono::TimeDelta::minutes(1),
+                members: cache.members(),
+                versions: sum(&cells),
+                cells,
+            };
+            cache.set_quiet(&uid, quiet);
+        }
+        looks
+    }
+
+    /// Each user has an audience: there is room for those of as many users as are remembered, so these are not looked up again,
+    /// however many others have polled once.
+    #[test]
+    fn many_users_stay_quiet() {
+        let now = time("2026-11-20T08:00:00Z");
+        let cache = Cache::default();
+        let many = USERS_MAX / 2;
+        assert_eq!(look_up(&cache, 0..many, now), many);
+        assert_eq!(look_up(&cache, 0..many, now), 0);
+        // As many as there is room for have polled, and are given something.
+        for user in 0..CELLS_MAX {
+            drop(cache.cells(&format!("passing{user}"), &[]));
+        }
+        assert!(cache.cells.lock().len() <= CELLS_MAX + 1);
+        assert_eq!(look_up(&cache, 0..many, now), 0);
+        cache.changed("uid_u7");
+        assert_eq!(look_up(&cache, 0..many, now), 1);
+        cache.changed("gid_7");
+        assert_eq!(look_up(&cache, 0..many, now), many / 1_000);
+        cache.changed("uid_unknown");
+        assert_eq!(look_up(&cache, 0..many, now), 0);
+    }
+
+    /// When too many are in use, all are forgotten: who uses one notices that it has changed.
+    #[test]
+    fn a_forgotten_cell_has_changed() {
+        let cache = Cache::default();
+        let waiting: Vec<_> = (0..=CELLS_MAX)
+            .map(|user| cache.cells(&user.to_string(), &[]))
+            .collect();
+        assert!(waiting.iter().all(|cells| sum(cells) == 0));
+        let again = cache.cells("0", &[]);
+        assert!(waiting.iter().all(|cells| sum(cells) == 1));
+        assert_eq!((sum(&again), cache.cells.lock().len()), (0, 1));
+    }
+
+    /// That an audience has no offers is known until it changes.
+    #[test]
+    fn no_offers_are_remembered() {
+        let now = time("2026-11-20T08:00:00Z");
+        let cache = Cache::default();
+        let cells = cache.cells("u", &[]);
+        let cell = &cells[0];
+        assert!(cell.current(now).is_none(), "not read yet");
+        let read = |version| Arc::new(Offers::new(&cell.audience, version, Cached::default(), now, now));
+        cell.keep(read(0));
+        let known = cell.current(now + chrono::TimeDelta::days(1)).expect("they were read");
+        assert_eq!((known.version, known.candidates.len()), (0, 0));
+        cache.changed("uid_u");
+        assert!(cell.current(now).is_none(), "they may have changed");
+        cell.keep(read(0));
+        assert!(cell.current(now).is_none(), "what was read before the change");
+        cell.keep(read(1));
+        assert!(cell.current(now).is_some());
     }
 
     /// Successive occurrences are one stretch, in whatever order they are learned.

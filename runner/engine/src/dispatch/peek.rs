@@ -93,7 +93,7 @@ impl Dispatcher {
             .iter()
             .flat_map(|offers| offers.candidates.iter().map(move |one| (one.id, (&**offers, one))))
             .collect();
-        let audiences: Vec<String> = cells.iter().map(|cell| cell.audience.clone()).collect();
+        let audiences: Vec<String> = cells.iter().map(|cell| cell.audience.to_string()).collect();
         let since = window.to - SHOWN_FOR;
         let rows = dispatch
             .node

@@ -17,6 +17,7 @@ use heddle_domain::retention::{Pruned, Retention};
 use heddle_store::StoreError;
 use heddle_store::retention::others::Cutoffs;
 use heddle_store::retention::{Day, Dropped, INSTANTS_KEPT, Partitioned, RunRules};
+use uuid::Uuid;
 
 use crate::EngineError;
 use crate::node::Node;
@@ -344,10 +345,7 @@ impl Pruner {
         }
         let mut unnamed = 0;
         prune!(store.prune_events(events, ROWS_MAX), pruned.events);
-        prune!(
-            store.prune_assignments(cutoffs.assignments, ROWS_MAX),
-            pruned.assignments
-        );
+        self.prune_assignments(cutoffs.assignments, budget, pruned).await?;
         prune!(
             store.prune_audit(now - retention.audit.chrono(), ROWS_MAX),
             pruned.audit
@@ -382,6 +380,26 @@ impl Pruner {
             "removed expired records of nodes, leases, sessions, changes, runtimes and combined notifications"
         );
         Ok(())
+    }
+
+    /// Removes ended assignments that began before an instant. What stays, because a task may need it, is passed once, and
+    /// costs none of the budget: otherwise there might be nothing left for what follows.
+    async fn prune_assignments(
+        &self,
+        before: Time,
+        budget: &mut Budget,
+        pruned: &mut Pruned,
+    ) -> Result<(), EngineError> {
+        let mut after = Uuid::nil();
+        loop {
+            let passed = self.node.store.prune_assignments(after, before, ROWS_MAX).await?;
+            pruned.assignments += passed.gone as u64;
+            let Some(last) = passed.go_on_after else { return Ok(()) };
+            if passed.gone > 0 && !budget.spend(pruned) {
+                return Ok(());
+            }
+            after = last;
+        }
     }
 
     /// Counts what a round would remove.

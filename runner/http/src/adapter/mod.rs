@@ -5,6 +5,7 @@
 pub(crate) mod backfills;
 pub(crate) mod claims;
 pub(crate) mod cursor;
+mod log_place;
 pub(crate) mod next;
 pub(crate) mod node;
 pub(crate) mod params;

@@ -16,11 +16,12 @@ use heddle_domain::state::{RunState, TaskState};
 use heddle_domain::{Clock, Name, Time};
 use heddle_engine::{Engine, EngineError};
 use heddle_store::live::LogRow;
-use heddle_store::log::{LogFilter, LogPosition, LogsSeen};
+use heddle_store::log::{LogFilter, LogsSeen};
 use serde_json::{Value, json};
 
 use super::Refusal;
 use super::cursor::Given;
+use super::log_place::{self, Place, Sent, cursor_of};
 use super::{not_found, runs, views};
 use crate::fair_bytes::HeldBytes;
 use crate::sent::PIECE_BYTES;
@@ -100,35 +101,6 @@ fn next_lines(lines: &[SentEvent]) -> i64 {
     i64::try_from(LINES_BYTES / each).unwrap_or(PAGE).clamp(1, PAGE)
 }
 
-/// A log position as text: micros, task, item, attempt, line.
-fn cursor_of(row: &LogRow) -> String {
-    let key = row.at.key;
-    format!(
-        "{}-{}-{}-{}-{}",
-        row.time.timestamp_micros(),
-        key.task,
-        key.item_number(),
-        row.at.attempt,
-        row.line
-    )
-}
-
-fn parse_cursor(text: &str) -> Option<LogPosition> {
-    // The item may be -1: its sign is not a separator.
-    let text = text.replace("--1-", "-_-");
-    let parts: Vec<&str> = text.split('-').collect();
-    let [at, task, item, attempt, line] = parts.as_slice() else {
-        return None;
-    };
-    Some(LogPosition {
-        at_micros: at.parse().ok()?,
-        task: task.parse().ok()?,
-        item: if *item == "_" { -1 } else { item.parse().ok()? },
-        attempt: attempt.parse().ok()?,
-        line: line.parse().ok()?,
-    })
-}
-
 /// What a stream does when it cannot read its run.
 struct Trouble {
     run: RunId,
@@ -161,6 +133,8 @@ struct LogReader {
     run: RunId,
     names: Vec<String>,
     filter: LogFilter,
+    /// Where it continues.
+    place: Option<Place>,
 }
 
 impl LogReader {
@@ -176,15 +150,16 @@ impl LogReader {
             ),
             None => None,
         };
+        let place = match &query.cursor {
+            Some(given) => Some(given.read(Place::parse)?),
+            None => None,
+        };
         let names = revision.plan.tasks.iter().map(|task| task.name.to_string()).collect();
         let filter = LogFilter {
             task: task.map(|task: TaskIndex| task as i16),
             item: query.item.map(|item| item as i32),
             attempt: query.attempt.map(|attempt| attempt as i32),
-            after: match &query.cursor {
-                Some(given) => Some(given.read(parse_cursor)?),
-                None => None,
-            },
+            after: place.as_ref().map(|place| place.line),
             last: query.last,
         };
         Ok(Self {
@@ -192,6 +167,7 @@ impl LogReader {
             run,
             names,
             filter,
+            place,
         })
     }
 
@@ -200,22 +176,37 @@ impl LogReader {
         rows.into_iter().map(|row| self.line(row)).collect()
     }
 
-    /// Lines that were not there before, at most `limit`, whenever they were said, and whether the run had ended before they
-    /// were read: then no others follow.
-    async fn news(&self, seen: &mut LogsSeen, limit: i64) -> Result<(Vec<SentEvent>, bool), Refusal> {
+    /// What a follower has seen already, and was sent.
+    async fn seen(&self) -> Result<(LogsSeen, Sent), Refusal> {
+        let Some(place) = &self.place else {
+            return Ok((LogsSeen::new(), Sent::default()));
+        };
+        let store = self.engine.store();
+        let Some(sent) = &place.sent else {
+            let seen = store.logs_seen(self.run, place.line).await?;
+            let sent = Sent::of(&seen);
+            return Ok((seen, sent));
+        };
+        let mut seen = match sent.others_until(place.line) {
+            Some(until) => store.logs_seen(self.run, until).await?,
+            None => LogsSeen::new(),
+        };
+        seen.extend(sent.named());
+        Ok((seen, sent.clone()))
+    }
+
+    /// Lines that were not there before, at most `limit`, whenever they were said, with the ids of their events, and whether
+    /// the run had ended before they were read: then no others follow.
+    async fn news(&self, seen: &mut LogsSeen, sent: &mut Sent, limit: i64) -> Result<(Vec<SentEvent>, bool), Refusal> {
         let store = self.engine.store();
         let over = store.run_ended(self.run).await? != Some(false);
         let rows = store.logs_unseen(self.run, &self.filter, seen, limit).await?;
-        for row in &rows {
-            let next = seen.entry(row.at).or_default();
-            *next = (*next).max(row.line + 1);
-        }
-        let sent = |row: LogRow| -> Result<SentEvent, Refusal> {
-            let line = self.line(row)?;
-            let data = json!(line).to_string();
-            Ok((line.cursor, "log".to_owned(), data))
+        let ids = log_place::ids(&rows, seen, sent);
+        let event = |(row, id)| -> Result<SentEvent, Refusal> {
+            let data = json!(self.line(row)?).to_string();
+            Ok((id, "log".to_owned(), data))
         };
-        let lines: Result<Vec<_>, Refusal> = rows.into_iter().map(sent).collect();
+        let lines: Result<Vec<_>, Refusal> = rows.into_iter().zip(ids).map(event).collect();
         Ok((lines?, over))
     }
 
@@ -260,7 +251,7 @@ pub(crate) async fn logs(engine: &Engine, run: RunId, query: LogQuery) -> Result
     Ok(List { items, next_cursor })
 }
 
-/// The lines of a log, also those that follow. What waits for the client counts as this `memory`.
+/// The lines of a log, also those that follow, with the ids of their events. What waits for the client counts as this `memory`.
 pub(crate) async fn follow_logs(
     engine: Engine,
     run: RunId,
@@ -269,11 +260,8 @@ pub(crate) async fn follow_logs(
 ) -> Result<BoxStream<'static, io::Result<SentEvent>>, Refusal> {
     let reader = LogReader::new(engine.clone(), run, &query).await?;
     let watch = engine.watch(run);
-    let seen = match reader.filter.after {
-        Some(after) => engine.store().logs_seen(run, after).await?,
-        None => LogsSeen::new(),
-    };
-    let kept = (seen, Trouble::of(run), LINES_FIRST);
+    let (seen, sent) = reader.seen().await?;
+    let kept = (seen, sent, Trouble::of(run), LINES_FIRST);
     let state = (reader, watch, kept, Waiting::of(memory), false);
     let stream = stream::unfold(state, |(reader, watch, mut kept, mut waiting, mut ended)| async move {
         loop {
@@ -283,8 +271,8 @@ pub(crate) async fn follow_logs(
             if ended || reader.engine.is_leaving() {
                 return None;
             }
-            let (seen, trouble, limit) = &mut kept;
-            match reader.news(seen, *limit).await {
+            let (seen, sent, trouble, limit) = &mut kept;
+            match reader.news(seen, sent, *limit).await {
                 Ok((lines, over)) if lines.is_empty() && over => ended = true,
                 Ok((lines, _)) if lines.is_empty() => watch.moved(POLL_EVERY).await,
                 Ok((lines, _)) => {

@@ -354,6 +354,7 @@ async fn submit(mut request: Request) -> Result<Well, Problem> {
                 root: ids[0],
                 rows: &rows,
                 before: &before.rows,
+                begins_anew: true,
             },
             origin: Origin::Sent(&tree),
             enabled: match before.rows.is_empty() {
@@ -384,7 +385,7 @@ async fn save(request: &Request, change: Change<'_>) -> Result<Option<Vec<String
     let Change { tree, origin, enabled } = change;
     let name = timer_task::group_name(tree.root)?;
     let zone = request.app.config.compat_zone;
-    let Meant { spec, notes } = timer_task::group_spec(tree.rows, origin, zone, request.now)?;
+    let Meant { spec, mut notes } = timer_task::group_spec(tree.rows, origin, zone, request.now)?;
     let spec = parse_group(&spec).map_err(|faults| origin.of_group(tree.rows, faults.into()))?;
     // Its group may have been deleted by itself.
     let if_match = (!tree.before.is_empty()).then_some(IfMatch::Exists);
@@ -396,7 +397,11 @@ async fn save(request: &Request, change: Change<'_>) -> Result<Option<Vec<String
         tree: Some(tree),
     };
     match put_group(&request.app.store, request.by(), put).await {
-        Ok(_) => Ok(Some(notes)),
+        Ok((put, _)) => {
+            let schedules = request.app.store.schedules_of(put.row.id).await?;
+            notes.extend(timer_task::over(&put.row, &schedules, request.now));
+            Ok(Some(notes))
+        }
         Err(GroupRefused::Missing(_) | GroupRefused::Stale { .. }) => Ok(None),
         Err(refused) => Err(origin.of_group(tree.rows, refused.into())),
     }
@@ -442,6 +447,7 @@ async fn set_status(mut request: Request, enabled: bool) -> Result<Well, Problem
                 root: before.root,
                 rows: &rows,
                 before: &before.rows,
+                begins_anew: false,
             },
             origin: Origin::Stored,
             // A branch has its own status; it does not enable or disable the group.

@@ -30,6 +30,8 @@ pub struct TimerTree<'a> {
     pub rows: &'a [TimerTaskRow],
     /// The rows that it replaces, as they were read; none: it is a new tree.
     pub before: &'a [TimerTaskRow],
+    /// It was submitted: its timers with a delay that have fired begin anew.
+    pub begins_anew: bool,
 }
 
 async fn tree_of(connection: &mut PgSession, task_id: i64) -> Result<(i64, Vec<TimerTaskRow>), StoreError> {
@@ -71,7 +73,7 @@ impl Store {
         tree: TimerTree<'_>,
         group: GroupWrite<'_>,
     ) -> Result<GroupPut, StoreError> {
-        let TimerTree { root, rows, before } = tree;
+        let TimerTree { root, rows, before, .. } = tree;
         let ids: Vec<i64> = rows.iter().map(|row| row.task_id).collect();
         let parents: Vec<Option<i64>> = rows.iter().map(|row| row.parent).collect();
         let definitions: Vec<Value> = rows.iter().map(|row| row.definition.clone()).collect();

@@ -34,7 +34,7 @@ async fn detach(tx: &mut PgSession, by: By<'_>, follower: &str, upstream: &str) 
         return Ok(false);
     };
     let spec = without_upstream(&before.spec, upstream);
-    let revised = revise(tx, by, &before, &spec, before.category.as_deref()).await?;
+    let revised = revise(tx, by, &before, &spec, before.category.as_deref(), &[]).await?;
     schedule::sync(tx, &revised, by.at).await?;
     upstream::changed(tx, revised.id).await?;
     let (old, new) = (Some(&before.spec), Some(&spec));

@@ -21,6 +21,8 @@ pub struct GroupWrite<'a> {
     /// Whether its schedules fire and it accepts submissions; `None`: unchanged; a new group is enabled.
     pub enabled: Option<bool>,
     pub if_match: Option<IfMatch>,
+    /// If it is enabled: its schedules `once: {delay}` that are over begin anew, although they are the same.
+    pub begins_anew: bool,
 }
 
 /// The result of putting a group.
@@ -43,7 +45,7 @@ pub enum GroupPut {
 /// Creates a group. The revisions of a name are counted on after a deletion: who has read the deleted group and names its
 /// revision (`If-Match`) changes no other group.
 async fn insert(connection: &mut PgSession, by: By<'_>, write: &GroupWrite<'_>) -> Result<GroupRow, StoreError> {
-    let schedule_anchors = anchors(None, write.spec, by.at);
+    let schedule_anchors = anchors(None, write.spec, by.at, &[]);
     let added = sqlx::query!(
         "INSERT INTO heddle.groups (name, revision, revision_id, category, created_at, updated_at)
          VALUES ($1, 1 + coalesce((SELECT max(g.revision) FROM heddle.groups g
@@ -257,8 +259,13 @@ pub(crate) async fn put_in(tx: &mut PgSession, by: By<'_>, write: &GroupWrite<'_
     }
     let enabled_before = before.as_ref().is_none_or(|before| before.enabled);
     let enabled = write.enabled.unwrap_or(enabled_before);
+    let anew = match &before {
+        Some(before) if write.begins_anew && enabled => schedule::over(tx, before, write.spec, by.at).await?,
+        _ => Vec::new(),
+    };
     if let Some(before) = &before
         && before.spec == *write.spec
+        && anew.is_empty()
     {
         return Ok(GroupPut::Done(put_again(tx, by, before, enabled).await?));
     }
@@ -270,7 +277,7 @@ pub(crate) async fn put_in(tx: &mut PgSession, by: By<'_>, write: &GroupWrite<'_
         hold_category(tx, by, category).await?;
     }
     let row = match &before {
-        Some(before) => revise(tx, by, before, write.spec, write.category).await?,
+        Some(before) => revise(tx, by, before, write.spec, write.category, &anew).await?,
         None => insert(tx, by, write).await?,
     };
     let row = GroupRow { enabled, ..row };

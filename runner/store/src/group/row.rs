@@ -96,28 +96,30 @@ pub(crate) async fn current(connection: &mut PgSession, name: &str) -> Result<Op
     .await?)
 }
 
-/// Every schedule of `spec` with the instant since which it has been unchanged.
-pub(super) fn anchors(before: Option<&GroupRow>, spec: &Value, at: Time) -> Value {
+/// Every schedule of `spec` with the instant since which it has been unchanged. Those of `anew` count from now.
+pub(super) fn anchors(before: Option<&GroupRow>, spec: &Value, at: Time, anew: &[String]) -> Value {
     let mut anchors = Map::new();
     let schedules = spec.get("schedules").and_then(Value::as_object);
     for name in schedules.into_iter().flat_map(Map::keys) {
         let kept = before
-            .filter(|before| is_unchanged(name, &before.spec, spec))
+            .filter(|before| !anew.contains(name) && is_unchanged(name, &before.spec, spec))
             .and_then(|before| before.schedule_anchors.get(name).cloned());
         anchors.insert(name.clone(), kept.unwrap_or_else(|| json!(at)));
     }
     Value::Object(anchors)
 }
 
-/// Writes a revision and makes it the group's current one.
+/// Writes a revision and makes it the group's current one. The schedules of `anew` count from now, although they may be
+/// unchanged.
 pub(super) async fn revise(
     connection: &mut PgSession,
     by: By<'_>,
     before: &GroupRow,
     spec: &Value,
     category: Option<&str>,
+    anew: &[String],
 ) -> Result<GroupRow, StoreError> {
-    let schedule_anchors = anchors(Some(before), spec, by.at);
+    let schedule_anchors = anchors(Some(before), spec, by.at, anew);
     let revision = before.revision + 1;
     let revision_id = sqlx::query_scalar!(
         "INSERT INTO heddle.revisions (group_id, revision, spec, schedule_anchors, created_at, created_by)

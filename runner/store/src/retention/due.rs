@@ -81,8 +81,7 @@ impl Store {
                       (SELECT count(*) FROM (SELECT FROM heddle.events WHERE at < $2 LIMIT $4) AS e) AS "events!",
                       (SELECT count(*) FROM (SELECT FROM heddle.assignments a
                          WHERE a.id < $3
-                           AND NOT EXISTS (SELECT FROM heddle.offers o
-                                            WHERE o.id = a.offer_id AND o.run IS NOT NULL AND o.deleted_at IS NULL OFFSET 0)
+                           AND NOT EXISTS (SELECT FROM heddle.needed_offers o WHERE o.id = a.offer_id OFFSET 0)
                          LIMIT $4) AS s) AS "assignments!""#,
             now - retention.audit.chrono(),
             now - retention.events.chrono(),

@@ -4,7 +4,8 @@
 //! * An *occurrence* that is too old for any poll only counts how often it was taken, and is removed with the
 //!   assignments.
 //! * An *assignment* records which occurrence its user has had, and is one of the results of an `audience` task: it
-//!   stays as long as polls consider it, and until the task has ended.
+//!   stays as long as polls consider it, and as long as the task is open or a restart of its run may open it again. The
+//!   view *needed_offers* says for which offers that is so.
 //! * A deleted *offer* stays for its assignments, and is removed after the last one. Heddle deletes offers of
 //!   `audience` tasks when their task has ended, so without this each such task would leave a row for ever.
 //! * A *backfill* stays as long as one of its runs.
@@ -16,6 +17,7 @@
 use heddle_domain::Time;
 use heddle_domain::id::uuid_v7_floor;
 use heddle_domain::retention::{EndState, Retention};
+use uuid::Uuid;
 
 use super::rules::{COUNT_MAX, Day};
 use crate::transaction::transaction;
@@ -25,6 +27,10 @@ use crate::{Store, StoreError};
 /// differ. Without its row, an occurrence would be given more often than its stock allows; without the assignment, to
 /// the same user again.
 const DISPATCH_KEPT_MIN: chrono::TimeDelta = chrono::TimeDelta::days(2);
+
+/// By how much the clocks of nodes differ at most, as far as it matters here: between the creation of an offer, its
+/// assignments and its deletion.
+const CLOCKS_DIFFER: chrono::TimeDelta = chrono::TimeDelta::days(1);
 
 /// Up to how many offers, and backfills, a preview counts: each is looked up in every partition that may refer to it.
 pub const OTHERS_COUNT_MAX: i64 = 10_000;
@@ -73,43 +79,64 @@ pub struct OtherRows {
     pub tokens: i64,
 }
 
+/// What became of a number of rows in the order of their ids.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Passed {
+    /// How many of them were removed.
+    pub gone: i64,
+    /// The last one of them; `None`: there are no others behind them.
+    pub go_on_after: Option<Uuid>,
+}
+
 impl Store {
-    /// Removes up to `limit` ended assignments that began before an instant, except those of open tasks, which need
-    /// them as results.
-    pub async fn prune_assignments(&self, before: Time, limit: i64) -> Result<u64, StoreError> {
-        Ok(sqlx::query!(
-            "DELETE FROM heddle.assignments WHERE id IN (
-                 SELECT a.id FROM heddle.assignments a
-                  WHERE a.id < $1
-                    AND NOT EXISTS (SELECT FROM heddle.offers o
-                                     WHERE o.id = a.offer_id AND o.run IS NOT NULL AND o.deleted_at IS NULL OFFSET 0)
-                  ORDER BY a.id LIMIT $2)",
+    /// Removes what is due of the next `limit` ended assignments behind an id that began before an instant: all but those
+    /// of offers that are needed. A failed run may keep very many of these for a long time, so a round passes each only
+    /// once.
+    pub async fn prune_assignments(&self, after: Uuid, before: Time, limit: i64) -> Result<Passed, StoreError> {
+        Ok(sqlx::query_as!(
+            Passed,
+            r#"WITH looked AS MATERIALIZED (
+                   SELECT a.id, a.offer_id FROM heddle.assignments a
+                    WHERE a.id > $1 AND a.id < $2 ORDER BY a.id LIMIT $3
+               ), gone AS (
+                   DELETE FROM heddle.assignments a
+                    WHERE a.id > $1 AND a.id < $2 AND a.id IN (
+                          SELECT l.id FROM looked l
+                           WHERE NOT EXISTS (SELECT FROM heddle.needed_offers o WHERE o.id = l.offer_id OFFSET 0))
+                   RETURNING a.id
+               )
+               SELECT (SELECT count(*) FROM gone) AS "gone!",
+                      (SELECT id FROM looked ORDER BY id OFFSET $3::bigint - 1) AS "go_on_after?""#,
+            after,
             uuid_v7_floor(before),
             limit
-        )
-        .execute(&self.pool)
-        .await?
-        .rows_affected())
-    }
-
-    /// Whether open tasks have assignments of a day, ended or held: a held one is stored in that day when it ends.
-    pub async fn have_tasks_assignments(&self, day: Day) -> Result<bool, StoreError> {
-        Ok(sqlx::query_scalar!(
-            r#"SELECT EXISTS (
-                   SELECT FROM heddle.offers o
-                    WHERE o.run IS NOT NULL AND o.deleted_at IS NULL
-                      AND (EXISTS (SELECT FROM heddle.assignments a
-                                    WHERE a.offer_id = o.id AND a.id >= $1 AND a.id < $2 OFFSET 0)
-                           OR EXISTS (SELECT FROM heddle.holds h
-                                       WHERE h.offer_id = o.id AND h.id >= $1 AND h.id < $2 OFFSET 0))) AS "needed!""#,
-            uuid_v7_floor(day.start()),
-            uuid_v7_floor(day.end())
         )
         .fetch_one(&self.pool)
         .await?)
     }
 
-    /// Removes up to `limit` occurrences that nobody holds and for which no open task waits.
+    /// Whether offers that are needed have assignments of a day, ended or held: a held one is stored in that day when it
+    /// ends.
+    pub async fn have_tasks_assignments(&self, day: Day) -> Result<bool, StoreError> {
+        Ok(sqlx::query_scalar!(
+            // Only offers that existed on that day are looked up, give or take what clocks differ.
+            r#"SELECT EXISTS (
+                   SELECT FROM heddle.needed_offers o
+                    WHERE o.created_at < $4 AND (o.deleted_at IS NULL OR o.deleted_at >= $3)
+                      AND (EXISTS (SELECT FROM heddle.assignments a
+                                    WHERE a.offer_id = o.id AND a.id >= $1 AND a.id < $2 OFFSET 0)
+                           OR EXISTS (SELECT FROM heddle.holds h
+                                       WHERE h.offer_id = o.id AND h.id >= $1 AND h.id < $2 OFFSET 0))) AS "needed!""#,
+            uuid_v7_floor(day.start()),
+            uuid_v7_floor(day.end()),
+            day.start() - CLOCKS_DIFFER,
+            day.end() + CLOCKS_DIFFER
+        )
+        .fetch_one(&self.pool)
+        .await?)
+    }
+
+    /// Removes up to `limit` occurrences that nobody holds, except those of offers that are needed.
     pub async fn prune_occurrences(&self, before: Time, limit: i64) -> Result<u64, StoreError> {
         Ok(sqlx::query!(
             "DELETE FROM heddle.occurrences WHERE ctid = ANY (ARRAY(
@@ -117,8 +144,7 @@ impl Store {
                   WHERE c.occurrence < $1
                     AND NOT EXISTS (SELECT FROM heddle.holds h
                                      WHERE h.offer_id = c.offer_id AND h.occurrence = c.occurrence OFFSET 0)
-                    AND NOT EXISTS (SELECT FROM heddle.offers o
-                                     WHERE o.id = c.offer_id AND o.run IS NOT NULL AND o.deleted_at IS NULL OFFSET 0)
+                    AND NOT EXISTS (SELECT FROM heddle.needed_offers o WHERE o.id = c.offer_id OFFSET 0)
                   ORDER BY c.occurrence LIMIT $2))",
             before,
             limit
@@ -203,8 +229,7 @@ impl Store {
                          WHERE c.occurrence < $2
                            AND NOT EXISTS (SELECT FROM heddle.holds h
                                             WHERE h.offer_id = c.offer_id AND h.occurrence = c.occurrence OFFSET 0)
-                           AND NOT EXISTS (SELECT FROM heddle.offers o
-                                            WHERE o.id = c.offer_id AND o.run IS NOT NULL AND o.deleted_at IS NULL OFFSET 0)
+                           AND NOT EXISTS (SELECT FROM heddle.needed_offers o WHERE o.id = c.offer_id OFFSET 0)
                          LIMIT $6) AS c) AS "occurrences!",
                       (SELECT count(*) FROM (SELECT FROM heddle.offers o
                          WHERE o.deleted_at < $3

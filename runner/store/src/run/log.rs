@@ -144,13 +144,18 @@ impl Store {
         rows.into_iter().rev().map(|line| line.of(run)).collect()
     }
 
-    /// How far a reader is in the log of each attempt, if it has read all lines up to a position.
+    /// How far a reader is in the log of each attempt, if it has read all lines up to a position: to its first line behind
+    /// that. (The times of an attempt's lines need not ascend: a worker says them.)
     pub async fn logs_seen(&self, run: RunId, until: LogPosition) -> Result<LogsSeen, StoreError> {
         let at = chrono::DateTime::from_timestamp_micros(until.at_micros).unwrap_or_default();
         let rows = sqlx::query!(
-            r#"SELECT task, item, attempt, max(line) + 1 AS "next!" FROM heddle.logs
-                WHERE run = $1 AND (at, task, item, attempt, line) <= ($2, $3, $4, $5, $6)
-                GROUP BY task, item, attempt"#,
+            r#"SELECT l.task AS "task!", l.item AS "item!", l.attempt AS "attempt!",
+                      coalesce(min(l.line) FILTER (WHERE NOT l.is_read), max(l.line) + 1) AS "next!"
+                 FROM (SELECT task, item, attempt, line,
+                              (at, task, item, attempt, line) <= ($2::timestamptz, $3::smallint, $4::integer, $5::integer,
+                                                                  $6::integer) AS is_read
+                         FROM heddle.logs WHERE run = $1) AS l
+                GROUP BY l.task, l.item, l.attempt HAVING bool_or(l.is_read)"#,
             run.0,
             at,
             until.task,
@@ -167,7 +172,11 @@ impl Store {
             .collect())
     }
 
-    /// The first lines, in the order of their time, that a reader has not seen. `filter.after` does not count.
+    /// The first lines that a reader has not seen, in the order of their time. `filter.after` does not count.
+    ///
+    /// Of each attempt, these are its first lines, even if others have an earlier time: an attempt's line counts from when
+    /// all its lines before have been said, so none of them is skipped. (No more than the first `limit` lines of an attempt
+    /// can be among them.)
     ///
     /// Attempts of which it has seen something are read by key, and `NOT IN` hashes them for the others. A join of lines
     /// with attempts would be a nested loop here: quadratic, for a run with many items.
@@ -187,21 +196,26 @@ impl Store {
         }
         let rows = sqlx::query_as!(
             Line,
-            r#"SELECT l.task AS "task!", l.item AS "item!", l.attempt AS "attempt!", l.line AS "line!", l.at AS "at!",
-                      l.level AS "level!", l.message AS "message!", l.fields
+            r#"SELECT f.task AS "task!", f.item AS "item!", f.attempt AS "attempt!", f.line AS "line!", f.at AS "at!",
+                      f.level AS "level!", f.message AS "message!", f.fields
                  FROM (SELECT l.*
-                         FROM UNNEST($5::smallint[], $6::integer[], $7::integer[], $8::integer[])
-                                AS s (task, item, attempt, next),
-                              LATERAL (SELECT * FROM heddle.logs l
-                                        WHERE l.run = $1 AND l.task = s.task AND l.item = s.item
-                                          AND l.attempt = s.attempt AND l.line >= s.next OFFSET 0) AS l
-                       UNION ALL
-                       SELECT l.* FROM heddle.logs l
-                        WHERE l.run = $1 AND (l.task, l.item, l.attempt)
-                              NOT IN (SELECT * FROM UNNEST($5::smallint[], $6::integer[], $7::integer[]))) AS l
-                WHERE ($2::smallint IS NULL OR l.task = $2) AND ($3::integer IS NULL OR l.item = $3)
-                  AND ($4::integer IS NULL OR l.attempt = $4)
-                ORDER BY l.at, l.task, l.item, l.attempt, l.line LIMIT $9"#,
+                         FROM (SELECT l.*
+                                 FROM UNNEST($5::smallint[], $6::integer[], $7::integer[], $8::integer[])
+                                        AS s (task, item, attempt, next),
+                                      LATERAL (SELECT k.*, max(k.at) OVER (ORDER BY k.line) AS said_by
+                                                 FROM (SELECT * FROM heddle.logs l
+                                                        WHERE l.run = $1 AND l.task = s.task AND l.item = s.item
+                                                          AND l.attempt = s.attempt AND l.line >= s.next
+                                                        ORDER BY l.line LIMIT $9) AS k) AS l
+                               UNION ALL
+                               SELECT l.*, max(l.at) OVER (PARTITION BY l.task, l.item, l.attempt ORDER BY l.line)
+                                 FROM heddle.logs l
+                                WHERE l.run = $1 AND (l.task, l.item, l.attempt)
+                                      NOT IN (SELECT * FROM UNNEST($5::smallint[], $6::integer[], $7::integer[]))) AS l
+                        WHERE ($2::smallint IS NULL OR l.task = $2) AND ($3::integer IS NULL OR l.item = $3)
+                          AND ($4::integer IS NULL OR l.attempt = $4)
+                        ORDER BY l.said_by, l.task, l.item, l.attempt, l.line LIMIT $9) AS f
+                ORDER BY f.at, f.task, f.item, f.attempt, f.line"#,
             run.0,
             filter.task,
             filter.item,

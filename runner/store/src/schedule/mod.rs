@@ -172,6 +172,41 @@ async fn known_of(connection: &mut PgSession, group_id: i64) -> Result<BTreeMap<
     Ok(known.collect())
 }
 
+/// The schedules `once: {delay}` of a new spec that have had their only instant in the group's current revision, so that they
+/// would never fire again. (The caller holds the lock of all groups. A schedule that fires meanwhile is not among them.)
+pub(crate) async fn over(
+    connection: &mut PgSession,
+    before: &GroupRow,
+    spec: &Value,
+    at: Time,
+) -> Result<Vec<String>, StoreError> {
+    let mut names = sqlx::query_scalar!(
+        "SELECT name FROM heddle.schedules WHERE group_id = $1 AND next_fire_at IS NULL ORDER BY name",
+        before.id
+    )
+    .fetch_all(connection)
+    .await?;
+    names.retain(|name| {
+        let written = &spec["schedules"][name.as_str()];
+        !written["once"]["delay"].is_null() && written["enabled"] != Value::Bool(false)
+    });
+    if names.is_empty() {
+        return Ok(names);
+    }
+    // One that is disabled has no next instant, but its only one may still come.
+    let compiled = compile(
+        before.revision_id,
+        &before.spec,
+        &before.schedule_anchors,
+        before.created_at,
+    )?;
+    names.retain(|name| {
+        let schedule = compiled.schedules.get(name);
+        schedule.is_some_and(|schedule| schedule.next_after(at).is_none())
+    });
+    Ok(names)
+}
+
 /// Updates the rows of a group's schedules; `at` is the moment of the change.
 pub(crate) async fn sync(connection: &mut PgSession, group: &GroupRow, at: Time) -> Result<(), StoreError> {
     let compiled = compile(
