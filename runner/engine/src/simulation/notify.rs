@@ -377,9 +377,9 @@ async fn a_test_message_that_begins_meanwhile_is_sent_once() {
         let test = tokio::spawn(async move { own.test_channel("hook").await });
         until(async || receiver.count() == 1).await;
         world.execute("COMMIT").await;
-        test
+        [test]
     };
-    let (looked, test) = tokio::join!(looks, begins);
+    let (looked, [test]) = tokio::join!(looks, begins);
     looked.expect("a tick");
     drop(held_back);
     let id = soon(test).await.expect("no panic").expect("an answer");
