@@ -10,7 +10,7 @@ use crate::rehearsal::{Chance, Draws, Exchanges, StageClock, StageTime};
 use crate::services::HostServices;
 use crate::source::SourceState;
 use crate::sql::Databases;
-use crate::web::{BODY_BYTES, WebHooks};
+use crate::web::WebHooks;
 use heddle_domain::{Clock, Time};
 use std::sync::Arc;
 use wasmtime::component::HasData;
@@ -24,13 +24,10 @@ pub(crate) const MAX_CALL_BYTES: usize = 32 << 20;
 /// The maximum random bytes of one call.
 const MAX_RANDOM_BYTES: u64 = 1 << 20;
 /// How many resources (streams, requests, …) an attempt may hold.
-const MAX_RESOURCES: usize = 1_024;
-/// The largest headers of one request of a component, with what the host needs to keep them.
-const MAX_HEADERS_BYTES: usize = 16 << 10;
-/// What all unsent requests of a component may keep: the host does not count it as memory of the attempt, because nobody
-/// tells it when such a request is dropped.
-const MAX_UNSENT_BYTES: usize = 32 << 20;
-const _: () = assert!(MAX_RESOURCES * (MAX_HEADERS_BYTES + BODY_BYTES) <= MAX_UNSENT_BYTES);
+pub(crate) const MAX_RESOURCES: usize = 1_024;
+/// The largest headers of one request of a component, as wasmtime counts them: its names and values, and what refers to
+/// them.
+pub(crate) const MAX_HEADERS_BYTES: usize = 16 << 10;
 
 /// The data of host functions.
 pub(crate) struct Guest {

@@ -20,7 +20,7 @@
 //! | `guest`, `bindings`, `imports`, `command` | a store's contents; the worlds of components; the host functions; WASI commands' streams |
 //! | `memory` | what counts as memory of an attempt, inside and outside of wasm |
 //! | `attempt`, `run`, `texts` | one attempt: its input and result; running it; the texts that it gives |
-//! | `outbound`, `web` | where HTTP requests may go; `wasi:http` |
+//! | `outbound`, `web`, `requests` | where HTTP requests may go; `wasi:http`, and what a component may keep in it |
 //! | `sql` | named external databases |
 //! | `rehearsal` | attempts that authors try out, with their own clock, chance and world |
 //! | `source/` | text scripts |
@@ -52,6 +52,7 @@ mod memory;
 pub mod outbound;
 mod query;
 mod rehearsal;
+mod requests;
 mod run;
 mod sandbox;
 mod script;

@@ -22,6 +22,7 @@ mod texts;
 mod told;
 mod top_levels;
 mod uncaught;
+mod unsent;
 
 use guests::Bench;
 use std::process::ExitCode;
@@ -80,6 +81,7 @@ const TESTS: &[Test] = tests![
     bounded::templates_that_grow_end,
     requests::policy,
     requests::built_guests,
+    unsent::texts_of_requests,
     rehearsals::commands,
     rehearsals::javascript,
     sources::a_module_runs,
