@@ -1,7 +1,8 @@
 //! The memory of attempts: their linear memories, and what the node holds for them outside of these.
 //!
-//! Both count for the limit of the attempt and for the budget of the node. Otherwise, a script could begin a thousand
-//! requests and let the node keep them all, whatever its own limit is.
+//! Both count for the budget of the node. Each may reach the limit of the attempt: what is held counts, because a script
+//! could otherwise begin a thousand requests and let the node keep them all; but it counts apart, because a linear memory
+//! never shrinks. A script that once needed most of its limit for a moment could not receive a page any more.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
@@ -30,8 +31,10 @@ pub(crate) struct MemoryMeter {
 
 /// What one attempt uses, of its limit and of the node's budget.
 struct Account {
+    /// The limit of each of the two.
     limit_bytes: u64,
-    used_bytes: AtomicU64,
+    linear_bytes: AtomicU64,
+    held_bytes: AtomicU64,
     meter: Arc<MemoryMeter>,
     budget: Arc<MemoryBudget>,
 }
@@ -44,22 +47,22 @@ enum Full {
 }
 
 impl Account {
-    /// Counts so many bytes more, if they are allowed.
-    fn take(&self, more: u64) -> Result<(), Full> {
-        if !add_within(&self.used_bytes, more, self.limit_bytes) {
+    /// Counts so many bytes more by one of the two counters, if they are allowed.
+    fn take(&self, counter: &AtomicU64, more: u64) -> Result<(), Full> {
+        if !add_within(counter, more, self.limit_bytes) {
             self.meter.refused.store(true, Relaxed);
             return Err(Full::Attempt);
         }
         if !add_within(&self.budget.used_bytes, more, self.budget.limit_bytes) {
-            self.used_bytes.fetch_sub(more, Relaxed);
+            counter.fetch_sub(more, Relaxed);
             self.meter.exhausted.store(true, Relaxed);
             return Err(Full::Node);
         }
         Ok(())
     }
 
-    fn give_back(&self, bytes: u64) {
-        self.used_bytes.fetch_sub(bytes, Relaxed);
+    fn give_back(&self, counter: &AtomicU64, bytes: u64) {
+        counter.fetch_sub(bytes, Relaxed);
         self.budget.used_bytes.fetch_sub(bytes, Relaxed);
     }
 }
@@ -79,7 +82,7 @@ fn add_within(counter: &AtomicU64, more: u64, limit: u64) -> bool {
     }
 }
 
-/// Bytes outside of the linear memories that count as memory of an attempt until this is dropped.
+/// Bytes outside of the linear memories that count for an attempt until this is dropped.
 pub(crate) struct Held {
     account: Arc<Account>,
     bytes: u64,
@@ -89,10 +92,11 @@ impl Held {
     /// Holds so many bytes more. The error is a text for the script's author.
     pub fn grow(&mut self, more: usize) -> Result<(), String> {
         let more = more as u64;
-        self.account.take(more).map_err(|full| match full {
+        let taken = self.account.take(&self.account.held_bytes, more);
+        taken.map_err(|full| match full {
             Full::Attempt => format!(
-                "the memory limit of {} bytes is reached: what the script sends and receives counts until it was sent and \
-                 read",
+                "the memory limit of {} bytes is reached: what a call sends, and its answer, count until the script has \
+                 read the answer",
                 self.account.limit_bytes
             ),
             Full::Node => "the node has no memory left for scripts".to_owned(),
@@ -104,14 +108,13 @@ impl Held {
 
 impl Drop for Held {
     fn drop(&mut self) {
-        self.account.give_back(self.bytes);
+        self.account.give_back(&self.account.held_bytes, self.bytes);
     }
 }
 
 /// Counts an attempt's memory and refuses what exceeds its limit.
 pub(crate) struct MemoryGuard {
     account: Arc<Account>,
-    linear_bytes: u64,
     table_elements: usize,
 }
 
@@ -119,13 +122,13 @@ impl MemoryGuard {
     pub fn new(limit_bytes: u64, meter: Arc<MemoryMeter>, budget: Arc<MemoryBudget>) -> Self {
         let account = Account {
             limit_bytes,
-            used_bytes: AtomicU64::new(0),
+            linear_bytes: AtomicU64::new(0),
+            held_bytes: AtomicU64::new(0),
             meter,
             budget,
         };
         Self {
             account: Arc::new(account),
-            linear_bytes: 0,
             table_elements: 0,
         }
     }
@@ -143,7 +146,8 @@ impl MemoryGuard {
 
 impl Drop for MemoryGuard {
     fn drop(&mut self) {
-        self.account.give_back(self.linear_bytes);
+        let linear = &self.account.linear_bytes;
+        self.account.give_back(linear, linear.load(Relaxed));
     }
 }
 
@@ -156,12 +160,11 @@ impl ResourceLimiter for MemoryGuard {
             meter.refused.fetch_or(is_ours, Relaxed);
             return Ok(false);
         }
-        let more = desired.saturating_sub(current) as u64;
-        if self.account.take(more).is_err() {
+        let (linear, more) = (&self.account.linear_bytes, desired.saturating_sub(current) as u64);
+        if self.account.take(linear, more).is_err() {
             return Ok(false);
         }
-        self.linear_bytes += more;
-        meter.peak_bytes.fetch_max(self.linear_bytes, Relaxed);
+        meter.peak_bytes.fetch_max(linear.load(Relaxed), Relaxed);
         Ok(true)
     }
 
@@ -181,7 +184,7 @@ mod tests {
     #[test]
     fn what_is_held_counts() {
         let budget = Arc::new(MemoryBudget {
-            limit_bytes: 150,
+            limit_bytes: 250,
             used_bytes: AtomicU64::new(0),
         });
         let guard_of = || {
@@ -189,12 +192,14 @@ mod tests {
             (MemoryGuard::new(100, Arc::clone(&meter), Arc::clone(&budget)), meter)
         };
         let (mut guard, meter) = guard_of();
-        assert!(guard.memory_growing(0, 40, None).unwrap());
-        let mut held = guard.hold(50).unwrap();
+        // Each of the two may reach the limit.
+        assert!(guard.memory_growing(0, 90, None).unwrap());
+        let mut held = guard.hold(90).unwrap();
         assert!(held.grow(11).unwrap_err().contains("limit of 100 bytes"));
         assert!(meter.refused.load(Relaxed) && !meter.exhausted.load(Relaxed));
         held.grow(10).unwrap();
-        assert!(!guard.memory_growing(40, 41, None).unwrap());
+        assert!(!guard.memory_growing(90, 101, None).unwrap());
+        assert!(guard.memory_growing(90, 100, None).unwrap());
         // Another attempt gets what the node has left.
         let (other, its_meter) = guard_of();
         assert!(
@@ -206,12 +211,12 @@ mod tests {
         );
         assert!(its_meter.exhausted.load(Relaxed) && !its_meter.refused.load(Relaxed));
         let rest = other.hold(50).unwrap();
-        assert_eq!(budget.used_bytes.load(Relaxed), 150);
+        assert_eq!(budget.used_bytes.load(Relaxed), 250);
         // Something that is on its way may stay longer than its attempt.
         drop(guard);
-        assert_eq!(budget.used_bytes.load(Relaxed), 110);
+        assert_eq!(budget.used_bytes.load(Relaxed), 150);
         drop((held, rest, other));
         assert_eq!(budget.used_bytes.load(Relaxed), 0);
-        assert_eq!(meter.peak_bytes.load(Relaxed), 40);
+        assert_eq!(meter.peak_bytes.load(Relaxed), 100);
     }
 }

@@ -1,4 +1,4 @@
-//! What the node keeps for a script outside of its memory counts as its memory.
+//! What the node keeps for a script outside of its memory is bounded like its memory.
 
 use crate::guests::Bench;
 use crate::texts::{bench, script};
@@ -109,11 +109,27 @@ pub async fn calls_that_are_too_large(_: Bench) {
 /// An answer counts before the script has it.
 pub async fn answers_that_arrive(_: Bench) {
     let mut bench = bench();
-    bench.limits.memory_bytes = 16 << 20;
+    bench.limits.memory_bytes = 12 << 20;
     bench.grants.allow_hosts = vec!["127.0.0.1".parse().unwrap()];
-    let address = serve(15 << 20).await;
+    let address = serve(13 << 20).await;
     let body = format!("return await fetch('http://{address}/').then(() => 'all of it', (e) => e.message)");
     let said = output(&bench, &body).await;
     let said = said.as_str().unwrap();
-    assert!(said.contains("the memory limit of 16777216 bytes is reached"), "{said}");
+    assert!(said.contains("the memory limit of 12582912 bytes is reached"), "{said}");
+}
+
+/// A linear memory never shrinks. What a script once needed takes nothing from what it may receive.
+pub async fn answers_after_much_memory(_: Bench) {
+    let mut bench = bench();
+    bench.limits.memory_bytes = 64 << 20;
+    bench.grants.allow_hosts = vec!["127.0.0.1".parse().unwrap()];
+    let address = serve(6 << 20).await;
+    let body = format!(
+        "let room = new Uint8Array(58 << 20).fill(1);
+        room = null;
+        const sizes = [];
+        for (let i = 0; i < 3; i++) sizes.push((await (await fetch('http://{address}/')).text()).length);
+        return sizes;"
+    );
+    assert_eq!(output(&bench, &body).await, json!([6 << 20, 6 << 20, 6 << 20]));
 }
