@@ -12,6 +12,17 @@ use wasmtime::ResourceLimiter;
 /// How many elements all of an attempt's tables may have.
 const MAX_TABLE_ELEMENTS: usize = 1_000_000;
 
+/// The end of the error of a call that would exceed the attempt's limit.
+const HELD: &str = "bytes is reached: what a call sends, and its answer, count until the script has read the answer";
+/// The error of a call for which the node has no memory.
+const NODE_FULL: &str = "the node has no memory left for scripts";
+
+/// Whether a script's message reports that a call was refused because of memory. A script gets the refusal as text, and
+/// may go on: so only the text of its own failure can tell.
+pub(crate) fn tells_of_memory(message: &str) -> bool {
+    message.contains(HELD) || message.contains(NODE_FULL)
+}
+
 /// The memory of all attempts together.
 pub(crate) struct MemoryBudget {
     pub limit_bytes: u64,
@@ -23,9 +34,9 @@ pub(crate) struct MemoryBudget {
 pub(crate) struct MemoryMeter {
     /// The largest size of its linear memories.
     pub peak_bytes: AtomicU64,
-    /// The guest requested more than its limit.
+    /// Its linear memory was refused more than its limit.
     pub refused: AtomicBool,
-    /// The guest requested more than the node has left.
+    /// Its linear memory was refused more than the node has left.
     pub exhausted: AtomicBool,
 }
 
@@ -50,12 +61,10 @@ impl Account {
     /// Counts so many bytes more by one of the two counters, if they are allowed.
     fn take(&self, counter: &AtomicU64, more: u64) -> Result<(), Full> {
         if !add_within(counter, more, self.limit_bytes) {
-            self.meter.refused.store(true, Relaxed);
             return Err(Full::Attempt);
         }
         if !add_within(&self.budget.used_bytes, more, self.budget.limit_bytes) {
             counter.fetch_sub(more, Relaxed);
-            self.meter.exhausted.store(true, Relaxed);
             return Err(Full::Node);
         }
         Ok(())
@@ -94,12 +103,8 @@ impl Held {
         let more = more as u64;
         let taken = self.account.take(&self.account.held_bytes, more);
         taken.map_err(|full| match full {
-            Full::Attempt => format!(
-                "the memory limit of {} bytes is reached: what a call sends, and its answer, count until the script has \
-                 read the answer",
-                self.account.limit_bytes
-            ),
-            Full::Node => "the node has no memory left for scripts".to_owned(),
+            Full::Attempt => format!("the memory limit of {} {HELD}", self.account.limit_bytes),
+            Full::Node => NODE_FULL.to_owned(),
         })?;
         self.bytes += more;
         Ok(())
@@ -161,7 +166,14 @@ impl ResourceLimiter for MemoryGuard {
             return Ok(false);
         }
         let (linear, more) = (&self.account.linear_bytes, desired.saturating_sub(current) as u64);
-        if self.account.take(linear, more).is_err() {
+        // Allocators end a program that gets no memory, in their own words: so this is remembered for whatever comes.
+        let mark = match self.account.take(linear, more) {
+            Ok(()) => None,
+            Err(Full::Attempt) => Some(&meter.refused),
+            Err(Full::Node) => Some(&meter.exhausted),
+        };
+        if let Some(mark) = mark {
+            mark.store(true, Relaxed);
             return Ok(false);
         }
         meter.peak_bytes.fetch_max(linear.load(Relaxed), Relaxed);
@@ -195,21 +207,26 @@ mod tests {
         // Each of the two may reach the limit.
         assert!(guard.memory_growing(0, 90, None).unwrap());
         let mut held = guard.hold(90).unwrap();
-        assert!(held.grow(11).unwrap_err().contains("limit of 100 bytes"));
-        assert!(meter.refused.load(Relaxed) && !meter.exhausted.load(Relaxed));
+        let marks = |meter: &MemoryMeter| (meter.refused.load(Relaxed), meter.exhausted.load(Relaxed));
+        let refused = held.grow(11).unwrap_err();
+        assert!(
+            refused.contains("limit of 100 bytes") && tells_of_memory(&refused),
+            "{refused}"
+        );
+        // The script may handle this; other failures then have other reasons.
+        assert_eq!(marks(&meter), (false, false));
         held.grow(10).unwrap();
         assert!(!guard.memory_growing(90, 101, None).unwrap());
+        assert_eq!(marks(&meter), (true, false));
         assert!(guard.memory_growing(90, 100, None).unwrap());
         // Another attempt gets what the node has left.
-        let (other, its_meter) = guard_of();
-        assert!(
-            other
-                .hold(51)
-                .map(drop)
-                .unwrap_err()
-                .contains("the node has no memory left")
-        );
-        assert!(its_meter.exhausted.load(Relaxed) && !its_meter.refused.load(Relaxed));
+        let (mut other, its_meter) = guard_of();
+        let refused = other.hold(51).map(drop).unwrap_err();
+        assert!(refused.contains("the node has no memory left") && tells_of_memory(&refused));
+        assert_eq!(marks(&its_meter), (false, false));
+        assert!(!other.memory_growing(0, 51, None).unwrap());
+        assert_eq!(marks(&its_meter), (false, true));
+        assert!(!tells_of_memory("no memory"));
         let rest = other.hold(50).unwrap();
         assert_eq!(budget.used_bytes.load(Relaxed), 250);
         // Something that is on its way may stay longer than its attempt.

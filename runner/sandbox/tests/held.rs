@@ -76,6 +76,21 @@ pub async fn calls_that_have_begun(_: Bench) {
     let (kind, message) = crate::outcomes::failure(&result);
     assert_eq!(kind, ErrorKind::Memory, "{result:?}");
     assert!(message.contains("67108864 bytes"), "{message}");
+    // A refusal that it has handled is not the reason of what fails later.
+    let goes_on = "export default async () => {
+        const body = 'x'.repeat(2 << 20);
+        let refused = 0;
+        const sent = () => fetch('http://127.0.0.1:1/', { method: 'POST', body }).catch((e) => {
+            refused += e.message.includes('memory limit');
+        });
+        await Promise.all(Array.from({ length: 100 }, sent));
+        throw new Error(`no invoice, ${refused > 0}`);
+    }";
+    let goes_on = script(&bench, Language::JavaScript, goes_on).await;
+    let result = bench.run(&goes_on).await;
+    let (kind, message) = crate::outcomes::failure(&result);
+    assert!(message.contains("no invoice, true"), "{message}");
+    assert_eq!(kind, ErrorKind::Failed, "{result:?}");
 }
 
 /// What is too large in itself is refused before any of it is kept.
