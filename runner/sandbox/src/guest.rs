@@ -10,8 +10,10 @@ use crate::rehearsal::{Chance, Draws, Exchanges, StageClock, StageTime};
 use crate::services::HostServices;
 use crate::source::SourceState;
 use crate::sql::Databases;
+use crate::unsent::Kept;
 use crate::web::WebHooks;
 use heddle_domain::{Clock, Time};
+use std::collections::HashMap;
 use std::sync::Arc;
 use wasmtime::component::HasData;
 use wasmtime::{Store, UpdateDeadline};
@@ -34,6 +36,9 @@ pub(crate) struct Guest {
     pub wasi: WasiP1Ctx,
     http: WasiHttpCtx,
     hooks: WebHooks,
+    /// Of the bodies that a component has not begun to write, by their resource. A number that is free is used again, so
+    /// there are no more of them than resources.
+    pub unwritten: HashMap<u32, Arc<Kept>>,
     pub guard: MemoryGuard,
     pub host: HostSide,
     pub source: SourceState,
@@ -148,6 +153,7 @@ impl Guest {
             wasi: wasi.build_p1(),
             http,
             hooks,
+            unwritten: HashMap::new(),
             guard,
             host,
             source: SourceState::default(),

@@ -20,7 +20,8 @@
 //! | `guest`, `bindings`, `imports`, `command` | a store's contents; the worlds of components; the host functions; WASI commands' streams |
 //! | `memory` | what counts as memory of an attempt, inside and outside of wasm |
 //! | `attempt`, `run`, `texts` | one attempt: its input and result; running it; the texts that it gives |
-//! | `outbound`, `web`, `requests` | where HTTP requests may go; `wasi:http`, and what a component may keep in it |
+//! | `outbound`, `web` | where HTTP requests may go; `wasi:http` |
+//! | `requests`, `unsent` | what a component may keep in requests before it sends them; their bodies |
 //! | `sql` | named external databases |
 //! | `rehearsal` | attempts that authors try out, with their own clock, chance and world |
 //! | `source/` | text scripts |
@@ -61,6 +62,7 @@ mod source;
 mod sql;
 mod texts;
 mod thread;
+mod unsent;
 mod web;
 
 pub use artefact::digest_of;

@@ -13,7 +13,8 @@ use wasmtime::ResourceLimiter;
 const MAX_TABLE_ELEMENTS: usize = 1_000_000;
 
 /// The end of the error of a call that would exceed the attempt's limit.
-const HELD: &str = "bytes is reached: what a call sends, and its answer, count until the script has read the answer";
+const HELD: &str = "bytes is reached by what the node holds for the script: what its calls send, and answers that it has \
+                    not read";
 /// The error of a call for which the node has no memory.
 const NODE_FULL: &str = "the node has no memory left for scripts";
 
@@ -109,6 +110,17 @@ impl Held {
         self.bytes += more;
         Ok(())
     }
+
+    /// Holds so many bytes less, or none.
+    pub fn shrink(&mut self, less: usize) {
+        let less = self.bytes.min(less as u64);
+        self.bytes -= less;
+        self.account.give_back(&self.account.held_bytes, less);
+    }
+
+    pub fn bytes(&self) -> u64 {
+        self.bytes
+    }
 }
 
 impl Drop for Held {
@@ -136,6 +148,11 @@ impl MemoryGuard {
             account: Arc::new(account),
             table_elements: 0,
         }
+    }
+
+    /// The most that it may hold.
+    pub fn limit_bytes(&self) -> u64 {
+        self.account.limit_bytes
     }
 
     /// Holds bytes for the attempt outside of its linear memories. The error is a text for the script's author.

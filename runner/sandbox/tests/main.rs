@@ -82,6 +82,7 @@ const TESTS: &[Test] = tests![
     requests::policy,
     requests::built_guests,
     unsent::texts_of_requests,
+    unsent::bodies_of_requests,
     rehearsals::commands,
     rehearsals::javascript,
     sources::a_module_runs,
