@@ -38,6 +38,7 @@ use std::pin::pin;
 use std::time::Duration;
 use tls::Tls;
 use tokio_postgres::config::{Host, SslMode};
+use tokio_postgres::error::SqlState;
 use tokio_postgres::{CancelToken, NoTls, SimpleQueryMessage, Statement};
 
 /// The maximum of connections to one database, per node, whatever the configuration.
@@ -326,6 +327,15 @@ impl Broken {
     }
 }
 
+/// Why a statement failed: in a transaction that only reads, the look before it may have failed, and then only that error
+/// tells.
+fn reason(error: tokio_postgres::Error, looked: Option<tokio_postgres::Error>) -> tokio_postgres::Error {
+    match looked {
+        Some(looked) if error.code() == Some(&SqlState::IN_FAILED_SQL_TRANSACTION) => looked,
+        _ => error,
+    }
+}
+
 /// Whether the server sent something that the driver does not expect. The error has no code for that, only words.
 fn is_unexpected(error: &tokio_postgres::Error) -> bool {
     error.to_string().contains("unexpected message")
@@ -404,8 +414,8 @@ impl Session {
             connection.query_raw(&prepared, params),
         )
         .await;
-        self.ran_after(before)?;
-        let rows = rows.map_err(broken)?;
+        let looked = self.ran_after(before);
+        let rows = rows.map_err(|error| broken(reason(error, looked)))?;
         let mut rows = pin!(rows);
         let mut out = String::from("[");
         let mut count = 0;
@@ -441,19 +451,22 @@ impl Session {
             connection.execute_raw(&prepared, params),
         )
         .await;
-        self.ran_after(before)?;
-        changed.map_err(|error| Broken::by(error, statement, self.read_only))
+        let looked = self.ran_after(before);
+        changed.map_err(|error| Broken::by(reason(error, looked), statement, self.read_only))
     }
 
-    /// Keeps the answer to [`PREPARED`] from the moment before the statement.
-    fn ran_after(&mut self, answer: Result<Vec<SimpleQueryMessage>, tokio_postgres::Error>) -> Result<(), Broken> {
-        // Without an answer, the session is never as before.
-        self.before = Some(
-            answer
-                .as_ref()
-                .map_or_else(|_| BY_SQL.to_owned(), |answer| prepared_of(answer)),
-        );
-        answer.map(drop).map_err(|error| Broken::of(error, self.read_only))
+    /// Keeps the answer to [`PREPARED`] from the moment before the statement, or returns its error. Without an answer, the
+    /// session is never as before, and is closed. What the statement itself did counts all the same: it may be committed.
+    fn ran_after(
+        &mut self,
+        answer: Result<Vec<SimpleQueryMessage>, tokio_postgres::Error>,
+    ) -> Option<tokio_postgres::Error> {
+        let (before, error) = match answer {
+            Ok(answer) => (prepared_of(&answer), None),
+            Err(error) => (BY_SQL.to_owned(), Some(error)),
+        };
+        self.before = Some(before);
+        error
     }
 
     /// Whether the session has the same prepared statements as before its statement ran. (A statement that did not run
