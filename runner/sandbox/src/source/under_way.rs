@@ -87,7 +87,7 @@ impl Pending {
     }
 }
 
-/// What has arrived for the script; its bytes count as memory of the attempt until the script gets it.
+/// What has arrived for the script; its bytes, and those of the call, count for the attempt until the script gets it.
 pub(super) struct Arrived {
     pub(super) raw: Raw,
     pub(super) held: Held,
