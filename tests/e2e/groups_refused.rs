@@ -256,3 +256,28 @@ async fn duplicate_keys() {
     reply.expect_problem(400, &[]);
     node.get("/v1/groups/g").await.expect_problem(404, &[]);
 }
+
+/// A group that was stored before a field was refused may keep it: after an upgrade, the same spec is no change.
+#[tokio::test]
+async fn what_was_accepted_before_may_stay() {
+    let (world, node) = World::with_node().await;
+    let spec = |more: Value| one(with(json!({"queue": "q"}), more));
+    node.put_group("g", spec(json!({}))).await;
+    let sql = world.sql().await;
+    let stored = "UPDATE heddle.revisions SET spec = jsonb_set(spec, '{tasks,t}',
+                         spec #> '{tasks,t}' || '{\"memory\": 67108864, \"allow_hosts\": [\"a.example.com\"]}')
+                   WHERE group_id = (SELECT id FROM heddle.groups WHERE name = 'g')";
+    assert_eq!(sql.execute(stored, &[]).await.unwrap(), 1);
+    let same = json!({"memory": "64MiB", "allow_hosts": ["a.example.com"]});
+    assert_eq!(node.put_group("g", spec(same.clone())).await["revision"], 1);
+    // Another change keeps them, and does not change them.
+    let described = with(spec(same.clone()), json!({"description": "d"}));
+    assert_eq!(node.put_group("g", described).await["revision"], 2);
+    let changed = json!({"memory": "65MiB", "allow_hosts": ["a.example.com", "b.example.com"]});
+    node.put("/v1/groups/g", spec(changed))
+        .await
+        .expect_problem(422, &["/tasks/t/memory", "/tasks/t/allow_hosts"]);
+    node.put("/v1/groups/other", spec(same))
+        .await
+        .expect_problem(422, &["/tasks/t/memory", "/tasks/t/allow_hosts"]);
+}

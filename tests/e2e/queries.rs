@@ -478,6 +478,37 @@ async fn prepared_statements_are_not_shared() {
     }
 }
 
+/// If the look at prepared statements fails, only the session is closed: the result of the statement counts.
+#[tokio::test]
+async fn a_statement_counts_whose_session_is_not_known() {
+    let world = World::new().await;
+    let node = shop(&world).await;
+    let sql = world.sql().await;
+    sql.batch_execute(
+        "REVOKE SELECT ON pg_catalog.pg_prepared_statements FROM PUBLIC; GRANT INSERT ON public.orders TO pg_monitor",
+    )
+    .await
+    .unwrap();
+    let (url, insert) = (world.url(), "insert into public.orders values (1, 'n', 1)");
+    let divider = if url.contains('?') { '&' } else { '?' };
+    let url = format!("{url}{divider}options=-c%20role%3Dpg_monitor");
+    let spec = json!({"url": url, "groups": ["g"]});
+    node.put("/v1/connections/shop", spec).await.expect_status(200);
+    let spec = group(json!({"t": query(insert, json!({"mode": "execute"}))}));
+    node.put_group("g", spec).await;
+    let run = node.run("g", json!({})).await;
+    assert_eq!(run["state"], "succeeded", "{run:#}");
+    assert_eq!(task(&run, "t")["output"], json!({"rows_affected": 1}));
+    // The role could indeed not look.
+    let looks = query("select count(*) from pg_catalog.pg_prepared_statements", json!({}));
+    node.put_group("g", group(json!({"t": looks}))).await;
+    let run = node.run("g", json!({})).await;
+    let message = task(&run, "t")["error"]["message"].as_str().unwrap();
+    assert!(message.contains("SQLSTATE 42501"), "{message}");
+    let rows = sql.query("SELECT 1 FROM public.orders", &[]).await.unwrap();
+    assert_eq!(rows.len(), 1);
+}
+
 /// No session remembers what a table looked like.
 #[tokio::test]
 async fn tables_may_change() {

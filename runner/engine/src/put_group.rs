@@ -12,7 +12,7 @@ use heddle_domain::link::LinkKind;
 use heddle_domain::spec::unread::{ScriptParams, unread};
 use heddle_domain::spec::validate::task::script_reference;
 use heddle_domain::spec::validate::{self, Catalog, Grant, GroupLinks, ScriptFacts, ScriptLookup};
-use heddle_domain::spec::{GroupSpec, Need, ScheduleSpec, gather_group, write_as_jsonb};
+use heddle_domain::spec::{GroupSpec, Need, ScheduleSpec, TaskSpec, gather_group, write_as_jsonb};
 use heddle_domain::{Fault, Faults, Name, Time};
 use heddle_store::change::{By, Put};
 use heddle_store::group::{GroupPut, GroupRow, GroupWrite, IfMatch, ScriptUse};
@@ -172,8 +172,8 @@ struct Snapshot {
     connections: BTreeMap<Name, heddle_store::secret::Grant>,
     secrets: BTreeMap<Name, heddle_store::secret::Grant>,
     pools: BTreeMap<Name, u32>,
-    /// The group's current ones.
-    schedules: serde_json::Map<String, Value>,
+    /// The group's current spec, if what it has already matters.
+    stored: Value,
     channels: BTreeSet<String>,
 }
 
@@ -223,19 +223,22 @@ impl Catalog for Snapshot {
     }
 
     fn has_schedule(&self, name: &Name, schedule: &ScheduleSpec) -> bool {
-        let kept = self.schedules.get(name.as_str());
+        let kept = self.stored["schedules"].get(name.as_str());
         kept.is_some_and(|kept| serde_json::to_value(schedule).is_ok_and(|schedule| schedule == *kept))
+    }
+
+    fn has_value(&self, pointer: &str, value: &Value) -> bool {
+        self.stored.pointer(pointer) == Some(value)
     }
 }
 
 /// Looks up what a spec names.
 async fn snapshot(store: &Store, group: &Name, spec: &GroupSpec) -> Result<Snapshot, StoreError> {
     let mut snapshot = Snapshot::default();
-    if !spec.schedules.is_empty()
-        && let Some(mut row) = store.group_by_name(group).await?
-        && let Value::Object(schedules) = row.spec["schedules"].take()
+    if (!spec.schedules.is_empty() || spec.tasks.values().any(has_of_script))
+        && let Some(row) = store.group_by_name(group).await?
     {
-        snapshot.schedules = schedules;
+        snapshot.stored = row.spec;
     }
     let mut scripts = BTreeSet::new();
     let mut templates: BTreeSet<&Name> = spec.template.iter().collect();
@@ -294,6 +297,13 @@ async fn snapshot(store: &Store, group: &Name, spec: &GroupSpec) -> Result<Snaps
         snapshot.groups = graph_of(&store.existing_groups(&named).await?, &store.group_links().await?)?;
     }
     Ok(snapshot)
+}
+
+/// Whether a task has what only scripts have, and no script.
+fn has_of_script(task: &TaskSpec) -> bool {
+    let is_given =
+        task.memory.is_some() || !task.allow_hosts.is_empty() || !task.sql.is_empty() || !task.secrets.is_empty();
+    is_given && task.script.is_none()
 }
 
 /// The slots of a pool.

@@ -10,8 +10,10 @@ use crate::rehearsal::{Chance, Draws, Exchanges, StageClock, StageTime};
 use crate::services::HostServices;
 use crate::source::SourceState;
 use crate::sql::Databases;
-use crate::web::{BODY_BYTES, WebHooks};
+use crate::unsent::Kept;
+use crate::web::WebHooks;
 use heddle_domain::{Clock, Time};
+use std::collections::HashMap;
 use std::sync::Arc;
 use wasmtime::component::HasData;
 use wasmtime::{Store, UpdateDeadline};
@@ -24,19 +26,19 @@ pub(crate) const MAX_CALL_BYTES: usize = 32 << 20;
 /// The maximum random bytes of one call.
 const MAX_RANDOM_BYTES: u64 = 1 << 20;
 /// How many resources (streams, requests, …) an attempt may hold.
-const MAX_RESOURCES: usize = 1_024;
-/// The largest headers of one request of a component, with what the host needs to keep them.
-const MAX_HEADERS_BYTES: usize = 16 << 10;
-/// What all unsent requests of a component may keep: the host does not count it as memory of the attempt, because nobody
-/// tells it when such a request is dropped.
-const MAX_UNSENT_BYTES: usize = 32 << 20;
-const _: () = assert!(MAX_RESOURCES * (MAX_HEADERS_BYTES + BODY_BYTES) <= MAX_UNSENT_BYTES);
+pub(crate) const MAX_RESOURCES: usize = 1_024;
+/// The largest headers of one request of a component, as wasmtime counts them: its names and values, and what refers to
+/// them.
+pub(crate) const MAX_HEADERS_BYTES: usize = 16 << 10;
 
 /// The data of host functions.
 pub(crate) struct Guest {
     pub wasi: WasiP1Ctx,
     http: WasiHttpCtx,
     hooks: WebHooks,
+    /// Of the bodies that a component has not begun to write, by their resource. A number that is free is used again, so
+    /// there are no more of them than resources.
+    pub unwritten: HashMap<u32, Arc<Kept>>,
     pub guard: MemoryGuard,
     pub host: HostSide,
     pub source: SourceState,
@@ -151,6 +153,7 @@ impl Guest {
             wasi: wasi.build_p1(),
             http,
             hooks,
+            unwritten: HashMap::new(),
             guard,
             host,
             source: SourceState::default(),

@@ -223,10 +223,12 @@ impl HostSide {
             self.check_connection(&statement.connection)?;
             let (services, node) = (Arc::clone(&self.services), self.node.clone());
             let (databases, io) = (Arc::clone(&self.databases), self.io.clone());
+            let cutting = Arc::clone(&self.services);
+            let cut = Arc::new(move |beginning: String| cutting.cut(beginning));
             Ok(Box::pin(async move {
                 let name = statement.connection.clone();
                 let target = elsewhere(&node, async move { services.connection(&name).await }).await?;
-                elsewhere(&io, async move { databases.carry_out(&target, &statement).await }).await
+                elsewhere(&io, async move { databases.carry_out(&target, &statement, cut).await }).await
             }))
         })
     }

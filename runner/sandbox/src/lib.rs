@@ -21,6 +21,7 @@
 //! | `memory` | what counts as memory of an attempt, inside and outside of wasm |
 //! | `attempt`, `run`, `texts` | one attempt: its input and result; running it; the texts that it gives |
 //! | `outbound`, `web` | where HTTP requests may go; `wasi:http` |
+//! | `requests`, `unsent` | what a component may keep in requests before it sends them; their bodies |
 //! | `sql` | named external databases |
 //! | `rehearsal` | attempts that authors try out, with their own clock, chance and world |
 //! | `source/` | text scripts |
@@ -52,6 +53,7 @@ mod memory;
 pub mod outbound;
 mod query;
 mod rehearsal;
+mod requests;
 mod run;
 mod sandbox;
 mod script;
@@ -60,6 +62,7 @@ mod source;
 mod sql;
 mod texts;
 mod thread;
+mod unsent;
 mod web;
 
 pub use artefact::digest_of;

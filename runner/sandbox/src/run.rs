@@ -9,7 +9,7 @@ use crate::effects::{Effect, Effects};
 use crate::guest::{CommandIo, Guest, HostSide, Progress};
 use crate::journal::Journal;
 use crate::lanes::Signals;
-use crate::memory::{MemoryBudget, MemoryGuard, MemoryMeter};
+use crate::memory::{MemoryBudget, MemoryGuard, MemoryMeter, tells_of_memory};
 use crate::outbound::OutboundPolicy;
 use crate::rehearsal::{Chance, Draws, Rehearsal, StageClock};
 use crate::script::{Entry, Script};
@@ -404,7 +404,26 @@ fn outcome(
         Err(error) if too_much_to_carry(&error) => too_much_output(limits),
         Err(error) => broken(&error),
     };
-    (final_if_not_granted(outcome), Vec::new(), Vec::new())
+    (of_memory(final_if_not_granted(outcome)), Vec::new(), Vec::new())
+}
+
+/// A failure because a call was refused its memory has that kind. A refusal that the script has handled says nothing of
+/// the failures after it.
+fn of_memory(outcome: Outcome) -> Outcome {
+    match outcome {
+        Outcome::Failed {
+            kind: ErrorKind::Failed,
+            message,
+            trace,
+            retry_after,
+        } if tells_of_memory(&message) => Outcome::Failed {
+            kind: ErrorKind::Memory,
+            message,
+            trace,
+            retry_after,
+        },
+        other => other,
+    }
 }
 
 /// A failure because of a missing grant is final, whatever the script makes of the refusal.

@@ -180,8 +180,9 @@ impl Linker {
             };
             Monotonic { clocks, stage }
         })?;
-        components.allow_shadowing(false);
         wasmtime_wasi_http::p2::add_only_http_to_linker_async(&mut components)?;
+        crate::requests::shadow(&mut components)?;
+        components.allow_shadowing(false);
         crate::imports::add_to_linker(&mut components)?;
         let mut modules = wasmtime::Linker::new(engine);
         wasmtime_wasi::p1::add_to_linker_async(&mut modules, |guest: &mut Guest| &mut guest.wasi)?;

@@ -19,12 +19,10 @@ type Sent = (
     Box<dyn Future<Output = Result<(), Error>> + Send>,
 );
 
-/// The largest write to the body of a request, and how many of them wait to be sent. (A component may write as much as it
-/// is told that there is room for.)
-const CHUNK_BYTES: usize = 8 << 10;
-const CHUNKS: usize = 1;
-/// What the body of a request keeps before it is sent: wasmtime keeps one chunk more.
-pub(crate) const BODY_BYTES: usize = CHUNK_BYTES * (CHUNKS + 1);
+/// The largest write to the body of a request.
+const WRITE_BYTES: usize = 64 << 10;
+/// How many of them wait to be sent at most, apart from one: wasmtime adds it. Most guests write 4 KiB at once.
+const WRITES: usize = 511;
 
 /// The largest body of a request or a response in a rehearsal.
 const MAX_BODY_BYTES: usize = 16 << 20;
@@ -47,11 +45,11 @@ impl WasiHttpHooks for WebHooks {
     }
 
     fn p2_outgoing_body_buffer_chunks(&mut self) -> usize {
-        CHUNKS
+        WRITES
     }
 
     fn p2_outgoing_body_chunk_size(&mut self) -> usize {
-        CHUNK_BYTES
+        WRITE_BYTES
     }
 
     fn send_request(

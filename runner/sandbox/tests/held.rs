@@ -1,4 +1,4 @@
-//! What the node keeps for a script outside of its memory counts as its memory.
+//! What the node keeps for a script outside of its memory is bounded like its memory.
 
 use crate::guests::Bench;
 use crate::texts::{bench, script};
@@ -76,6 +76,21 @@ pub async fn calls_that_have_begun(_: Bench) {
     let (kind, message) = crate::outcomes::failure(&result);
     assert_eq!(kind, ErrorKind::Memory, "{result:?}");
     assert!(message.contains("67108864 bytes"), "{message}");
+    // A refusal that it has handled is not the reason of what fails later.
+    let goes_on = "export default async () => {
+        const body = 'x'.repeat(2 << 20);
+        let refused = 0;
+        const sent = () => fetch('http://127.0.0.1:1/', { method: 'POST', body }).catch((e) => {
+            refused += e.message.includes('memory limit');
+        });
+        await Promise.all(Array.from({ length: 100 }, sent));
+        throw new Error(`no invoice, ${refused > 0}`);
+    }";
+    let goes_on = script(&bench, Language::JavaScript, goes_on).await;
+    let result = bench.run(&goes_on).await;
+    let (kind, message) = crate::outcomes::failure(&result);
+    assert!(message.contains("no invoice, true"), "{message}");
+    assert_eq!(kind, ErrorKind::Failed, "{result:?}");
 }
 
 /// What is too large in itself is refused before any of it is kept.
@@ -109,11 +124,27 @@ pub async fn calls_that_are_too_large(_: Bench) {
 /// An answer counts before the script has it.
 pub async fn answers_that_arrive(_: Bench) {
     let mut bench = bench();
-    bench.limits.memory_bytes = 16 << 20;
+    bench.limits.memory_bytes = 12 << 20;
     bench.grants.allow_hosts = vec!["127.0.0.1".parse().unwrap()];
-    let address = serve(15 << 20).await;
+    let address = serve(13 << 20).await;
     let body = format!("return await fetch('http://{address}/').then(() => 'all of it', (e) => e.message)");
     let said = output(&bench, &body).await;
     let said = said.as_str().unwrap();
-    assert!(said.contains("the memory limit of 16777216 bytes is reached"), "{said}");
+    assert!(said.contains("the memory limit of 12582912 bytes is reached"), "{said}");
+}
+
+/// A linear memory never shrinks. What a script once needed takes nothing from what it may receive.
+pub async fn answers_after_much_memory(_: Bench) {
+    let mut bench = bench();
+    bench.limits.memory_bytes = 64 << 20;
+    bench.grants.allow_hosts = vec!["127.0.0.1".parse().unwrap()];
+    let address = serve(6 << 20).await;
+    let body = format!(
+        "let room = new Uint8Array(58 << 20).fill(1);
+        room = null;
+        const sizes = [];
+        for (let i = 0; i < 3; i++) sizes.push((await (await fetch('http://{address}/')).text()).length);
+        return sizes;"
+    );
+    assert_eq!(output(&bench, &body).await, json!([6 << 20, 6 << 20, 6 << 20]));
 }

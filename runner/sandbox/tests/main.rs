@@ -22,6 +22,7 @@ mod texts;
 mod told;
 mod top_levels;
 mod uncaught;
+mod unsent;
 
 use guests::Bench;
 use std::process::ExitCode;
@@ -80,6 +81,8 @@ const TESTS: &[Test] = tests![
     bounded::templates_that_grow_end,
     requests::policy,
     requests::built_guests,
+    unsent::texts_of_requests,
+    unsent::bodies_of_requests,
     rehearsals::commands,
     rehearsals::javascript,
     sources::a_module_runs,
@@ -93,6 +96,7 @@ const TESTS: &[Test] = tests![
     held::calls_that_have_begun,
     held::calls_that_are_too_large,
     held::answers_that_arrive,
+    held::answers_after_much_memory,
     sources::snapshots_are_kept,
     // Before all others in Python: this compiles CPython for them.
     python::made_ready_in_advance,

@@ -1,7 +1,7 @@
 //! What a script waits for: timers, requests, queries, answers of the node.
 //!
 //! Each runs elsewhere, and many of them at once. While the script cannot continue, the attempt waits until the first of
-//! them ends. What a call sends, and what arrives before the script takes it, counts as memory of the attempt.
+//! them ends. What a call sends, and its answer, count for the attempt until the script takes the answer.
 
 use super::answer::Answer;
 use super::fetch::{self, Fetch};

@@ -47,14 +47,17 @@ impl Pending {
         self.timers.retain(|timer| timer.id != id);
     }
 
-    /// Removes the futures of cancelled operations, with all that they hold.
+    /// Removes the futures of cancelled operations, with all that they hold. The others begin in the same order as before.
     pub(super) fn forget_cancelled(&mut self) {
         if std::mem::take(&mut self.cancelled) == 0 {
             return;
         }
         if let Some(futures) = &mut self.futures {
-            let all = std::mem::take(&mut **futures);
-            **futures = all.into_iter().filter(|future| !future.is_aborted()).collect();
+            // The newest comes first.
+            let all = std::mem::take(&mut **futures).into_iter();
+            let mut kept: Vec<_> = all.filter(|future| !future.is_aborted()).collect();
+            kept.reverse();
+            **futures = kept.into_iter().collect();
         }
     }
 
@@ -84,7 +87,7 @@ impl Pending {
     }
 }
 
-/// What has arrived for the script; its bytes count as memory of the attempt until the script gets it.
+/// What has arrived for the script; its bytes, and those of the call, count for the attempt until the script gets it.
 pub(super) struct Arrived {
     pub(super) raw: Raw,
     pub(super) held: Held,
@@ -115,6 +118,9 @@ pub(super) enum Raw {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use futures::{FutureExt as _, StreamExt as _};
+    use parking_lot::Mutex;
+    use std::sync::Arc;
 
     #[test]
     fn cancelled_operations_do_not_pile_up() {
@@ -132,5 +138,24 @@ mod tests {
         pending.forget_cancelled();
         assert_eq!(pending.futures.as_ref().map(|futures| futures.len()), Some(10));
         assert_eq!((pending.cancelled, pending.handles.len()), (0, 10));
+    }
+
+    #[test]
+    fn operations_begin_in_their_order() {
+        let mut pending = Pending::default();
+        let begun = Arc::new(Mutex::new(Vec::new()));
+        for id in 0..5 {
+            let begun = Arc::clone(&begun);
+            let operation = async move {
+                begun.lock().push(id);
+                std::future::pending::<Result<Arrived, String>>().await
+            };
+            pending.add(id, false, Box::pin(operation));
+        }
+        pending.cancel(2);
+        pending.forget_cancelled();
+        let futures = pending.futures.as_mut().unwrap();
+        assert!(futures.next().now_or_never().is_none());
+        assert_eq!(*begun.lock(), [0, 1, 3, 4]);
     }
 }

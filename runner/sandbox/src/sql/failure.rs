@@ -8,14 +8,26 @@ use heddle_domain::{ERROR_MESSAGE_BYTES_MAX, storable_text};
 const CODE_BYTES: usize = 64;
 
 /// An error of the server as one message. A statement can raise a text of any length, so each part is cut before it is
-/// copied.
-pub(super) fn message_of(text: &str, code: &str, more: [Option<&str>; 2]) -> String {
-    let text = storable_text(text, ERROR_MESSAGE_BYTES_MAX - CODE_BYTES);
+/// copied. What was cut goes through `cut`: later, nobody could see where in the message that was.
+pub(super) fn message_of(
+    text: &str,
+    code: &str,
+    more: [Option<&str>; 2],
+    cut: &(dyn Fn(String) -> String + Send + Sync),
+) -> String {
+    let within = |text: &str, bytes_max: usize| {
+        let kept = storable_text(text, bytes_max);
+        match text.len() > bytes_max {
+            true => cut(kept),
+            false => kept,
+        }
+    };
+    let text = within(text, ERROR_MESSAGE_BYTES_MAX - CODE_BYTES);
     let mut message = format!("{text} (SQLSTATE {code})");
     for more in more.into_iter().flatten() {
         message.push_str("; ");
         let left = ERROR_MESSAGE_BYTES_MAX.saturating_sub(message.len());
-        message.push_str(&storable_text(more, left));
+        message.push_str(&within(more, left));
     }
     message.truncate(message.floor_char_boundary(ERROR_MESSAGE_BYTES_MAX));
     message
@@ -109,6 +121,7 @@ mod tests {
 
     #[test]
     fn a_message_is_bounded_and_keeps_its_code() {
+        let message_of = |text: &str, code: &str, more: [Option<&str>; 2]| message_of(text, code, more, &|text| text);
         let said = message_of("no", "P0001", [None, Some("try this")]);
         assert_eq!(said, "no (SQLSTATE P0001); try this");
         let long = "é".repeat(1_000_000);
@@ -118,6 +131,26 @@ mod tests {
         let said = message_of("no", "P0001", [Some(&long), None]);
         assert!(said.starts_with("no (SQLSTATE P0001); é"), "{said}");
         assert!(said.len() <= ERROR_MESSAGE_BYTES_MAX, "{}", said.len());
+    }
+
+    #[test]
+    fn no_part_of_a_secret_stays_where_a_message_is_cut() {
+        // In each part, the secret begins 4 bytes before the cut.
+        let cut = |text: String| match text.strip_suffix("hunt") {
+            Some(before) => format!("{before}***"),
+            None => text,
+        };
+        let behind = |bytes: usize| format!("{}hunter2", "x".repeat(bytes - 4));
+        let text = behind(ERROR_MESSAGE_BYTES_MAX - CODE_BYTES);
+        let said = message_of(&text, "P0001", [None, None], &cut);
+        assert!(said.ends_with("x*** (SQLSTATE P0001)"), "{said}");
+        let before = "no (SQLSTATE P0001); ";
+        let detail = behind(ERROR_MESSAGE_BYTES_MAX - before.len());
+        let said = message_of("no", "P0001", [Some(&detail), None], &cut);
+        assert!(said.starts_with(before) && said.ends_with("x***"), "{said}");
+        // What is whole is masked as a whole, later.
+        let said = message_of("hunt", "P0001", [Some("hunt"), None], &cut);
+        assert_eq!(said, "hunt (SQLSTATE P0001); hunt");
     }
 
     /// An error with a text that names no address, and a cause with one that may.

@@ -35,9 +35,11 @@ use parking_lot::Mutex;
 pub use reach::Reach;
 use std::collections::HashMap;
 use std::pin::pin;
+use std::sync::Arc;
 use std::time::Duration;
 use tls::Tls;
 use tokio_postgres::config::{Host, SslMode};
+use tokio_postgres::error::SqlState;
 use tokio_postgres::{CancelToken, NoTls, SimpleQueryMessage, Statement};
 
 /// The maximum of connections to one database, per node, whatever the configuration.
@@ -107,9 +109,14 @@ struct Database {
 
 impl Databases {
     /// The result of a script's statement; its error is for the script's author.
-    pub async fn carry_out(&self, target: &ConnectionTarget, asked: &SqlStatement) -> Result<SqlAnswer, String> {
+    pub async fn carry_out(
+        &self,
+        target: &ConnectionTarget,
+        asked: &SqlStatement,
+        cut: Cut,
+    ) -> Result<SqlAnswer, String> {
         let answer = self
-            .carry_out_within(target, asked, Bounds::default(), &Reach::default())
+            .carry_out_within(target, asked, Bounds::default(), &Reach::default(), cut)
             .await;
         answer.map_err(|failure| failure.message)
     }
@@ -121,6 +128,7 @@ impl Databases {
         asked: &SqlStatement,
         bounds: Bounds,
         reach: &Reach,
+        cut: Cut,
     ) -> Result<SqlAnswer, Failure> {
         let SqlStatement {
             connection,
@@ -129,7 +137,7 @@ impl Databases {
             rows,
         } = asked;
         check_size(statement, params).map_err(Failure::fatal)?;
-        let mut session = self.session(connection, target, bounds.timeout, reach).await?;
+        let mut session = self.session(connection, target, bounds.timeout, reach, cut).await?;
         let (max_rows, max_bytes) = (
             target.max_rows.clamp(1, MAX_ROWS),
             bounds.max_bytes.min(MAX_RESULT_BYTES),
@@ -150,6 +158,7 @@ impl Databases {
         target: &ConnectionTarget,
         statement_timeout: Option<Duration>,
         reach: &Reach,
+        cut: Cut,
     ) -> Result<Session, Failure> {
         let database = self.database(name, target)?;
         reach.connecting(&database.pool);
@@ -184,7 +193,10 @@ impl Databases {
             connection: Some(connection),
             cancel,
             tls: database.tls,
-            read_only: target.read_only,
+            words: Words {
+                read_only: target.read_only,
+                cut,
+            },
             statement_timeout,
             statement: None,
             before: None,
@@ -294,35 +306,56 @@ impl Broken {
             class: Class::TooMuch,
         })
     }
+}
 
+/// Returns the beginning of a text that was cut without the beginning of a secret at its end (`HostServices::cut`).
+pub(crate) type Cut = Arc<dyn Fn(String) -> String + Send + Sync>;
+
+/// What the errors of a session need to be told.
+#[derive(Clone)]
+struct Words {
+    read_only: bool,
+    cut: Cut,
+}
+
+impl Words {
     /// The error of a statement that was sent.
-    fn by(error: tokio_postgres::Error, statement: &str, read_only: bool) -> Self {
+    fn by(&self, error: tokio_postgres::Error, statement: &str) -> Broken {
         // These are rows of a COPY: the driver finds them where it does not expect them, and they would disturb the
         // next attempt.
         if error.as_db_error().is_none() && !error.is_closed() && copy::is_copy(statement) && is_unexpected(&error) {
-            return Self::Connection(Failure::fatal(copy::REFUSED.into()));
+            return Broken::Connection(Failure::fatal(copy::REFUSED.into()));
         }
-        Self::of(error, read_only)
+        self.of(error)
     }
 
-    fn of(error: tokio_postgres::Error, read_only: bool) -> Self {
+    fn of(&self, error: tokio_postgres::Error) -> Broken {
         let Some(db) = error.as_db_error() else {
             let message = format!("the connection to the database failed: {error}");
-            return Self::Connection(Failure::passing(message));
+            return Broken::Connection(Failure::passing(message));
         };
         let code = db.code().code();
-        let message = failure::message_of(db.message(), code, [db.detail(), db.hint()]);
+        let message = failure::message_of(db.message(), code, [db.detail(), db.hint()], self.cut.as_ref());
         let stale = failure::is_stale(code, db.routine());
         let class = match stale {
             true => Class::Passing,
-            false => Class::of(code, db.message(), read_only),
+            false => Class::of(code, db.message(), self.read_only),
         };
         // What a session has planned or prepared does not fit any more; the next attempt gets another session.
         if stale || error.is_closed() {
-            Self::Connection(Failure { message, class })
+            Broken::Connection(Failure { message, class })
         } else {
-            Self::Statement(Failure { message, class })
+            Broken::Statement(Failure { message, class })
         }
+    }
+}
+
+/// Why a statement failed: in a transaction that only reads, the look before it may have failed, and then only that error
+/// tells.
+fn reason(error: tokio_postgres::Error, looked: Option<tokio_postgres::Error>) -> tokio_postgres::Error {
+    match looked {
+        Some(looked) if error.code() == Some(&SqlState::IN_FAILED_SQL_TRANSACTION) => looked,
+        _ => error,
     }
 }
 
@@ -336,7 +369,7 @@ struct Session {
     connection: Option<Object>,
     cancel: CancelToken,
     tls: Option<Tls>,
-    read_only: bool,
+    words: Words,
     /// The server's timeout for this statement, if it differs from that of the session.
     statement_timeout: Option<Duration>,
     /// The statement, which is closed after the session was checked: so its name is in both lists.
@@ -353,17 +386,17 @@ impl Session {
     }
 
     async fn prepare(&mut self, statement: &str, params: &str) -> Result<(Statement, Vec<encode::Text>), Broken> {
-        let read_only = self.read_only;
+        let words = self.words.clone();
         let connection = self.connection()?;
         let params = encode::parse(params).map_err(Broken::wrong)?;
-        let broken = |error| Broken::of(error, read_only);
+        let broken = |error| words.of(error);
         if let Some(timeout) = self.statement_timeout {
             // It ends when the session is cleaned. Zero means no limit.
             let millis = timeout.as_millis().min(SERVER_TIMEOUT_MAX_MILLIS);
             let set = format!("SET statement_timeout = {millis}");
             connection.batch_execute(&set).await.map_err(broken)?;
         }
-        if read_only {
+        if words.read_only {
             connection.batch_execute(READ_ONLY).await.map_err(broken)?;
         }
         let prepared = connection.prepare(statement).await.map_err(broken)?;
@@ -385,8 +418,8 @@ impl Session {
         max_rows: u32,
         max_bytes: usize,
     ) -> Result<String, Broken> {
-        let read_only = self.read_only;
-        let broken = |error| Broken::by(error, statement, read_only);
+        let words = self.words.clone();
+        let broken = |error| words.by(error, statement);
         let (prepared, params) = self.prepare(statement, params).await?;
         let columns = prepared.columns();
         for (index, column) in columns.iter().enumerate() {
@@ -404,8 +437,8 @@ impl Session {
             connection.query_raw(&prepared, params),
         )
         .await;
-        self.ran_after(before)?;
-        let rows = rows.map_err(broken)?;
+        let looked = self.ran_after(before);
+        let rows = rows.map_err(|error| broken(reason(error, looked)))?;
         let mut rows = pin!(rows);
         let mut out = String::from("[");
         let mut count = 0;
@@ -441,19 +474,22 @@ impl Session {
             connection.execute_raw(&prepared, params),
         )
         .await;
-        self.ran_after(before)?;
-        changed.map_err(|error| Broken::by(error, statement, self.read_only))
+        let looked = self.ran_after(before);
+        changed.map_err(|error| self.words.by(reason(error, looked), statement))
     }
 
-    /// Keeps the answer to [`PREPARED`] from the moment before the statement.
-    fn ran_after(&mut self, answer: Result<Vec<SimpleQueryMessage>, tokio_postgres::Error>) -> Result<(), Broken> {
-        // Without an answer, the session is never as before.
-        self.before = Some(
-            answer
-                .as_ref()
-                .map_or_else(|_| BY_SQL.to_owned(), |answer| prepared_of(answer)),
-        );
-        answer.map(drop).map_err(|error| Broken::of(error, self.read_only))
+    /// Keeps the answer to [`PREPARED`] from the moment before the statement, or returns its error. Without an answer, the
+    /// session is never as before, and is closed. What the statement itself did counts all the same: it may be committed.
+    fn ran_after(
+        &mut self,
+        answer: Result<Vec<SimpleQueryMessage>, tokio_postgres::Error>,
+    ) -> Option<tokio_postgres::Error> {
+        let (before, error) = match answer {
+            Ok(answer) => (prepared_of(&answer), None),
+            Err(error) => (BY_SQL.to_owned(), Some(error)),
+        };
+        self.before = Some(before);
+        error
     }
 
     /// Whether the session has the same prepared statements as before its statement ran. (A statement that did not run

@@ -28,6 +28,10 @@ pub trait Catalog {
     fn has_schedule(&self, _name: &Name, _schedule: &ScheduleSpec) -> bool {
         false
     }
+    /// Whether its current spec has this very value there already, by JSON pointer.
+    fn has_value(&self, _pointer: &str, _value: &Value) -> bool {
+        false
+    }
 }
 
 /// What a catalog knows of a script.

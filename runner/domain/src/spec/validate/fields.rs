@@ -53,7 +53,7 @@ pub(super) fn check(
         faults.push(fault.below(&format!("{pointer}/retry")));
     }
     check_bounds(pointer, task, faults);
-    check_of_script(pointer, task, executor.as_ref(), faults);
+    check_of_script(pointer, task, executor.as_ref(), catalog, faults);
     check_map(pointer, task, executor.as_ref(), templates, faults);
     check_grants(pointer, (group, spec), task, catalog, faults);
     if let Some(notify) = &task.notify {
@@ -153,22 +153,33 @@ fn check_bounds(pointer: &str, task: &TaskSpec, faults: &mut Faults) {
 
 /// Refuses what only a script has. Its author expects a limit or a grant, and there is none: an `http` task, for example,
 /// does not get to its host by `allow_hosts`. Stored specs are not checked, so groups that had such fields before still run.
-fn check_of_script(pointer: &str, task: &TaskSpec, executor: Option<&Executor>, faults: &mut Faults) {
+/// What they have, they may keep: the same spec again is no change, and must not be refused after an upgrade.
+fn check_of_script(
+    pointer: &str,
+    task: &TaskSpec,
+    executor: Option<&Executor>,
+    catalog: &dyn Catalog,
+    faults: &mut Faults,
+) {
     // Without one executor, the task is wrong for that reason.
     if executor.is_none_or(|executor| matches!(executor, Executor::Script(_))) {
         return;
     }
-    for (field, is_given) in [
-        ("memory", task.memory.is_some()),
-        ("allow_hosts", !task.allow_hosts.is_empty()),
-        ("sql", !task.sql.is_empty()),
-        ("secrets", !task.secrets.is_empty()),
+    for (field, is_given, value) in [
+        ("memory", task.memory.is_some(), serde_json::to_value(task.memory)),
+        (
+            "allow_hosts",
+            !task.allow_hosts.is_empty(),
+            serde_json::to_value(&task.allow_hosts),
+        ),
+        ("sql", !task.sql.is_empty(), serde_json::to_value(&task.sql)),
+        ("secrets", !task.secrets.is_empty(), serde_json::to_value(&task.secrets)),
     ] {
-        if is_given {
-            faults.add(
-                format!("{pointer}/{field}"),
-                format!("only a task with a `script` can have `{field}`"),
-            );
+        let pointer = format!("{pointer}/{field}");
+        let is_new = is_given && !value.is_ok_and(|value| catalog.has_value(&pointer, &value));
+        if is_new {
+            let detail = format!("only a task with a `script` can have `{field}`");
+            faults.add(pointer, detail);
         }
     }
 }
