@@ -174,7 +174,7 @@ fn request(lease: Duration) -> ClaimRequest {
     }
 }
 
-/// What it gets.
+/// The task runs that a worker gets with this lease.
 async fn claim(queues: &Arc<Queues>, lease: Duration) -> Vec<QueueClaim> {
     queues.claim(&request(lease)).await.expect("an answer")
 }

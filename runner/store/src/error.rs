@@ -11,7 +11,7 @@ use serde::de::DeserializeOwned;
 use serde_json::Value;
 use sqlx::migrate::MigrateError;
 
-use crate::database::is_cut;
+use crate::database::{is_cut, is_fatal};
 
 /// An error of the store. Everything on which a caller decides (not found, exists already, in use) is data of the
 /// respective call, not one of these.
@@ -340,14 +340,6 @@ impl Meaning {
             _ => Self::Other,
         }
     }
-}
-
-/// Whether it ended the connection, or refused it.
-pub(crate) fn is_fatal(error: &dyn sqlx::error::DatabaseError) -> bool {
-    use sqlx::postgres::{PgDatabaseError, PgSeverity};
-    error
-        .try_downcast_ref::<PgDatabaseError>()
-        .is_some_and(|error| matches!(error.severity(), PgSeverity::Fatal | PgSeverity::Panic))
 }
 
 #[cfg(test)]

@@ -70,7 +70,7 @@ fn parse_next(text: &str) -> Option<(AttemptKey, i32)> {
 /// Where a reader of a log continues.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Place {
-    /// Behind which line.
+    /// The last line that it was sent, or has read.
     pub(super) line: LogPosition,
     /// What it was sent up to there. `None`: it has a cursor, and not the id of an event.
     pub(super) sent: Option<Sent>,

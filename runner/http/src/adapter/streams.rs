@@ -133,7 +133,7 @@ struct LogReader {
     run: RunId,
     names: Vec<String>,
     filter: LogFilter,
-    /// Where it continues.
+    /// Where its reader continues, if it has read something before.
     place: Option<Place>,
 }
 

@@ -15,7 +15,6 @@ use tokio_util::sync::CancellationToken;
 use super::disk_space::is_full;
 use super::pulse::Pulse;
 use super::{SETTLE_MAX, STATEMENT_MAX, Watch, no_answer};
-use crate::error::is_fatal;
 
 /// A row for the log of changes.
 #[derive(Debug)]
@@ -236,6 +235,14 @@ impl PgSession {
         let settled = tokio::time::timeout(SETTLE_MAX, settled).await;
         matches!(settled, Ok(Ok(()))) && self.condition() == Condition::Clean
     }
+}
+
+/// Whether an error ended the connection, or refused it.
+pub(crate) fn is_fatal(error: &dyn sqlx::error::DatabaseError) -> bool {
+    use sqlx::postgres::{PgDatabaseError, PgSeverity};
+    error
+        .try_downcast_ref::<PgDatabaseError>()
+        .is_some_and(|error| matches!(error.severity(), PgSeverity::Fatal | PgSeverity::Panic))
 }
 
 /// Whether a session cannot be used after this error: the socket, the protocol, or the server ended it.
