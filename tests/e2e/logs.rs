@@ -247,8 +247,9 @@ async fn lines_that_workers_report_late() {
         heard.push(number(&line));
         ids.push(stream.last_id().expect("an id").to_owned());
     }
-    // They are sent five hundred at a time, each time in the order of their times.
-    let expect: Vec<i64> = (0..500).rev().chain((500..LINES).rev()).collect();
+    // They are sent 64 at first and then at most 500 at a time, each time in the order of their times.
+    let pages = [0..64, 64..564, 564..LINES];
+    let expect: Vec<i64> = pages.into_iter().flat_map(|page| page.rev()).collect();
     assert_eq!(heard, expect);
     call(&early, "heartbeat", json!({"log": [line(LINES, 100)]})).await;
     assert_eq!(number(&stream.next().await.expect("a line").1), LINES);
