@@ -249,7 +249,8 @@ async fn days_are_dropped() {
              INSERT INTO heddle.message_slices (topic, day, slice, due_at, state, sealed)
              SELECT id, '{day}', 0, '{day}', 1, true FROM heddle.topics;
              INSERT INTO heddle.message_buckets (topic, day, bucket, total) SELECT id, '{day}', 7, 3 FROM heddle.topics;
-             INSERT INTO heddle.message_outcomes (topic, day, bucket, sent) SELECT id, '{day}', 7, 3 FROM heddle.topics"
+             INSERT INTO heddle.message_outcomes (topic, day, bucket, sent, last_at)
+             SELECT id, '{day}', 7, 3, {drained} FROM heddle.topics"
         ))
         .await
         .unwrap();
