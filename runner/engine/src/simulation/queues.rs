@@ -68,6 +68,11 @@ async fn a_queue_is_fair_whichever_node_fills_it() {
     // If nothing waits, it is behind what the node has claimed.
     world.execute("DELETE FROM heddle.queue_ready").await;
     assert_eq!(starts(&one, "again", many).await, "10001 10002 10003");
+    // A node that knows of no claim puts nothing before what has waited, whatever tags that has.
+    world
+        .execute("UPDATE heddle.queue_ready SET turn = 50000, tags = '{eu}'")
+        .await;
+    assert_eq!(starts(&other, "behind", queued(json!({}))).await, "50001");
 }
 
 /// The claim of a run whose progress cannot be read keeps none of the others from being taken back. Its run is given up.

@@ -39,7 +39,8 @@ pub struct QueueRow {
     /// Its number among the new rows of its run, from 1: it stands so far behind the head of its queue. 0: it returns to its
     /// former position, which is `floor`.
     pub ordinal: i64,
-    /// The highest position that was claimed, as far as this node knows: it counts as the head if nothing waits in the queue.
+    /// The highest position that was claimed, as far as this node knows: it counts as the head if nothing waits in the queue
+    /// that everybody can claim who can claim this one, unless what was passed over stands further back.
     pub floor: i64,
     pub target: QueueTarget,
     /// Rendered; `None`: they follow from the plan and the run.
