@@ -267,6 +267,18 @@ async fn the_front_of_a_deep_queue() {
     let work = "SELECT true FROM heddle.queue_ready r WHERE r.queue = $1
                  ORDER BY r.queue, r.priority DESC, r.turn, r.run LIMIT 1";
     does(&sql, "a look at a queue", (work, "", "'deep'"), 20).await;
+    // Many short queues beside a long one: the planner takes that one for short too. 64 rows with other tags are passed
+    // over.
+    sql.batch_execute(
+        "INSERT INTO heddle.queue_ready (run, task, item, attempt, queue, priority, turn, tags, ready_at)
+              SELECT gen_random_uuid(), 0, -1, 1, CASE WHEN n % 2 = 0 THEN 'tagged' ELSE 'short' || n END, 0, n % 1000,
+                     '{eu}', now() FROM generate_series(1, 6000) AS n;
+         ANALYZE heddle.queue_ready",
+    )
+    .await
+    .expect("short queues");
+    let head = "SELECT * FROM heddle.queue_head($1, $2, $3)";
+    does(&sql, "queue_head", (head, "", "'tagged', 0, '{}'"), 120).await;
 }
 
 /// Half of a user group's members leave, and as many others are given.

@@ -77,12 +77,13 @@ impl Service for Reaper {
 
 impl Queues {
     /// Takes back expired claims, and fails task runs that nobody claimed in time; returns when to check again. What
-    /// belongs to a run that this node cannot go on with is passed over: the others do not wait for it.
+    /// this node cannot end is passed over: the others do not wait for it. That is known of claims and of waiting task runs
+    /// separately: if the one of a run cannot be ended, the other perhaps can.
     async fn reap(self: &Arc<Self>) -> Result<Duration, EngineError> {
         let tried_again = self.time_out_again().await;
-        let mut passed_over = self.runs.reports.given_up.runs_aside();
-        passed_over.extend(self.runs.pending.aside.of(Kind::Unclaimed).keys());
-        let overdue = self.node.store.overdue(&passed_over).await?;
+        let claims_aside = self.runs.reports.given_up.runs_aside();
+        let waiting_aside = self.runs.pending.aside.of(Kind::Unclaimed).keys();
+        let overdue = self.node.store.overdue(&claims_aside, &waiting_aside).await?;
         let taken_back = self.take_back(overdue.claims).await;
         // A failure of the one is no reason to leave the other undone.
         let timed_out = self.time_out(overdue.waiting).await;

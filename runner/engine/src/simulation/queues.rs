@@ -68,6 +68,11 @@ async fn a_queue_is_fair_whichever_node_fills_it() {
     // If nothing waits, it is behind what the node has claimed.
     world.execute("DELETE FROM heddle.queue_ready").await;
     assert_eq!(starts(&one, "again", many).await, "10001 10002 10003");
+    // A node that knows of no claim puts nothing before what has waited, whatever tags that has.
+    world
+        .execute("UPDATE heddle.queue_ready SET turn = 50000, tags = '{eu}'")
+        .await;
+    assert_eq!(starts(&other, "behind", queued(json!({}))).await, "50001");
 }
 
 /// The claim of a run whose progress cannot be read keeps none of the others from being taken back. Its run is given up.
@@ -160,6 +165,39 @@ async fn a_queue_timeout_passes_whatever_is_wrong_with_others() {
     write_progress(&world, bad, "substr(progress, 2)").await;
     node.tick(&mut reaper).await;
     assert_eq!((world.runs("failed").await.len(), aside.len()), (2, 0));
+}
+
+/// A claim is taken back at once when its lease is over, also while waiting task runs of the same run are set aside.
+#[tokio::test]
+async fn a_claim_is_taken_back_while_rows_of_its_run_are_set_aside() {
+    let world = World::at("2026-03-01T00:00:00Z").await;
+    let tasks = json!({"claimed": {"queue": "q"}, "waits": {"queue": "r", "queue_timeout": "1h"}});
+    let spec = json!({"tasks": tasks, "schedules": {"s": {"once": {"delay": "1s"}}}});
+    world.group("g", spec).await;
+    world.pass(TimeDelta::seconds(1)).await;
+    let mut node = world.node(1).await;
+    node.tick(&mut Scheduler(node.schedules())).await;
+    let queues = node.queues();
+    let mut reaper = QueueReaper::of(queues.clone());
+    world.pass_for(&node, TimeDelta::minutes(50)).await;
+    let lease = Duration::from_secs(605);
+    let [first] = &claim(&queues, lease).await[..] else {
+        panic!("one task run is claimed");
+    };
+    write_progress(&world, first.claim.run, "'\\xff'::bytea || progress").await;
+    world.pass_for(&node, TimeDelta::minutes(10)).await;
+    node.tick(&mut reaper).await;
+    let aside = node.runs.pending.aside.of(Kind::Unclaimed);
+    assert_eq!(aside.len(), 1);
+    write_progress(&world, first.claim.run, "substr(progress, 2)").await;
+    // The rows are tried again after ten seconds; the lease is over after five.
+    world.pass_for(&node, TimeDelta::seconds(5)).await;
+    node.tick(&mut reaper).await;
+    assert_eq!(aside.len(), 1);
+    let [second] = &claim(&queues, lease).await[..] else {
+        panic!("it is offered again");
+    };
+    assert_eq!(second.claim.at.attempt, first.claim.at.attempt + 1);
 }
 
 /// The task runs of a run that cannot be read are tried and reported together: neither their claims nor their rows take the

@@ -6,8 +6,10 @@
 --
 -- The nth row of a run stands n behind the head of its queue: the first waiting row that every worker who can do this
 -- one can do as well. All nodes see the same head, whoever of them has given out claims. Rows with other tags may stand
--- before it, because no worker with these tags comes. They are passed over, 64 at most; if there are more, or if none
--- waits, it stands behind the highest position that this node knows to be claimed ($12).
+-- before it, because no worker with these tags comes. They are passed over, 64 at most (by the function queue_head, see
+-- migration 0138). If there are more, or if none waits, it stands behind the highest position that this node knows to be
+-- claimed ($12), and never before those that were passed over: a node that has just started knows of no claim, and what it
+-- puts in would be claimed before all that has waited.
 --
 -- A row whose ordinal ($7) is 0 returns to its old position, which is $12. $13, if given, says since when a task run is
 -- ready: it returns to its old position, or comes from a pool.
@@ -19,17 +21,14 @@ WITH rows AS MATERIALIZED (
               params, floor, ready_at)
 ),
 heads AS MATERIALIZED (
-    SELECT p.queue, p.priority, p.tags,
-           (SELECT f.turn
-              FROM (SELECT q.turn, q.tags FROM heddle.queue_ready q
-                     WHERE q.queue = p.queue AND q.priority = p.priority ORDER BY q.turn LIMIT 64) AS f
-             WHERE f.tags <@ string_to_array(p.tags, E'\x1f') ORDER BY f.turn LIMIT 1) AS turn
+    SELECT p.queue, p.priority, p.tags, f.head, f.last
       FROM (SELECT DISTINCT queue, priority, tags FROM rows) AS p
+      CROSS JOIN LATERAL heddle.queue_head(p.queue, p.priority, string_to_array(p.tags, E'\x1f')) AS f
 )
 INSERT INTO heddle.queue_ready (run, task, item, attempt, queue, priority, turn, tags, ready_at, expires_at, timeout_ms,
     params)
 SELECT r.run, r.task, r.item, r.attempt, r.queue, r.priority,
-       CASE r.ordinal WHEN 0 THEN r.floor ELSE coalesce(h.turn, r.floor) + r.ordinal END,
+       CASE r.ordinal WHEN 0 THEN r.floor ELSE coalesce(h.head, greatest(r.floor, h.last)) + r.ordinal END,
        string_to_array(r.tags, E'\x1f'), coalesce(r.ready_at, now.at),
        coalesce(r.ready_at, now.at) + r.queue_timeout_ms * interval '1 millisecond', r.timeout_ms, r.params
   FROM rows r JOIN heads h USING (queue, priority, tags) CROSS JOIN (SELECT clock_timestamp() AS at) AS now

@@ -39,7 +39,8 @@ pub struct QueueRow {
     /// Its number among the new rows of its run, from 1: it stands so far behind the head of its queue. 0: it returns to its
     /// former position, which is `floor`.
     pub ordinal: i64,
-    /// The highest position that was claimed, as far as this node knows: it counts as the head if nothing waits in the queue.
+    /// The highest position that was claimed, as far as this node knows: it counts as the head if nothing waits in the queue
+    /// that everybody can claim who can claim this one, unless what was passed over stands further back.
     pub floor: i64,
     pub target: QueueTarget,
     /// Rendered; `None`: they follow from the plan and the run.
@@ -278,14 +279,15 @@ impl Store {
         })
     }
 
-    /// What is overdue in queues, by the database's clock, except what belongs to these runs.
-    pub async fn overdue(&self, passed_over: &[RunId]) -> Result<Overdue, StoreError> {
-        let passed_over = column(passed_over, |run| run.0);
+    /// What is overdue in queues, by the database's clock, except the claims of the first runs, and what waits of the others.
+    pub async fn overdue(&self, claims_aside: &[RunId], waiting_aside: &[RunId]) -> Result<Overdue, StoreError> {
+        let claims_aside = column(claims_aside, |run| run.0);
+        let waiting_aside = column(waiting_aside, |run| run.0);
         let claims = sqlx::query!(
             r#"SELECT run, task, item, attempt, id, lease, worker, coalesce(deadline_at <= lease_expires_at, false) AS "timed_out!"
                  FROM heddle.queue_claims WHERE lease_expires_at <= clock_timestamp() AND run <> ALL ($2) LIMIT $1"#,
             BATCH_MAX as i64,
-            &passed_over
+            &claims_aside
         )
         .fetch_all(&self.pool)
         .await?;
@@ -293,7 +295,7 @@ impl Store {
             "SELECT run, task, item, attempt, queue FROM heddle.queue_ready
               WHERE expires_at <= clock_timestamp() AND run <> ALL ($2) ORDER BY expires_at LIMIT $1",
             BATCH_MAX as i64,
-            &passed_over
+            &waiting_aside
         )
         .fetch_all(&self.pool)
         .await?;
@@ -301,9 +303,10 @@ impl Store {
             "SELECT (extract(epoch FROM least(
                      (SELECT min(lease_expires_at) FROM heddle.queue_claims WHERE run <> ALL ($1)),
                      (SELECT min(expires_at) FROM heddle.queue_ready
-                       WHERE expires_at IS NOT NULL AND run <> ALL ($1)))
+                       WHERE expires_at IS NOT NULL AND run <> ALL ($2)))
                      - clock_timestamp()) * 1000)::bigint",
-            &passed_over
+            &claims_aside,
+            &waiting_aside
         )
         .fetch_one(&self.pool)
         .await?;
