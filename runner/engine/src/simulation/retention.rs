@@ -53,3 +53,17 @@ async fn a_round_goes_on_behind_what_tasks_need() {
         .await;
     assert_eq!(round().await, (NEEDED as u64, false), "from the oldest on");
 }
+
+/// What stays is neither counted as due nor shown as the oldest that is.
+#[tokio::test]
+async fn the_oldest_that_is_due_is_not_needed() {
+    let (world, _node) = with_needed().await;
+    let retention = world.store.retention().await.expect("a retention");
+    let due = world.store.count_due_rows(&retention, world.now()).await;
+    assert_eq!(due.expect("counts").assignments, 1);
+    let oldest = world.store.oldest_due(&retention, world.now()).await;
+    assert_eq!(
+        oldest.expect("the oldest").assignments,
+        Some(at("2020-01-02T00:00:00Z"))
+    );
+}
