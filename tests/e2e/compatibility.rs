@@ -599,6 +599,36 @@ async fn a_one_shot_begins_anew() {
     fired(root, 1).await;
 }
 
+/// What is committed is answered as such, also if the schedules cannot be read afterwards: a call that is repeated after an
+/// error would make a second tree.
+#[tokio::test]
+async fn what_is_saved_never_fails_for_its_hint() {
+    let (world, node) = World::with_node().await;
+    let sql = world.sql().await;
+    // The commit of a tree takes from the schedules a column that is read only afterwards.
+    sql.batch_execute(
+        "CREATE FUNCTION public.hide() RETURNS trigger LANGUAGE plpgsql SECURITY DEFINER AS $$
+         BEGIN ALTER TABLE heddle.schedules RENAME fired_at TO hidden; RETURN NULL; END $$;
+         CREATE CONSTRAINT TRIGGER hide AFTER INSERT ON heddle.timer_tasks DEFERRABLE INITIALLY DEFERRED
+            FOR EACH ROW EXECUTE FUNCTION public.hide()",
+    )
+    .await
+    .expect("a trigger");
+    let show = async || {
+        let shown = sql.batch_execute("ALTER TABLE heddle.schedules RENAME hidden TO fired_at");
+        shown.await.expect("the commit has hidden it");
+    };
+    let body = json!({"taskInfoConf": {"taskName": "t", "appServiceName": "nobody-works-here"},
+                      "taskScheduleConf": {"timerList": [{"timerType": 4, "delay": 3_600_000}]}});
+    let made = well(&node, "submitTimerTask", body).await;
+    show().await;
+    for name in ["disableTask", "enableTask"] {
+        well(&node, name, json!({"taskId": made["taskId"]})).await;
+        show().await;
+    }
+    assert_eq!(node.all("/v1/groups").await.len(), 1);
+}
+
 /// A timer never starts what still runs, and what it left out says so.
 #[tokio::test]
 async fn timers_never_overlap() {

@@ -57,6 +57,7 @@ mod node;
 mod notify;
 mod overlap;
 mod queues;
+mod retention;
 mod runs;
 mod schedules;
 mod scripts;

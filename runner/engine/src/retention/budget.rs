@@ -5,12 +5,20 @@ use heddle_domain::retention::Pruned;
 /// How many full statements (that removed as many rows as they could) a round has.
 const STATEMENTS_MAX: usize = 300;
 
+/// How many statements a round has that look at rows and remove none, because others need them.
+const PASSES_MAX: usize = 100;
+
 /// How many statements a round may still execute.
-pub(super) struct Budget(usize);
+pub(crate) struct Budget(usize);
 
 impl Budget {
-    pub(super) fn full() -> Self {
+    pub(crate) fn full() -> Self {
         Self(STATEMENTS_MAX)
+    }
+
+    /// That of the statements that remove nothing.
+    pub(super) fn of_passes() -> Self {
+        Self(PASSES_MAX)
     }
 
     /// Whether one more statement may be executed; if not, `pruned` says that there is more.

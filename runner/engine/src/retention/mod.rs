@@ -17,12 +17,13 @@ use heddle_domain::retention::{Pruned, Retention};
 use heddle_store::StoreError;
 use heddle_store::retention::others::Cutoffs;
 use heddle_store::retention::{Day, Dropped, INSTANTS_KEPT, Partitioned, RunRules};
+use parking_lot::Mutex;
 use uuid::Uuid;
 
 use crate::EngineError;
 use crate::node::Node;
 use crate::node::service::{Every, Needs, Service};
-use budget::Budget;
+pub(crate) use budget::Budget;
 
 /// How often a node checks whether a round is due.
 const POLL_EVERY: Duration = Duration::from_secs(20);
@@ -63,6 +64,8 @@ const NODES_KEPT: TimeDelta = TimeDelta::days(30);
 /// Removes what has been kept for long enough.
 pub(crate) struct Pruner {
     node: Arc<Node>,
+    /// Behind which assignment the next round of this node goes on. Nil: it begins with the oldest.
+    passed: Mutex<Uuid>,
 }
 
 pub(crate) struct Rounds {
@@ -103,7 +106,10 @@ impl Service for Rounds {
 
 impl Pruner {
     pub(crate) fn new(node: Arc<Node>) -> Self {
-        Self { node }
+        Self {
+            node,
+            passed: Mutex::default(),
+        }
     }
 
     /// Creates the partitions of the next days. `false`: a lock is held by others, or the database is away; it is tried
@@ -345,7 +351,8 @@ impl Pruner {
         }
         let mut unnamed = 0;
         prune!(store.prune_events(events, ROWS_MAX), pruned.events);
-        self.prune_assignments(cutoffs.assignments, budget, pruned).await?;
+        self.prune_assignments(cutoffs.assignments, ROWS_MAX, budget, pruned)
+            .await?;
         prune!(
             store.prune_audit(now - retention.audit.chrono(), ROWS_MAX),
             pruned.audit
@@ -382,23 +389,27 @@ impl Pruner {
         Ok(())
     }
 
-    /// Removes ended assignments that began before an instant. What stays, because a task may need it, is passed once, and
-    /// costs none of the budget: otherwise there might be nothing left for what follows.
-    async fn prune_assignments(
+    /// Removes ended assignments that began before an instant, looking at `limit` at once. What stays, because a task may need
+    /// it, costs none of the budget, or there might be nothing left for what follows: it has a bound of its own. Where that
+    /// ends the round, the next one goes on; a round that has come to the end lets the next one begin anew.
+    pub(crate) async fn prune_assignments(
         &self,
         before: Time,
+        limit: i64,
         budget: &mut Budget,
         pruned: &mut Pruned,
     ) -> Result<(), EngineError> {
-        let mut after = Uuid::nil();
+        let mut passes = Budget::of_passes();
+        let mut after = *self.passed.lock();
         loop {
-            let passed = self.node.store.prune_assignments(after, before, ROWS_MAX).await?;
-            pruned.assignments += passed.gone as u64;
-            let Some(last) = passed.go_on_after else { return Ok(()) };
-            if passed.gone > 0 && !budget.spend(pruned) {
+            let batch = self.node.store.prune_assignments(after, before, limit).await?;
+            pruned.assignments += batch.gone as u64;
+            after = batch.go_on_after.unwrap_or(Uuid::nil());
+            *self.passed.lock() = after;
+            let spent = if batch.gone > 0 { &mut *budget } else { &mut passes };
+            if batch.go_on_after.is_none() || !spent.spend(pruned) {
                 return Ok(());
             }
-            after = last;
         }
     }
 

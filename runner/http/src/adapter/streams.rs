@@ -55,6 +55,11 @@ const LINES_BYTES: usize = 1 << 20;
 /// An event of a stream as it is sent: its id, its kind, and its data.
 pub(crate) type SentEvent = (String, String, String);
 
+/// How many bytes an event has that may be many: the id of a line names attempts, so it can be longer than its data.
+fn bytes_of((id, _, data): &SentEvent) -> usize {
+    id.len() + data.len()
+}
+
 /// The events that a stream has read, and its client has not. Together they may be large, so they count against the memory for
 /// answers.
 struct Waiting {
@@ -72,7 +77,7 @@ impl Waiting {
 
     /// Adds events to none: the stream reads on when it has no others.
     fn put(&mut self, events: Vec<SentEvent>) {
-        let bytes: usize = events.iter().map(|(.., data)| data.len()).sum();
+        let bytes: usize = events.iter().map(bytes_of).sum();
         self.events.extend(events.into_iter().map(Ok));
         if bytes > PIECE_BYTES {
             self.memory.become_anyway(bytes.min(self.memory.each_max()));
@@ -96,7 +101,7 @@ impl Waiting {
 
 /// How many lines are read after these.
 fn next_lines(lines: &[SentEvent]) -> i64 {
-    let bytes: usize = lines.iter().map(|(.., data)| data.len()).sum();
+    let bytes: usize = lines.iter().map(bytes_of).sum();
     let each = (bytes / lines.len().max(1)).max(1);
     i64::try_from(LINES_BYTES / each).unwrap_or(PAGE).clamp(1, PAGE)
 }
@@ -519,6 +524,13 @@ mod tests {
             (next_lines(&lines(2, 64 << 10)), next_lines(&lines(1, 4 << 20))),
             (16, 1)
         );
+        // Their ids count too.
+        let named: SentEvent = ("1".repeat(64 << 10), "log".to_owned(), String::new());
+        assert_eq!(next_lines(&[named.clone(), named]), 16);
+        let budget = crate::fair_bytes::FairBytes::new(2 * PIECE_BYTES, PIECE_BYTES);
+        let mut waiting = Waiting::of(budget.of("a"));
+        waiting.put(vec![("1".repeat(PIECE_BYTES + 1), "log".to_owned(), String::new())]);
+        assert!(!budget.has_room("a"));
     }
 
     fn check(text: &str, expect: Option<(u64, u64)>) {

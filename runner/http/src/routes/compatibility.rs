@@ -7,6 +7,7 @@ use std::collections::HashSet;
 use axum::http::{HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use heddle_api::{CompatibilityAnswer, Submission, TimerTaskId, TimerTaskSubmission};
+use heddle_domain::Chain;
 use heddle_domain::spec::parse_group;
 use heddle_engine::put_group::{GroupRefused, PutGroup, put_group};
 use heddle_store::group::{GroupDelete, IfMatch};
@@ -398,8 +399,14 @@ async fn save(request: &Request, change: Change<'_>) -> Result<Option<Vec<String
     };
     match put_group(&request.app.store, request.by(), put).await {
         Ok((put, _)) => {
-            let schedules = request.app.store.schedules_of(put.row.id).await?;
-            notes.extend(timer_task::over(&put.row, &schedules, request.now));
+            // The change is committed: if this failed, its sender would repeat it, and a new tree would be there twice.
+            match request.app.store.schedules_of(put.row.id).await {
+                Ok(schedules) => notes.extend(timer_task::over(&put.row, &schedules, request.now)),
+                Err(error) => {
+                    tracing::warn!(error = %Chain(&error), group = %name, "a tree of timer tasks was saved, but \
+                    its schedules cannot be read; the answer does not tell which timers never fire")
+                }
+            }
             Ok(Some(notes))
         }
         Err(GroupRefused::Missing(_) | GroupRefused::Stale { .. }) => Ok(None),

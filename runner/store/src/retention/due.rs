@@ -73,16 +73,20 @@ impl Store {
         Ok(counts)
     }
 
-    /// How many audit rows, events and ended assignments are due; each up to [`COUNT_MAX`].
+    /// How many audit rows, events and ended assignments are due; each up to [`COUNT_MAX`]. Of the assignments, the oldest
+    /// [`COUNT_MAX`] that ended long enough ago are looked at: those that tasks need may be very many.
     pub async fn count_due_rows(&self, retention: &Retention, now: Time) -> Result<DueRows, StoreError> {
         Ok(sqlx::query_as!(
             DueRows,
             r#"SELECT (SELECT count(*) FROM (SELECT FROM heddle.audit WHERE at < $1 LIMIT $4) AS a) AS "audit!",
                       (SELECT count(*) FROM (SELECT FROM heddle.events WHERE at < $2 LIMIT $4) AS e) AS "events!",
-                      (SELECT count(*) FROM (SELECT FROM heddle.assignments a
-                         WHERE a.id < $3
-                           AND NOT EXISTS (SELECT FROM heddle.needed_offers o WHERE o.id = a.offer_id OFFSET 0)
-                         LIMIT $4) AS s) AS "assignments!""#,
+                      (SELECT coalesce(sum(s.due), 0)::bigint FROM (
+                         SELECT l.offer_id, count(*) AS due
+                           FROM (SELECT a.offer_id FROM heddle.assignments a
+                                  WHERE a.id < $3 ORDER BY a.id LIMIT $4) AS l
+                          GROUP BY l.offer_id) AS s
+                        WHERE NOT EXISTS (SELECT FROM heddle.needed_offers o WHERE o.id = s.offer_id OFFSET 0)
+                      ) AS "assignments!""#,
             now - retention.audit.chrono(),
             now - retention.events.chrono(),
             id_floor(Cutoffs::of(retention, now).assignments),

@@ -4,7 +4,7 @@ use heddle_domain::Time;
 use heddle_domain::id::uuid_v7_time;
 use heddle_domain::retention::{EndState, Retention};
 
-use super::rules::{RunRules, id_floor};
+use super::rules::{COUNT_MAX, RunRules, id_floor};
 use crate::retention::others::Cutoffs;
 use crate::{Store, StoreError};
 
@@ -20,7 +20,7 @@ pub struct OldestDue {
 }
 
 impl Store {
-    /// The oldest rows that are due now. Reads each table from its oldest rows on.
+    /// The oldest rows that are due now. Reads each table from its oldest rows on; of the assignments as many as the count.
     pub async fn oldest_due(&self, retention: &Retention, now: Time) -> Result<OldestDue, StoreError> {
         let rules: RunRules = self.run_rules(retention).await?;
         let mut oldest = OldestDue::default();
@@ -53,17 +53,17 @@ impl Store {
         let others = sqlx::query!(
             r#"SELECT (SELECT at FROM heddle.audit WHERE at < $1 ORDER BY at LIMIT 1) AS audit,
                       (SELECT at FROM heddle.events WHERE at < $2 ORDER BY xid, id LIMIT 1) AS events,
-                      (SELECT a.id FROM heddle.assignments a
-                        WHERE a.id < $3
-                          AND NOT EXISTS (SELECT FROM heddle.offers o
-                                           WHERE o.id = a.offer_id AND o.run IS NOT NULL AND o.deleted_at IS NULL OFFSET 0)
-                        ORDER BY a.id LIMIT 1) AS assignment,
+                      (SELECT l.id FROM (SELECT a.id, a.offer_id FROM heddle.assignments a
+                                          WHERE a.id < $3 ORDER BY a.id LIMIT $5) AS l
+                        WHERE NOT EXISTS (SELECT FROM heddle.needed_offers o WHERE o.id = l.offer_id OFFSET 0)
+                        ORDER BY l.id LIMIT 1) AS assignment,
                       (SELECT created_at FROM heddle.notifications
                         WHERE created_at < $4 AND state <> 0 ORDER BY created_at LIMIT 1) AS notification"#,
             now - retention.audit.chrono(),
             now - retention.events.chrono(),
             id_floor(before.assignments),
-            before.notifications
+            before.notifications,
+            COUNT_MAX
         )
         .fetch_one(&self.pool)
         .await?;

@@ -90,19 +90,23 @@ pub struct Passed {
 
 impl Store {
     /// Removes what is due of the next `limit` ended assignments behind an id that began before an instant: all but those
-    /// of offers that are needed. A failed run may keep very many of these for a long time, so a round passes each only
-    /// once.
+    /// of offers that are needed. A failed run may keep very many of these for a long time, so the caller passes them batch by
+    /// batch. Each offer of a batch is looked up once, and only the partitions of the batch are read.
     pub async fn prune_assignments(&self, after: Uuid, before: Time, limit: i64) -> Result<Passed, StoreError> {
         Ok(sqlx::query_as!(
             Passed,
             r#"WITH looked AS MATERIALIZED (
                    SELECT a.id, a.offer_id FROM heddle.assignments a
                     WHERE a.id > $1 AND a.id < $2 ORDER BY a.id LIMIT $3
+               ), kept AS MATERIALIZED (
+                   SELECT o.id FROM heddle.needed_offers o
+                    WHERE o.id = ANY (ARRAY(SELECT DISTINCT l.offer_id FROM looked l))
                ), gone AS (
                    DELETE FROM heddle.assignments a
-                    WHERE a.id > $1 AND a.id < $2 AND a.id IN (
-                          SELECT l.id FROM looked l
-                           WHERE NOT EXISTS (SELECT FROM heddle.needed_offers o WHERE o.id = l.offer_id OFFSET 0))
+                    WHERE a.id >= (SELECT l.id FROM looked l ORDER BY l.id LIMIT 1)
+                      AND a.id <= (SELECT l.id FROM looked l ORDER BY l.id DESC LIMIT 1)
+                      AND a.id = ANY (ARRAY(
+                          SELECT l.id FROM looked l WHERE l.offer_id NOT IN (SELECT k.id FROM kept k)))
                    RETURNING a.id
                )
                SELECT (SELECT count(*) FROM gone) AS "gone!",

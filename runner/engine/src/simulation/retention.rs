@@ -1,0 +1,69 @@
+//! What retention keeps for tasks that may need it.
+
+use heddle_domain::retention::Pruned;
+
+use super::*;
+use crate::retention::{Budget, Pruner};
+
+/// How many assignments a task has, of which a round passes 101, one by one.
+const NEEDED: i64 = 150;
+
+/// A live run whose task has old assignments of an offer that was deleted, and behind them one of another offer.
+async fn with_needed() -> (World, Simulated) {
+    let (world, node) = with_one_attempt().await;
+    world
+        .execute(&format!(
+            "INSERT INTO heddle.offers (name, audience, version, kind, starts_at, repeats, return_failed, enabled, spec,
+                                        run, task, attempt, created_at, updated_at, deleted_at)
+             SELECT 'task', 'gid_g', 1, 1, '2020-01-01', false, false, true, '{{}}'::jsonb,
+                    id, 0::smallint, 1, '2020-01-01'::timestamptz, '2020-01-01'::timestamptz, '2020-01-01'::timestamptz
+               FROM heddle.runs_live;
+             INSERT INTO heddle.offers (name, audience, version, kind, starts_at, repeats, return_failed, enabled, spec,
+                                        created_at, updated_at)
+             VALUES ('other', 'gid_g', 1, 1, '2020-01-01', false, false, true, '{{}}', '2020-01-01', '2020-01-01');
+             INSERT INTO heddle.assignments (id, offer_id, version, uid, audience, occurrence, state, assigned_at, finished_at)
+             SELECT (left(heddle.uuid_floor(given.at)::text, 14) || '7000-8000-' || lpad(to_hex(given.n), 12, '0'))::uuid,
+                    o.id, 1, 'u' || given.n, 'gid_g', given.at, 1, given.at, given.at
+               FROM (SELECT n, n < {NEEDED} AS needed,
+                            CASE WHEN n < {NEEDED} THEN timestamptz '2020-01-01 00:00+00' ELSE '2020-01-02 00:00+00' END AS at
+                       FROM generate_series(0, {NEEDED}) AS n) AS given
+               JOIN heddle.offers o ON (o.name = 'task') = given.needed"
+        ))
+        .await;
+    (world, node)
+}
+
+/// A round passes only so many assignments that stay. The next one goes on behind them, and after the end, one begins anew.
+#[tokio::test]
+async fn a_round_goes_on_behind_what_tasks_need() {
+    let (world, node) = with_needed().await;
+    let pruner = Pruner::new(node.node.clone());
+    let round = async || {
+        let mut pruned = Pruned::default();
+        let mut budget = Budget::full();
+        let before = world.now() - TimeDelta::days(30);
+        let done = pruner.prune_assignments(before, 1, &mut budget, &mut pruned).await;
+        done.expect("a round");
+        (pruned.assignments, pruned.more)
+    };
+    assert_eq!(round().await, (0, true), "the bound");
+    assert_eq!(round().await, (1, false), "what is behind");
+    world
+        .execute("UPDATE heddle.offers SET attempt = 0 WHERE name = 'task'")
+        .await;
+    assert_eq!(round().await, (NEEDED as u64, false), "from the oldest on");
+}
+
+/// What stays is neither counted as due nor shown as the oldest that is.
+#[tokio::test]
+async fn the_oldest_that_is_due_is_not_needed() {
+    let (world, _node) = with_needed().await;
+    let retention = world.store.retention().await.expect("a retention");
+    let due = world.store.count_due_rows(&retention, world.now()).await;
+    assert_eq!(due.expect("counts").assignments, 1);
+    let oldest = world.store.oldest_due(&retention, world.now()).await;
+    assert_eq!(
+        oldest.expect("the oldest").assignments,
+        Some(at("2020-01-02T00:00:00Z"))
+    );
+}
