@@ -47,7 +47,8 @@ pub struct Message {
     #[serde(default)]
     pub payload: Value,
     /// Your own id, unique on its day, 1 to 512 bytes. A message with an existing key counts as accepted and changes
-    /// nothing. The key of a message that was due on an earlier day is also looked for on the earlier days that are kept.
+    /// nothing. The key of a message that was due on an earlier day is also looked for on up to 100 earlier days that are
+    /// kept.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub key: Option<String>,
 }

@@ -11,7 +11,7 @@ use serde::de::DeserializeOwned;
 use serde_json::Value;
 use sqlx::migrate::MigrateError;
 
-use crate::database::{is_cut, is_cut_in_opening, is_fatal};
+use crate::database::{is_cut, is_fatal};
 
 /// An error of the store. Everything on which a caller decides (not found, exists already, in use) is data of the
 /// respective call, not one of these.
@@ -155,10 +155,10 @@ impl StoreError {
         matches!(self, Self::Conflict(failed) if failed.is_cancelled())
     }
 
-    /// Whether the server or the network ended the connection, also one that was just being opened. The next one may work, so
-    /// what only reads may be read again at once.
+    /// Whether the server or the network ended the connection. The next one may work, so what only reads may be read again
+    /// at once. (A connection that is cut while it is opened is opened again by the connector.)
     pub fn is_cut(&self) -> bool {
-        matches!(self, Self::Unavailable(failed) if is_cut(&failed.error) || is_cut_in_opening(&failed.error))
+        matches!(self, Self::Unavailable(failed) if is_cut(&failed.error))
     }
 
     /// Whether no session was opened for a reason that lasts until people change something: a wrong password, no such
@@ -461,16 +461,13 @@ mod tests {
             );
         }
         let of = |kind: io::ErrorKind| StoreError::from(unopened(sqlx::Error::Io(kind.into())));
-        for (kind, is_cut) in [
-            (io::ErrorKind::ConnectionRefused, false),
-            (io::ErrorKind::ConnectionReset, true),
-        ] {
+        for kind in [io::ErrorKind::ConnectionRefused, io::ErrorKind::ConnectionReset] {
             let error = of(kind);
-            assert!(error.is_passing() && !error.is_refusal(), "{error:?}");
-            assert_eq!(error.is_cut(), is_cut, "{error:?}");
+            assert!(
+                error.is_passing() && !error.is_refusal() && !error.is_cut(),
+                "{error:?}"
+            );
         }
-        // The server ends all sessions, also one that is just being opened.
-        assert!(StoreError::from(unopened(said("57P01"))).is_cut());
         assert!(matches!(of(io::ErrorKind::ReadOnlyFilesystem), StoreError::ReadOnly(_)));
     }
 

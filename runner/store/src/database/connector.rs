@@ -274,7 +274,10 @@ fn is_passing(error: &sqlx::Error) -> bool {
     match error {
         // A server that accepts no writes is reported at once, so that the caller learns the reason.
         sqlx::Error::Io(error) => error.kind() != std::io::ErrorKind::ReadOnlyFilesystem,
-        sqlx::Error::Database(error) => matches!(error.code().as_deref(), Some("57P03" | "53300")),
+        // The server is starting; all its connections are taken; somebody has ended all sessions, also this one.
+        sqlx::Error::Database(error) => {
+            matches!(error.code().as_deref(), Some("57P03" | "53300" | "57P01" | "57P02"))
+        }
         _ => false,
     }
 }

@@ -57,7 +57,7 @@ pub(crate) use keep_watch::keep_watch;
 pub use listener::Listener;
 pub(crate) use pool::{Pool, Transaction};
 pub use server::ServerReport;
-pub(crate) use session::{Announced, PgSession, is_cut, is_cut_in_opening, is_fatal};
+pub(crate) use session::{Announced, PgSession, is_cut, is_fatal};
 pub(crate) use watch::Watch;
 
 /// One column of rows, as an array for `UNNEST`. Texts and bytes are borrowed, not copied.

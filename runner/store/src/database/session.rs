@@ -262,29 +262,16 @@ fn is_last_answer(code: Option<&str>, is_fatal: bool) -> bool {
     is_fatal || code.is_some_and(ends)
 }
 
-/// Whether the network ended the connection.
-fn is_cut_kind(kind: std::io::ErrorKind) -> bool {
-    use std::io::ErrorKind::{BrokenPipe, ConnectionAborted, ConnectionReset, UnexpectedEof};
-    [BrokenPipe, ConnectionAborted, ConnectionReset, UnexpectedEof].contains(&kind)
-}
-
 /// Whether the server or the network ended the session, not a limit of this end.
 pub(crate) fn is_cut(error: &sqlx::Error) -> bool {
+    use std::io::ErrorKind::{BrokenPipe, ConnectionAborted, ConnectionReset, UnexpectedEof};
     match error {
-        sqlx::Error::Io(error) => is_cut_kind(error.kind()),
+        sqlx::Error::Io(error) => {
+            let kinds = [BrokenPipe, ConnectionAborted, ConnectionReset, UnexpectedEof];
+            kinds.contains(&error.kind())
+        }
         sqlx::Error::Database(error) => matches!(error.code().as_deref(), Some("57P01" | "57P02" | "25P03")),
         _ => false,
-    }
-}
-
-/// Whether it is the error of a session that was cut while it was being opened ([`super::unopened`]).
-pub(crate) fn is_cut_in_opening(error: &sqlx::Error) -> bool {
-    let sqlx::Error::Io(unopened) = error else { return false };
-    let Some(why) = unopened.get_ref() else { return false };
-    match (why.downcast_ref::<sqlx::Error>(), why.downcast_ref::<std::io::Error>()) {
-        (Some(error), _) => is_cut(error),
-        (None, Some(error)) => is_cut_kind(error.kind()),
-        (None, None) => false,
     }
 }
 
