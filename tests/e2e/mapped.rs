@@ -192,8 +192,9 @@ async fn ten_thousand_items() {
     node.put_group("small", one(json!({"script": "hello"}))).await;
     let large = node.start("large", json!({})).await;
     node.task_becomes(&large, "t", "running").await;
-    // "A large map must not starve other runs."
-    for _ in 0..5 {
+    // "A large map must not starve other runs." (Six to ten of these, one after the other, fit into the time of the map. If they
+    // were behind it, the first would end after it.)
+    for _ in 0..2 {
         let small = node.run("small", json!({})).await;
         assert_eq!(small["state"], "succeeded");
     }
