@@ -41,7 +41,9 @@ const HOST_DIGITS: usize = 8;
 
 fn main() {
     println!("cargo::rerun-if-changed=build.rs");
-    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("src/source");
+    // As Cargo says now, and not when this was compiled: a checkout that is moved takes its target directory along.
+    let manifest_dir = std::env::var("CARGO_MANIFEST_DIR").expect("Cargo sets CARGO_MANIFEST_DIR");
+    let source = Path::new(&manifest_dir).join("src/source");
     let (host, python) = (digest(&source, &HOST), digest(&source.join("python"), &PYTHON));
     println!("cargo::rustc-env=HOST_SOURCES={}", &host[..HOST_DIGITS]);
     println!("cargo::rustc-env=PYTHON_SOURCES={python}");
