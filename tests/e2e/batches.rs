@@ -278,7 +278,51 @@ async fn the_front_of_a_deep_queue() {
     .await
     .expect("short queues");
     let head = "SELECT * FROM heddle.queue_head($1, $2, $3)";
-    does(&sql, "queue_head", (head, "", "'tagged', 0, '{}'"), 120).await;
+    // Behind them, it searches by halving: some three pages for each look.
+    does(&sql, "queue_head", (head, "", "'tagged', 0, '{}'"), 160).await;
+}
+
+/// A new row of a queue never stands before all that it could wait behind, however many rows with other tags are in front,
+/// and not all of these are read.
+#[tokio::test]
+async fn the_head_of_a_queue_behind_rows_that_nobody_takes() {
+    let world = World::new().await;
+    let sql = world.sql().await;
+    // Each queue begins with rows that only workers of `eu` take.
+    sql.batch_execute(
+        "INSERT INTO heddle.queue_ready (run, task, item, attempt, queue, priority, turn, tags, ready_at)
+              SELECT gen_random_uuid(), 0, -1, 1, q.name, 0, n, CASE WHEN n <= q.others THEN '{eu}'::text[] ELSE '{}' END, now()
+                FROM (VALUES ('few', 63, 1063), ('many', 64, 1064), ('deep', 10000, 11000), ('others', 5000, 5000))
+                     AS q (name, others, every)
+               CROSS JOIN LATERAL generate_series(1, q.every) AS n;
+         UPDATE heddle.queue_ready SET turn = turn + 1000000 WHERE queue = 'many' AND turn > 64;
+         INSERT INTO heddle.queue_ready (run, task, item, attempt, queue, priority, turn, tags, ready_at)
+              SELECT gen_random_uuid(), 0, -1, 1, 'together', 0, 7, '{eu}', now() FROM generate_series(1, 100);
+         ANALYZE heddle.queue_ready",
+    )
+    .await
+    .expect("queues");
+    for (queue, tags, head, last) in [
+        ("few", "{}", Some(64), None),
+        ("many", "{}", Some(1_000_065), None),
+        ("many", "{a100}", Some(1_000_065), None),
+        ("many", "{a100,eu}", Some(1), None),
+        ("deep", "{}", Some(10_001), None),
+        ("others", "{}", None, Some(5_000)),
+        ("together", "{}", None, Some(7)),
+        ("nothing", "{}", None, None),
+    ] {
+        let text = format!(
+            "SELECT head, CASE WHEN head IS NULL THEN last END FROM heddle.queue_head('{queue}', 0::smallint, '{tags}')"
+        );
+        let found = sql.query_one(&text, &[]).await.expect("a head");
+        let found: (Option<i64>, Option<i64>) = (found.get(0), found.get(1));
+        assert_eq!(found, (head, last), "{queue} with {tags}");
+    }
+    let head = "SELECT * FROM heddle.queue_head($1, $2, $3)";
+    for given in ["'deep', 0, '{}'", "'others', 0, '{}'", "'many', 0, '{}'"] {
+        does(&sql, "queue_head", (head, "", given), 200).await;
+    }
 }
 
 /// Half of a user group's members leave, and as many others are given.

@@ -73,6 +73,24 @@ async fn a_queue_is_fair_whichever_node_fills_it() {
         .execute("UPDATE heddle.queue_ready SET turn = 50000, tags = '{eu}'")
         .await;
     assert_eq!(starts(&other, "behind", queued(json!({}))).await, "50001");
+    // The same if what has waited stands behind many rows that no worker takes. A node that knows of claims does not come
+    // later than it has to.
+    world
+        .execute(
+            "UPDATE heddle.queue_ready SET turn = 50000, tags = '{}';
+             INSERT INTO heddle.queue_ready (run, task, item, attempt, queue, priority, turn, tags, ready_at)
+             SELECT gen_random_uuid(), 0, -1, 1, q.queue, q.priority, n, '{a100}', q.ready_at
+               FROM (SELECT * FROM heddle.queue_ready LIMIT 1) AS q CROSS JOIN generate_series(1, 64) AS n",
+        )
+        .await;
+    assert_eq!(starts(&other, "fresh", queued(json!({}))).await, "50001");
+    one.runs.waiters.queues.claimed("q", 60_000);
+    assert_eq!(starts(&one, "known", queued(json!({}))).await, "50001");
+    // And if it has other tags too, the last one counts.
+    world
+        .execute("UPDATE heddle.queue_ready SET tags = '{eu}' WHERE turn >= 50000")
+        .await;
+    assert_eq!(starts(&other, "last", queued(json!({}))).await, "50002");
 }
 
 /// The claim of a run whose progress cannot be read keeps none of the others from being taken back. Its run is given up.

@@ -4,12 +4,12 @@
 -- same task run ready. The lowest `turn` of a queue is read without a lock: two writers that read the same one only
 -- share it.
 --
--- The nth row of a run stands n behind the head of its queue: the first waiting row that every worker who can do this
--- one can do as well. All nodes see the same head, whoever of them has given out claims. Rows with other tags may stand
--- before it, because no worker with these tags comes. They are passed over, 64 at most (by the function queue_head, see
--- migration 0138). If there are more, or if none waits, it stands behind the highest position that this node knows to be
--- claimed ($12), and never before those that were passed over: a node that has just started knows of no claim, and what it
--- puts in would be claimed before all that has waited.
+-- The nth row of a run stands n behind the head of its queue: a waiting row that every worker who can do this one can do
+-- as well. All nodes see the same head, whoever of them has given out claims. It is the first such row, unless more than 64
+-- rows with other tags stand before it, because no worker with these tags comes (see the function queue_head, migration
+-- 0139). If no such row waits, it stands behind the highest position that this node knows to be claimed ($12), and never
+-- before any row that waits: a node that has just started knows of no claim, and what it puts in would be claimed before all
+-- that has waited.
 --
 -- A row whose ordinal ($7) is 0 returns to its old position, which is $12. $13, if given, says since when a task run is
 -- ready: it returns to its old position, or comes from a pool.
