@@ -1,9 +1,11 @@
 //! What overlap leaves out, and what is no longer left out.
 
 use heddle_domain::backfill::BackfillSpec;
+use heddle_domain::spec::SubmissionSpec;
 
 use super::*;
 use crate::runs::control::BulkAction;
+use crate::runs::create::submit::Submission;
 use crate::runs::inbox::Inbox;
 use crate::runs::take::claimer::Claimer;
 use crate::schedules::{Backfiller, Started};
@@ -69,6 +71,48 @@ async fn a_skipped_run_that_is_restarted_has_its_instant() {
         node.tick(&mut claimer).await;
     }
     assert_eq!(world.runs("running").await, [one, two], "no second run for two o'clock");
+}
+
+/// A run that was submitted for an instant of a schedule has it, also if the schedule's own run comes later and is skipped.
+#[tokio::test]
+async fn a_run_has_the_instant_of_a_later_one_that_was_skipped() {
+    let (world, mut node) = with_two_runs("skip").await;
+    let (one, two) = (at("2026-03-01T01:00:00Z"), at("2026-03-01T02:00:00Z"));
+    let three = at("2026-03-01T03:00:00Z");
+    drop(node.records());
+    let spec = SubmissionSpec {
+        logical_time: Some(three),
+        ..SubmissionSpec::default()
+    };
+    let submitted = node.runs.submit(Submission::manual("g", spec, None)).await;
+    submitted.expect("a run");
+    let mut inbox = Inbox(node.runs.clone());
+    node.tick(&mut inbox).await;
+    world.pass_for(&node, TimeDelta::hours(1)).await;
+    node.tick(&mut Scheduler(node.schedules())).await;
+    node.tick(&mut inbox).await;
+    assert_eq!(world.runs("running").await, [one, three]);
+    assert_eq!(world.runs("cancelled").await, [two, three]);
+
+    let schedules = node.schedules();
+    let start = async |dry_run: bool| {
+        let asked = json!({"from": "2026-03-01T03:00:00Z", "to": "2026-03-01T03:00:00Z", "dry_run": dry_run});
+        let spec: BackfillSpec = serde_json::from_value(asked.clone()).expect("a backfill");
+        let started = schedules.start_backfill("g", spec, &asked, "test").await;
+        started.expect("a backfill of one instant")
+    };
+    assert!(matches!(start(true).await, Started::Planned(instants) if instants.is_empty()));
+    assert!(matches!(start(false).await, Started::Made(_)));
+    let (mut backfiller, mut claimer) = (Backfiller::of(schedules.clone()), Claimer::of(node.runs.clone()));
+    for _ in 0..2 {
+        node.tick(&mut backfiller).await;
+        node.tick(&mut claimer).await;
+    }
+    assert_eq!(
+        world.runs("running").await,
+        [one, three],
+        "no second run for three o'clock"
+    );
 }
 
 /// A skipped run that somebody sets to another state is not left out either. A control that leaves it as it was changes

@@ -12,21 +12,22 @@ use crate::{Store, StoreError};
 #[derive(Clone, Copy, Debug)]
 pub struct Occupancy {
     pub at: Time,
-    /// The last run that was created for it, with its state and script versions.
+    /// The last run that was created for it and was not skipped, with its state and script versions.
     pub last: Option<(RunId, RunState, Option<i64>)>,
     /// The run that is registered for it, which may be gone.
     pub registered: Option<Uuid>,
 }
 
 /// The same, as both statements return it.
+///
+/// They pass over runs that were skipped: these never began. The run before such a run is the last one then; if there is
+/// none, the instant is as free as one without a run. A run that began counts, also if `cancel_previous` has cancelled it.
 struct OccupancyRow {
     at: Time,
     id: Option<Uuid>,
     state: Option<i16>,
     resolution_id: Option<i64>,
     registered: Option<Uuid>,
-    /// Why the run never began, if the group's overlap skipped it.
-    skipped: Option<i16>,
 }
 
 impl OccupancyRow {
@@ -41,9 +42,6 @@ impl OccupancyRow {
             }
             None => None,
         };
-        // A run that the overlap skipped never began: its instant is as free as one without a run. A run that began counts,
-        // also if `cancel_previous` has cancelled it.
-        let last = last.filter(|_| self.skipped.is_none());
         Ok(Occupancy {
             at: self.at,
             last,
@@ -58,16 +56,15 @@ impl Store {
         let rows = sqlx::query_as!(
             OccupancyRow,
             r#"SELECT coalesce(r.logical_time, i.logical_time) AS "at!", r.id AS "id?", r.state AS "state?",
-                      r.resolution_id AS "resolution_id?", i.run AS "registered?", r.skipped AS "skipped?"
-                 FROM (SELECT DISTINCT ON (logical_time) logical_time, id, state, resolution_id, skipped
-                         FROM (SELECT logical_time, id, state, resolution_id, NULL::smallint AS skipped
-                                 FROM heddle.runs_live
+                      r.resolution_id AS "resolution_id?", i.run AS "registered?"
+                 FROM (SELECT DISTINCT ON (logical_time) logical_time, id, state, resolution_id
+                         FROM (SELECT logical_time, id, state, resolution_id FROM heddle.runs_live
                                 WHERE group_id = $1 AND logical_time BETWEEN $2 AND $3
                                   AND logical_time <> created_at AND trigger <> 4
                                UNION ALL
-                               SELECT logical_time, id, state, resolution_id, skipped FROM heddle.runs_done
+                               SELECT logical_time, id, state, resolution_id FROM heddle.runs_done
                                 WHERE group_id = $1 AND logical_time BETWEEN $2 AND $3
-                                  AND logical_time <> created_at AND trigger <> 4) AS runs
+                                  AND logical_time <> created_at AND trigger <> 4 AND skipped IS NULL) AS runs
                         ORDER BY logical_time, id DESC) AS r
                  FULL JOIN (SELECT logical_time, run FROM heddle.run_instants
                              WHERE group_id = $1 AND logical_time BETWEEN $2 AND $3) AS i
@@ -88,18 +85,18 @@ impl BackfillRound {
         let rows = sqlx::query_as!(
             OccupancyRow,
             r#"SELECT w.at AS "at!", r.id AS "id?", r.state AS "state?", r.resolution_id AS "resolution_id?",
-                      i.run AS "registered?", r.skipped AS "skipped?"
+                      i.run AS "registered?"
                  FROM UNNEST($2::timestamptz[]) WITH ORDINALITY AS w (at, ordinal)
                  LEFT JOIN heddle.run_instants i ON i.group_id = $1 AND i.logical_time = w.at
                  LEFT JOIN LATERAL (
-                      SELECT id, state, resolution_id, skipped
-                        FROM (SELECT id, state, resolution_id, NULL::smallint AS skipped FROM heddle.runs_live
+                      SELECT id, state, resolution_id
+                        FROM (SELECT id, state, resolution_id FROM heddle.runs_live
                                WHERE group_id = $1 AND logical_time = w.at
                                  AND logical_time <> created_at AND trigger <> 4
                               UNION ALL
-                              SELECT id, state, resolution_id, skipped FROM heddle.runs_done
+                              SELECT id, state, resolution_id FROM heddle.runs_done
                                WHERE group_id = $1 AND logical_time = w.at
-                                 AND logical_time <> created_at AND trigger <> 4) AS runs
+                                 AND logical_time <> created_at AND trigger <> 4 AND skipped IS NULL) AS runs
                        ORDER BY id DESC LIMIT 1) AS r ON true
                 ORDER BY w.ordinal"#,
             self.row.group_id,
