@@ -325,6 +325,30 @@ async fn the_head_of_a_queue_behind_rows_that_nobody_takes() {
     }
 }
 
+/// The oldest assignment that is due: many older ones are of one offer, which a task needs. It is looked up once.
+#[tokio::test]
+async fn the_oldest_assignment_that_is_due() {
+    let world = World::new().await;
+    let sql = world.sql().await;
+    sql.batch_execute(
+        "INSERT INTO heddle.offers (name, audience, version, kind, starts_at, repeats, return_failed, enabled, spec, run,
+                                    task, attempt, created_at, updated_at)
+         VALUES ('task', 'gid_g', 1, 1, now(), false, false, true, '{}', gen_random_uuid(), 0, 1, now(), now());
+         INSERT INTO heddle.assignments (id, offer_id, version, uid, audience, occurrence, state, assigned_at, finished_at)
+              SELECT lpad(to_hex(n), 32, '0')::uuid, o.id, 1, 'u' || n, 'gid_g', now(), 1, now(), now()
+                FROM heddle.offers o CROSS JOIN generate_series(1, 10000) AS n;
+         ANALYZE heddle.offers, heddle.assignments",
+    )
+    .await
+    .expect("assignments");
+    let oldest = checked("AS assignment,");
+    let given = "now(), now(), 'ffffffff-0000-7000-8000-000000000000', now(), 1000000";
+    for plans in ["force_custom_plan", "force_generic_plan"] {
+        let (_, pages, plan) = explained(&sql, &oldest, "", given, plans).await;
+        assert!(pages <= 2_000, "{plans}: {pages} pages for 10,000 assignments\n{plan}");
+    }
+}
+
 /// Half of a user group's members leave, and as many others are given.
 #[tokio::test]
 async fn members_who_are_replaced() {

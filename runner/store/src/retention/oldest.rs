@@ -50,13 +50,18 @@ impl Store {
             oldest.runs.extend(found.map(|at| (number, at)));
         }
         let before = Cutoffs::of(retention, now);
+        // Each offer is looked up once, as for the count, not for each of its assignments. Postgres 15 has no `min` of UUIDs;
+        // their texts are in the same order.
         let others = sqlx::query!(
             r#"SELECT (SELECT at FROM heddle.audit WHERE at < $1 ORDER BY at LIMIT 1) AS audit,
                       (SELECT at FROM heddle.events WHERE at < $2 ORDER BY xid, id LIMIT 1) AS events,
-                      (SELECT l.id FROM (SELECT a.id, a.offer_id FROM heddle.assignments a
-                                          WHERE a.id < $3 ORDER BY a.id LIMIT $5) AS l
-                        WHERE NOT EXISTS (SELECT FROM heddle.needed_offers o WHERE o.id = l.offer_id OFFSET 0)
-                        ORDER BY l.id LIMIT 1) AS assignment,
+                      (SELECT min(s.first)::uuid FROM (
+                         SELECT l.offer_id, min(l.id::text COLLATE "C") AS first
+                           FROM (SELECT a.id, a.offer_id FROM heddle.assignments a
+                                  WHERE a.id < $3 ORDER BY a.id LIMIT $5) AS l
+                          GROUP BY l.offer_id) AS s
+                        WHERE NOT EXISTS (SELECT FROM heddle.needed_offers o WHERE o.id = s.offer_id OFFSET 0)
+                      ) AS assignment,
                       (SELECT created_at FROM heddle.notifications
                         WHERE created_at < $4 AND state <> 0 ORDER BY created_at LIMIT 1) AS notification"#,
             now - retention.audit.chrono(),
