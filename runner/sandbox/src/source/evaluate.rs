@@ -11,7 +11,7 @@ use super::language::Language;
 use super::linked::Interpreter;
 use super::rejected;
 use super::runtime::{Exported, Running, Runtime};
-use super::snapshot::{Described, Snapshot};
+use super::snapshot::{Described, NoSnapshot, Snapshot};
 use super::state::MAIN;
 use crate::attempt::{AttemptRequest, Limits};
 use crate::describe;
@@ -103,10 +103,14 @@ pub(crate) async fn job(
                 (Interpreter::Python(python), Code::Own) => {
                     let memory = super::python::boot(&mut store, python).await?;
                     let described = Described::default();
-                    Ok(Ok(Snapshot { memory, described }))
+                    Ok(Snapshot { memory, described })
                 }
-                (Interpreter::JavaScript(_), Code::Own) => Err(wasmtime::Error::msg("it needs no preparation")),
-                (Interpreter::Python(_), Code::Main(_)) => Err(wasmtime::Error::msg("it has no main module")),
+                (Interpreter::JavaScript(_), Code::Own) => {
+                    Err(NoSnapshot::Guest(wasmtime::Error::msg("it needs no preparation")))
+                }
+                (Interpreter::Python(_), Code::Main(_)) => {
+                    Err(NoSnapshot::Guest(wasmtime::Error::msg("it has no main module")))
+                }
             }
         };
         let mut work = pin!(work);
@@ -133,10 +137,10 @@ pub(crate) async fn job(
         }
         // The end of the channel tells the caller.
         None => return,
-        Some(Ok(Ok(snapshot))) => Ok(snapshot),
+        Some(Ok(snapshot)) => Ok(snapshot),
         Some(_) if meter.refused.load(Relaxed) => Err(too_much()),
-        Some(Ok(Err(fault))) => Err(fault),
-        Some(Err(error)) if matches!(error.downcast_ref::<Trap>(), Some(Trap::StackOverflow)) => {
+        Some(Err(NoSnapshot::Fault(fault))) => Err(fault),
+        Some(Err(NoSnapshot::Guest(error))) if matches!(error.downcast_ref::<Trap>(), Some(Trap::StackOverflow)) => {
             let language = match &code {
                 Code::Text(_, language) => *language,
                 Code::Own => Language::Python,
@@ -145,7 +149,7 @@ pub(crate) async fn job(
             let too_deep = super::attempt::too_deep(language);
             Err(SourceFault::new(format!("its top level failed: {too_deep}")))
         }
-        Some(Err(error)) => Err(SourceFault::new(format!(
+        Some(Err(NoSnapshot::Guest(error))) => Err(SourceFault::new(format!(
             "its top level failed: {}",
             error.root_cause()
         ))),
@@ -159,36 +163,28 @@ async fn evaluate(
     main: &str,
     code: &str,
     language: Language,
-) -> wasmtime::Result<Result<Snapshot, SourceFault>> {
+) -> Result<Snapshot, NoSnapshot> {
     store.data_mut().source.loading = Some((Arc::from(code), language.file()));
     let running = runtime.instantiate(store, &runtime.base).await?;
     running.initialize(store, runtime).await?;
-    if let Err(why) = running.evaluate(store, main, MAIN).await? {
-        return Ok(Err(unsettled(&why)));
-    }
+    let settled = running.evaluate(store, main, MAIN).await?;
+    settled.map_err(|why| unsettled(&why))?;
     if store.data().source.description.is_none() {
         running.send(store, Exported::Describe, "").await?;
     }
     let text = store.data_mut().source.description.take().unwrap_or_default();
-    let described: Described = match serde_json::from_str(&text) {
-        Ok(described) => described,
-        Err(error) => {
-            let message = format!("`params`, `defaults` or `description` is not valid: {error}");
-            return Ok(Err(SourceFault::new(message)));
-        }
-    };
+    let described: Described = serde_json::from_str(&text)
+        .map_err(|error| SourceFault::new(format!("`params`, `defaults` or `description` is not valid: {error}")))?;
     if let Some(error) = &described.error {
-        return Ok(Err(thrown(code, language, error, described.trace.as_deref())));
+        return Err(thrown(code, language, error, described.trace.as_deref()).into());
     }
-    if let Err(why) = described.check(NOTHING_EXPORTED) {
-        return Ok(Err(SourceFault::new(why)));
-    }
+    described.check(NOTHING_EXPORTED).map_err(SourceFault::new)?;
     set_up(store, &running, runtime);
     let mut memory = running.memory.data(&*store).to_vec();
     // The stack is empty now; its old contents are garbage.
     memory[..runtime.layout.stack as usize].fill(0);
     debug_assert!(memory.len().is_multiple_of(PAGE_BYTES as usize));
-    Ok(Ok(Snapshot { memory, described }))
+    Ok(Snapshot { memory, described })
 }
 
 /// What kept the top level from its end. (Thrown errors are reported in another way.) It waits for something that never

@@ -37,6 +37,26 @@ pub(crate) struct Snapshot {
     pub described: Described,
 }
 
+/// Why the top level of a script left no snapshot.
+pub(super) enum NoSnapshot {
+    /// The text has an error, which is the answer to who has uploaded it.
+    Fault(SourceFault),
+    /// Wasmtime stopped it, or the interpreter itself failed.
+    Guest(wasmtime::Error),
+}
+
+impl From<SourceFault> for NoSnapshot {
+    fn from(fault: SourceFault) -> Self {
+        Self::Fault(fault)
+    }
+}
+
+impl From<wasmtime::Error> for NoSnapshot {
+    fn from(error: wasmtime::Error) -> Self {
+        Self::Guest(error)
+    }
+}
+
 impl Described {
     /// The error that the interpreter reports, with its position.
     pub fn fault(&self, text: &str) -> Option<SourceFault> {

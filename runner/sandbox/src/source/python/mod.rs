@@ -21,7 +21,7 @@ use super::fault::SourceFault;
 use super::image::{PAGE_BYTES, pieces};
 use super::language::Language;
 use super::library::Library;
-use super::snapshot::{Described, Snapshot};
+use super::snapshot::{Described, NoSnapshot, Snapshot};
 use crate::guest::Guest;
 use bytes::Bytes;
 pub(crate) use change::Change;
@@ -239,32 +239,21 @@ pub(super) async fn boot(store: &mut Store<Guest>, python: &Python) -> wasmtime:
 }
 
 /// Evaluates a text's top level; the snapshot is the resulting [`Change`].
-pub(super) async fn evaluate(
-    store: &mut Store<Guest>,
-    python: &Python,
-    text: &str,
-) -> wasmtime::Result<Result<Snapshot, SourceFault>> {
+pub(super) async fn evaluate(store: &mut Store<Guest>, python: &Python, text: &str) -> Result<Snapshot, NoSnapshot> {
     store.data_mut().source.loading = Some((Arc::from(text), Language::Python.file()));
     let running = python.instantiate(store).await?;
     let before = running.memory(store);
     store.data_mut().source.python.input = Some(text.to_owned());
     running.enter(store, python.load).await?;
     let said = store.data_mut().source.description.take().unwrap_or_default();
-    let described: Described = match serde_json::from_str(&said) {
-        Ok(described) => described,
-        Err(error) => {
-            let message = format!("`params`, `defaults` or `description` is not valid: {error}");
-            return Ok(Err(SourceFault::new(message)));
-        }
-    };
+    let described: Described = serde_json::from_str(&said)
+        .map_err(|error| SourceFault::new(format!("`params`, `defaults` or `description` is not valid: {error}")))?;
     if let Some(fault) = described.fault(text) {
-        return Ok(Err(fault));
+        return Err(fault.into());
     }
-    if let Err(why) = described.check(NO_FUNCTION) {
-        return Ok(Err(SourceFault::new(why)));
-    }
+    described.check(NO_FUNCTION).map_err(SourceFault::new)?;
     let memory = change::between(&before, &running.memory(store));
-    Ok(Ok(Snapshot { memory, described }))
+    Ok(Snapshot { memory, described })
 }
 
 /// Runs a script; how it ended is JSON. `None`: it ended without reporting how.
