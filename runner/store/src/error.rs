@@ -48,6 +48,14 @@ pub enum StoreError {
         database: String,
         said: String,
     },
+    /// A lock that a migration needs did not become free within [`crate::database::MIGRATION_MAX`]. `held_by`: who held it
+    /// last, for people.
+    #[error(
+        "the schema could not be updated within {} h: {what} waited for a lock of {held_by}; end that session, or wait \
+         for its end, and start again",
+        crate::database::MIGRATION_MAX.as_secs() / 3_600
+    )]
+    Locked { what: String, held_by: String },
     /// A newer version of Heddle has updated the schema: this one does not know its migration, and may not understand
     /// the data.
     #[error(
