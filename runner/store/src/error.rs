@@ -48,6 +48,12 @@ pub enum StoreError {
         database: String,
         said: String,
     },
+    /// The encoding of the database has not all characters. It cannot be changed; a new database is needed.
+    #[error(
+        "the encoding of the database `{database}` is {encoding}, which cannot keep every text; Heddle needs UTF8: create \
+         another database with `CREATE DATABASE ... ENCODING 'UTF8' TEMPLATE template0`"
+    )]
+    Encoding { database: String, encoding: String },
     /// A lock that a migration needs did not become free within [`crate::database::MIGRATION_MAX`]. `held_by`: who held it
     /// last, for people.
     #[error(

@@ -41,12 +41,13 @@ const BLOCKERS: &str = "
 impl Store {
     /// Applies migrations. Nodes that start together wait for each other (an advisory lock).
     ///
-    /// Errors: among others [`StoreError::Locked`], if a lock did not become free within [`MIGRATION_MAX`].
+    /// Errors: among others [`StoreError::Locked`], if a lock did not become free within [`MIGRATION_MAX`];
+    /// [`StoreError::Encoding`], if the database cannot keep all texts. Then nothing has changed.
     pub async fn migrate(&self) -> Result<(), StoreError> {
         let until = Instant::now() + MIGRATION_MAX;
+        let mut session = self.connector.connect(Plans::AsUsual).await?;
+        require_utf8(&mut session).await?;
         loop {
-            // A new session each time: with the old one, the advisory lock goes, and what is left of a transaction.
-            let session = self.connector.connect(Plans::AsUsual).await?;
             let (migrated, blockers) = self.try_migrations(session, until).await;
             let error = match migrated {
                 Ok(()) => return Ok(()),
@@ -74,6 +75,8 @@ impl Store {
                 Waited::ForMigrator => tracing::info!(held_by, "another program updates the schema; waiting for it"),
             }
             tokio::time::sleep(pause).await;
+            // With the old session, the advisory lock has gone, and what was left of a transaction.
+            session = self.connector.connect(Plans::AsUsual).await?;
         }
     }
 
@@ -139,6 +142,19 @@ impl Store {
             database: named.database,
             said,
         })
+    }
+}
+
+/// Refuses a database that cannot keep every text. Otherwise it would take some writes and refuse others, such as the outcome
+/// of an attempt with a character that its encoding does not have.
+async fn require_utf8(session: &mut PgSession) -> Result<(), StoreError> {
+    let (encoding, database): (String, String) =
+        sqlx::query_as("SELECT current_setting('server_encoding'), current_database()::text")
+            .fetch_one(session)
+            .await?;
+    match encoding.as_str() {
+        "UTF8" => Ok(()),
+        _ => Err(StoreError::Encoding { database, encoding }),
     }
 }
 
