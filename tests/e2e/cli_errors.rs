@@ -314,6 +314,47 @@ async fn a_database_that_is_not_unicode() {
         .unwrap();
 }
 
+/// Through a pooler that changes the session after each transaction, nothing is migrated; what is up to date needs nothing.
+#[tokio::test]
+async fn a_pooler_that_shares_sessions_takes_no_migrations() {
+    let world = World::new().await;
+    let sql = world.sql().await;
+    // All connections say that they have the same session, as behind such a pooler.
+    sql.batch_execute(
+        "ALTER FUNCTION pg_catalog.pg_backend_pid() RENAME TO real_backend_pid;
+         CREATE FUNCTION pg_catalog.pg_backend_pid() RETURNS integer LANGUAGE sql STABLE AS 'SELECT 1'",
+    )
+    .await
+    .unwrap();
+    let migrate = || heddle_tests::heddle(&["migrate", "--database-url", world.url()], &[]);
+    let (code, said) = migrate();
+    assert_eq!(code, Some(DONE), "{said}");
+    // Migration 123 can be applied twice.
+    let applied = "SELECT count(*) FROM public._sqlx_migrations WHERE version = 123";
+    sql.batch_execute("DELETE FROM public._sqlx_migrations WHERE version = 123")
+        .await
+        .unwrap();
+    let says_why = |said: &str| assert!(said.contains("connection pooler in transaction mode"), "{said}");
+    let (code, said) = migrate();
+    assert_eq!(code, Some(REFUSED), "{said}");
+    says_why(&said);
+    let mut served = world.options().spawn();
+    assert!(!served.end().await.success());
+    says_why(&served.log());
+    let count: i64 = sql.query_one(applied, &[]).await.unwrap().get(0);
+    assert_eq!(count, 0, "nothing was applied");
+    sql.batch_execute(
+        "DROP FUNCTION pg_catalog.pg_backend_pid();
+         ALTER FUNCTION pg_catalog.real_backend_pid() RENAME TO pg_backend_pid",
+    )
+    .await
+    .unwrap();
+    let (code, said) = migrate();
+    assert_eq!(code, Some(DONE), "{said}");
+    let count: i64 = sql.query_one(applied, &[]).await.unwrap().get(0);
+    assert_eq!(count, 1);
+}
+
 /// An empty variable of the environment is none, whatever the type of its option.
 #[test]
 fn an_empty_variable_counts_as_not_set() {

@@ -54,6 +54,12 @@ pub enum StoreError {
          another database with `CREATE DATABASE ... ENCODING 'UTF8' TEMPLATE template0`"
     )]
     Encoding { database: String, encoding: String },
+    /// The schema has to be updated, but not through a pooler that changes the session after each transaction.
+    #[error(
+        "the schema of the database must be updated, which does not work through a connection pooler in transaction mode: \
+         run `heddle migrate` with a URL that leads to Postgres directly, or to a pooler in session mode"
+    )]
+    Pooler,
     /// A lock that a migration needs did not become free within [`crate::database::MIGRATION_MAX`]. `held_by`: who held it
     /// last, for people.
     #[error(

@@ -42,11 +42,20 @@ impl Store {
     /// Applies migrations. Nodes that start together wait for each other (an advisory lock).
     ///
     /// Errors: among others [`StoreError::Locked`], if a lock did not become free within [`MIGRATION_MAX`];
-    /// [`StoreError::Encoding`], if the database cannot keep all texts. Then nothing has changed.
+    /// [`StoreError::Encoding`], if the database cannot keep all texts; [`StoreError::Pooler`], if a migration is needed and
+    /// the connection is not fit for it. Then nothing has changed.
     pub async fn migrate(&self) -> Result<(), StoreError> {
         let until = Instant::now() + MIGRATION_MAX;
         let mut session = self.connector.connect(Plans::AsUsual).await?;
         require_utf8(&mut session).await?;
+        // The advisory lock belongs to a session of the server. If the pooler gives that to somebody else, the lock stays
+        // there, so two programs could migrate at once, or all wait for ever. Settings such as the limit of waits get lost.
+        if self.shares_backends(&mut session).await? {
+            return match lacks_migrations(&mut session).await? {
+                true => Err(StoreError::Pooler),
+                false => Ok(()),
+            };
+        }
         loop {
             let (migrated, blockers) = self.try_migrations(session, until).await;
             let error = match migrated {
@@ -156,6 +165,31 @@ async fn require_utf8(session: &mut PgSession) -> Result<(), StoreError> {
         "UTF8" => Ok(()),
         _ => Err(StoreError::Encoding { database, encoding }),
     }
+}
+
+/// Whether migrations have to be applied; takes no lock. An error: those that were applied are not those of this program.
+async fn lacks_migrations(session: &mut PgSession) -> Result<bool, StoreError> {
+    let there: bool = sqlx::query_scalar("SELECT to_regclass('public._sqlx_migrations') IS NOT NULL")
+        .fetch_one(&mut *session)
+        .await?;
+    if !there {
+        return Ok(true);
+    }
+    let applied: Vec<(i64, Vec<u8>)> = sqlx::query_as("SELECT version, checksum FROM public._sqlx_migrations")
+        .fetch_all(session)
+        .await?;
+    let known = MIGRATIONS.iter().map(|migration| migration.version).max();
+    for (version, checksum) in &applied {
+        let wrong = match MIGRATIONS.iter().find(|migration| migration.version == *version) {
+            Some(migration) if migration.checksum[..] == checksum[..] => None,
+            Some(_) => Some(MigrateError::VersionMismatch(*version)),
+            None => Some(MigrateError::VersionMissing(*version)),
+        };
+        if let Some(wrong) = wrong {
+            return Err(StoreError::migration(wrong, known.unwrap_or_default()));
+        }
+    }
+    Ok(applied.len() < MIGRATIONS.iter().len())
 }
 
 /// For what migrations waited longer than they may at once.
