@@ -10,6 +10,7 @@ mod faults;
 mod heals;
 mod nodes;
 mod promises;
+mod upgrades;
 
 use heddle_tests::{calls, one, sleeps, with};
 use tokio::sync::{RwLock, RwLockReadGuard, RwLockWriteGuard};

@@ -1,6 +1,6 @@
 //! What the command line says when something is wrong: the words, the exit codes, and where they go.
 
-use heddle_tests::{Answer, Receiver, TOKEN, World, run_program, run_unheard};
+use heddle_tests::{Answer, NodeOptions, Receiver, TOKEN, World, run_program, run_unheard};
 use serde_json::json;
 
 use crate::cli::{DONE, REFUSED, UNREACHABLE, USAGE, ends};
@@ -283,6 +283,76 @@ async fn a_role_without_rights_is_told_what_it_needs() {
         assert!(!said.contains("at line"), "{said}");
     }
     sql.batch_execute(&format!("DROP ROLE \"{role}\"")).await.unwrap();
+}
+
+/// A database that cannot keep every text is refused, before anything is in it.
+#[tokio::test]
+async fn a_database_that_is_not_unicode() {
+    let world = World::new().await;
+    let sql = world.sql().await;
+    let database = format!("latin1_{}", world.database());
+    let create = format!("CREATE DATABASE \"{database}\" ENCODING 'LATIN1' LOCALE 'C' TEMPLATE template0");
+    sql.batch_execute(&create).await.unwrap();
+    let (address, _) = world.url().rsplit_once('/').expect("a database in the URL");
+    let url = format!("{address}/{database}");
+    let says_why = |said: &str| {
+        for words in [
+            format!("`{database}` is LATIN1"),
+            "CREATE DATABASE ... ENCODING 'UTF8' TEMPLATE template0".into(),
+        ] {
+            assert!(said.contains(&words), "{words}: {said}");
+        }
+    };
+    let (code, said) = heddle_tests::heddle(&["migrate", "--database-url", &url], &[]);
+    assert_eq!(code, Some(REFUSED), "{said}");
+    says_why(&said);
+    let mut served = NodeOptions::new(&url).spawn();
+    assert!(!served.end().await.success());
+    says_why(&served.log());
+    sql.batch_execute(&format!("DROP DATABASE \"{database}\" WITH (FORCE)"))
+        .await
+        .unwrap();
+}
+
+/// Through a pooler that changes the session after each transaction, nothing is migrated; what is up to date needs nothing.
+#[tokio::test]
+async fn a_pooler_that_shares_sessions_takes_no_migrations() {
+    let world = World::new().await;
+    let sql = world.sql().await;
+    // All connections say that they have the same session, as behind such a pooler.
+    sql.batch_execute(
+        "ALTER FUNCTION pg_catalog.pg_backend_pid() RENAME TO real_backend_pid;
+         CREATE FUNCTION pg_catalog.pg_backend_pid() RETURNS integer LANGUAGE sql STABLE AS 'SELECT 1'",
+    )
+    .await
+    .unwrap();
+    let migrate = || heddle_tests::heddle(&["migrate", "--database-url", world.url()], &[]);
+    let (code, said) = migrate();
+    assert_eq!(code, Some(DONE), "{said}");
+    // Migration 123 can be applied twice.
+    let applied = "SELECT count(*) FROM public._sqlx_migrations WHERE version = 123";
+    sql.batch_execute("DELETE FROM public._sqlx_migrations WHERE version = 123")
+        .await
+        .unwrap();
+    let says_why = |said: &str| assert!(said.contains("connection pooler in transaction mode"), "{said}");
+    let (code, said) = migrate();
+    assert_eq!(code, Some(REFUSED), "{said}");
+    says_why(&said);
+    let mut served = world.options().spawn();
+    assert!(!served.end().await.success());
+    says_why(&served.log());
+    let count: i64 = sql.query_one(applied, &[]).await.unwrap().get(0);
+    assert_eq!(count, 0, "nothing was applied");
+    sql.batch_execute(
+        "DROP FUNCTION pg_catalog.pg_backend_pid();
+         ALTER FUNCTION pg_catalog.real_backend_pid() RENAME TO pg_backend_pid",
+    )
+    .await
+    .unwrap();
+    let (code, said) = migrate();
+    assert_eq!(code, Some(DONE), "{said}");
+    let count: i64 = sql.query_one(applied, &[]).await.unwrap().get(0);
+    assert_eq!(count, 1);
 }
 
 /// An empty variable of the environment is none, whatever the type of its option.

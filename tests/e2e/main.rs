@@ -85,6 +85,7 @@ mod traces;
 mod turns;
 mod uses;
 mod waiting;
+mod wakes;
 mod warnings;
 mod ways;
 mod workers;

@@ -134,9 +134,10 @@ pub async fn run_node(config: NodeConfig, listener: TcpListener, ready: oneshot:
 /// vouches for.
 async fn open_store(config: &NodeConfig, keys: &SecretKeys, others: bool, now: Time) -> Result<Store> {
     let store = connect(&config.database_url).await?;
-    let (migrated, ()) = tokio::join!(store.migrate(), report_server(&store));
-    migrated.context("cannot migrate the database schema")?;
-    require_keys(config, &store, keys).await?;
+    store.migrate().await.context("cannot migrate the database schema")?;
+    // Not beside the migrations: both look whether sessions are shared, and the sessions of one would mislead the other.
+    let (fits, ()) = tokio::join!(require_keys(config, &store, keys), report_server(&store));
+    fits?;
     require_tokens(config, &store, others, now).await?;
     Ok(store)
 }

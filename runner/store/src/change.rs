@@ -3,11 +3,16 @@
 //! A node that caches objects of people (specs, tokens, pools, ...) reads this log from its last position and drops
 //! what has changed. That works only if no row ever appears before a position that was already read. So writers take an
 //! advisory lock before they insert and hold it until they commit: ids become visible in their order. People change
-//! things rarely, so neither that lock nor the notification in the transaction matters. For runs both would, so they do
-//! not use this log.
+//! things rarely, so that lock does not matter. For runs it would, so they do not use this log.
+//!
+//! After the commit, the other nodes are woken. That must not be a part of the transaction: if one session of the server does
+//! not read its notifications for long, the server's queue of them becomes full, and then it refuses each commit with one.
 //!
 //! A transaction only notes what it has changed (`announce`). Its commit writes the rows. So this lock is the last one
 //! of each transaction, whatever the order of its changes: nobody who holds it waits for another lock.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
 
 use heddle_domain::Time;
 
@@ -153,6 +158,9 @@ pub struct Change {
 /// The channel of notifications that the log has grown.
 pub const CHANGES_CHANNEL: &str = "heddle_changes";
 
+/// How long a commit that has succeeded waits for the wake-up to be sent.
+const WAKE_MAX: Duration = Duration::from_secs(2);
+
 /// Serialises writers of the log; see the head of this file.
 const CHANGES_LOCK: i64 = 0x6865_6464_6c65_0001;
 
@@ -186,10 +194,26 @@ pub(crate) async fn write(connection: &mut PgSession, announced: &[Announced]) -
     )
     .execute(&mut *connection)
     .await?;
-    sqlx::query!("SELECT pg_notify($1, '')", CHANGES_CHANNEL)
-        .execute(&mut *connection)
-        .await?;
     Ok(())
+}
+
+/// Says to the other nodes that the log has grown, after the commit. Without it, they find the change when they poll. So an
+/// error is only logged, once in the life of the program: it is about the server, not about this change.
+pub(crate) async fn wake(connection: &mut PgSession) {
+    static IS_LOGGED: AtomicBool = AtomicBool::new(false);
+    let sent = sqlx::query!("SELECT pg_notify($1, '')", CHANGES_CHANNEL).execute(connection);
+    // A statement that is abandoned here is ended before the session is used again.
+    let why = match tokio::time::timeout(WAKE_MAX, sent).await {
+        Ok(Ok(_)) => return,
+        Ok(Err(error)) => error.to_string(),
+        Err(_) => format!("no answer within {} s", WAKE_MAX.as_secs()),
+    };
+    if !IS_LOGGED.swap(true, Ordering::Relaxed) {
+        tracing::warn!(
+            why,
+            "other nodes were not told of a change, and find it when they poll; this is not logged again"
+        );
+    }
 }
 
 /// Lets only one writer of a name work at a time, also while there is no row to lock yet.

@@ -48,6 +48,26 @@ pub enum StoreError {
         database: String,
         said: String,
     },
+    /// The encoding of the database has not all characters. It cannot be changed; a new database is needed.
+    #[error(
+        "the encoding of the database `{database}` is {encoding}, which cannot keep every text; Heddle needs UTF8: create \
+         another database with `CREATE DATABASE ... ENCODING 'UTF8' TEMPLATE template0`"
+    )]
+    Encoding { database: String, encoding: String },
+    /// The schema has to be updated, but not through a pooler that changes the session after each transaction.
+    #[error(
+        "the schema of the database must be updated, which does not work through a connection pooler in transaction mode: \
+         run `heddle migrate` with a URL that leads to Postgres directly, or to a pooler in session mode"
+    )]
+    Pooler,
+    /// A lock that a migration needs did not become free within [`crate::database::MIGRATION_MAX`]. `held_by`: who held it
+    /// last, for people.
+    #[error(
+        "the schema could not be updated within {} h: {what} waited for a lock of {held_by}; end that session, or wait \
+         for its end, and start again",
+        crate::database::MIGRATION_MAX.as_secs() / 3_600
+    )]
+    Locked { what: String, held_by: String },
     /// A newer version of Heddle has updated the schema: this one does not know its migration, and may not understand
     /// the data.
     #[error(

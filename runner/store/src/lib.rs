@@ -15,6 +15,7 @@ pub mod event;
 pub mod group;
 mod labels;
 pub mod message;
+mod migrate;
 pub mod node;
 pub mod notify;
 pub mod pages;
@@ -31,7 +32,6 @@ pub use config::{
 };
 pub use dispatch::{assignment, audience, exhausted, offer};
 pub use error::StoreError;
-use error::lacked_rights;
 pub use group::link;
 pub use message::topic;
 pub use notify::{channel, notice, notification, outbox};
@@ -77,8 +77,6 @@ const READ_CONNECTIONS_MAX: u32 = 6;
 /// The single connections: those of the lease, the watch and the listener.
 const CONNECTIONS_ALONE: u32 = 3;
 
-static MIGRATIONS: sqlx::migrate::Migrator = sqlx::migrate!("../../migrations");
-
 impl Store {
     /// Opens the pools. One connection is opened at once, as a test; the others when they are needed.
     pub async fn connect(url: &str, connections_max: u32) -> Result<Self, StoreError> {
@@ -102,43 +100,6 @@ impl Store {
             connections_max: connections_max + control_max + reads_max + CONNECTIONS_ALONE,
             transactions: Arc::default(),
             _watched: Arc::new(stop.drop_guard()),
-        })
-    }
-
-    /// Applies migrations. Nodes that start together wait for each other (an advisory lock).
-    pub async fn migrate(&self) -> Result<(), StoreError> {
-        let mut session = self.connector.connect(Plans::AsUsual).await?;
-        session.bound_by(database::MIGRATION_MAX);
-        let migrated = session.wait_for(|raw| async move {
-            let migrated = MIGRATIONS.run(raw).await;
-            migrated.map_err(|error| sqlx::Error::Migrate(Box::new(error)))
-        });
-        match migrated.await {
-            Err(sqlx::Error::Migrate(error)) => {
-                let known = MIGRATIONS.iter().map(|migration| migration.version).max();
-                Err(match lacked_rights(&error) {
-                    // What is known of the cause is said also if the rest cannot be asked.
-                    Some(said) => match self.rights_lacked(said).await {
-                        Ok(lacked) => lacked,
-                        Err(_) => StoreError::migration(*error, known.unwrap_or_default()),
-                    },
-                    None => StoreError::migration(*error, known.unwrap_or_default()),
-                })
-            }
-            other => Ok(other?),
-        }
-    }
-
-    /// The error about rights that a migration lacks: names the role and the database as the server knows them.
-    async fn rights_lacked(&self, said: String) -> Result<StoreError, StoreError> {
-        let mut session = self.connector.connect(Plans::AsUsual).await?;
-        let named = sqlx::query!(r#"SELECT current_user::text AS "role!", current_database()::text AS "database!""#)
-            .fetch_one(&mut session)
-            .await?;
-        Ok(StoreError::Rights {
-            role: named.role,
-            database: named.database,
-            said,
         })
     }
 

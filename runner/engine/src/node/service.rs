@@ -135,8 +135,8 @@ fn log_failure(failed: &'static str, error: &EngineError) {
 }
 
 /// Something that a tick does only once per period, by the time that the tick gets, or by a clock that is never
-/// corrected. After a backward correction, the time of a node does not advance, perhaps for minutes ([`NodeClock`]),
-/// and this work must continue meanwhile.
+/// corrected. After a backward correction, the time of a node stands still or goes back, perhaps by minutes
+/// ([`NodeClock`]), and this work must continue meanwhile.
 #[derive(Debug)]
 pub(crate) struct Every {
     period: TimeDelta,

@@ -203,7 +203,11 @@ impl Transaction {
     pub(crate) async fn commit(mut self) -> Result<(), sqlx::Error> {
         let announced = self.session.take_announced();
         change::write(&mut self.session, &announced).await?;
-        self.session.commit().await
+        self.session.commit().await?;
+        if !announced.is_empty() {
+            change::wake(&mut self.session).await;
+        }
+        Ok(())
     }
 
     /// Rolls it back, and waits until that is done.

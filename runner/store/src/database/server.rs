@@ -87,14 +87,15 @@ impl Store {
     }
 
     /// Whether two connections share one session: a transaction pooler gives the second one the session that the first
-    /// has just used.
-    async fn shares_backends(&self, first: &mut PgSession) -> Result<bool, StoreError> {
+    /// has just used; or, if others use the pooler too, it gives the first one another session each time.
+    pub(crate) async fn shares_backends(&self, first: &mut PgSession) -> Result<bool, StoreError> {
         let one = process_of(first).await?;
-        transaction!(self, control, "shares_backends", |other| {
+        let two = transaction!(self, control, "shares_backends", |other| {
             let two = process_of(&mut other).await?;
             other.rollback().await?;
-            Ok(one == two)
-        })
+            Ok(two)
+        })?;
+        Ok(one == two || one != process_of(first).await?)
     }
 }
 
