@@ -1,7 +1,6 @@
 //! What an attempt wants to be written to Heddle if it succeeds.
 
-use crate::texts::check_json;
-use heddle_domain::has_nul;
+use crate::texts::{check_json, json_has_nul};
 use std::collections::HashMap;
 
 /// The maximum number of effects of an attempt.
@@ -153,9 +152,14 @@ impl Effects {
         if !params.trim_start().starts_with('{') {
             return Err("`params` of an enqueued run must be a JSON object".into());
         }
-        check_json(&params).map_err(|error| format!("`params` of an enqueued run must be JSON: {error}"))?;
+        // Before anything of it is read.
+        if params.len() > MAX_EFFECT_BYTES {
+            return Err(too_many_bytes());
+        }
+        let has_nul =
+            json_has_nul(&params).map_err(|error| format!("`params` of an enqueued run must be JSON: {error}"))?;
         // As over HTTP: Postgres cannot store it, and would refuse all that is committed with it.
-        if params.contains("\\u0000") && serde_json::from_str(&params).is_ok_and(|params| has_nul(&params)) {
+        if has_nul {
             return Err("`params` of an enqueued run must not contain the character U+0000".into());
         }
         if key
@@ -207,9 +211,7 @@ impl Effects {
         }
         let bytes = self.bytes + effect.bytes();
         if bytes > MAX_EFFECT_BYTES {
-            return Err(format!(
-                "an attempt may write at most {MAX_EFFECT_BYTES} bytes (state, enqueue, notify)"
-            ));
+            return Err(too_many_bytes());
         }
         self.bytes = bytes;
         self.list.push(effect);
@@ -244,8 +246,8 @@ fn name_of(what: &str, name: &str) -> Result<String, String> {
         .map_err(|error| format!("{what} `{name}`: {error}"))
 }
 
-pub(crate) fn is_json_object(text: &str) -> bool {
-    text.trim_start().starts_with('{') && check_json(text).is_ok()
+fn too_many_bytes() -> String {
+    format!("an attempt may write at most {MAX_EFFECT_BYTES} bytes (state, enqueue, notify)")
 }
 
 #[cfg(test)]
@@ -318,6 +320,10 @@ mod tests {
             let done = effects.enqueue("g".into(), params.into(), key.map(str::to_owned));
             assert_eq!(done.is_ok(), good, "{params} {key:?} {done:?}");
         }
+        // What is too large is not read: this is not JSON either.
+        let large = format!("{{{}", " ".repeat(MAX_EFFECT_BYTES));
+        let said = effects.enqueue("g".into(), large, None).unwrap_err();
+        assert!(said.contains("8388608 bytes"), "{said}");
         effects.notify("c".into(), "a\0".into(), "b\0".into()).unwrap();
         let effects_so_far = effects.list.last().cloned();
         assert!(matches!(effects_so_far, Some(Effect::Notify { subject, body, .. })

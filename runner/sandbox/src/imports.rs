@@ -2,9 +2,9 @@
 
 use crate::bindings::task::heddle::task as wit;
 use crate::context::instant_text;
-use crate::effects::{Entry, check_key, is_json_object};
+use crate::effects::{Entry, check_key};
 use crate::guest::{Guest, HasHostSide, HostSide};
-use crate::journal::cut;
+use crate::journal::{are_fields, cut};
 use crate::rehearsal::{SqlAnswer, SqlStatement, answered};
 use crate::services::{BoxFuture, HostServices};
 use crate::sql::check_size;
@@ -118,7 +118,7 @@ impl wit::log::Host for HostSide {
             wit::log::Level::Warn => LogLevel::Warn,
             wit::log::Level::Error => LogLevel::Error,
         };
-        let fields = (!fields.is_empty() && is_json_object(&fields)).then_some(fields);
+        let fields = are_fields(&fields).then_some(fields);
         self.journal.write(level, &message, fields);
     }
 }

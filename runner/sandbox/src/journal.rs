@@ -1,6 +1,7 @@
 //! The output of an attempt's log: bounded, and a line says so if it is cut.
 
 use crate::services::{HostServices, LogLine};
+use crate::texts::is_json_object;
 use heddle_domain::Clock;
 use heddle_domain::plan::{LOG_LINE_BYTES_MAX, log_lines_max};
 use heddle_domain::state::LogLevel;
@@ -166,6 +167,12 @@ fn text_of(line: &[u8]) -> String {
     String::from_utf8_lossy(line).trim_end_matches(['\n', '\r']).to_owned()
 }
 
+/// Whether a line can have these fields: an object as JSON. What is too long is not read, because a mark is written in
+/// its place, whatever it is.
+pub(crate) fn are_fields(fields: &str) -> bool {
+    fields.len() > LOG_LINE_BYTES_MAX || is_json_object(fields)
+}
+
 /// The first `max` bytes, cut between characters.
 pub(crate) fn cut(text: &str, max: usize) -> &str {
     &text[..text.floor_char_boundary(max)]
@@ -202,6 +209,20 @@ mod tests {
         assert_eq!(found[0], Some(fields(LOG_LINE_BYTES_MAX)));
         let mark = r#"{"heddle_truncated":"the fields had 65537 bytes, the maximum is 65536"}"#;
         assert_eq!(found[1].as_deref(), Some(mark));
+    }
+
+    #[test]
+    fn fields_that_are_too_long_are_not_read() {
+        for (fields, expect) in [
+            (r#"{"a":1}"#.to_owned(), true),
+            (" {}".to_owned(), true),
+            ("[1]".to_owned(), false),
+            (String::new(), false),
+            ("{".repeat(LOG_LINE_BYTES_MAX), false),
+            ("{".repeat(LOG_LINE_BYTES_MAX + 1), true),
+        ] {
+            assert_eq!(are_fields(&fields), expect, "{fields:.20}");
+        }
     }
 
     /// The end of a cut text is checked for a part of a secret, without what was a part of a character.

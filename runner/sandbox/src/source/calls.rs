@@ -7,11 +7,12 @@ use super::answer::Answer;
 use super::pending;
 use super::state::{MAIN, SourceState, TASK};
 use crate::bindings::task::heddle::task as wit;
-use crate::effects::is_json_object;
 use crate::guest::{Guest, HostSide, MAX_CALL_BYTES};
+use crate::journal::are_fields;
 use crate::texts::well_formed;
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
+use heddle_domain::plan::LOG_LINE_BYTES_MAX;
 use heddle_domain::state::LogLevel;
 use serde::Deserialize;
 use serde_json::{Value, json};
@@ -345,8 +346,11 @@ fn answer(guest: &mut Guest, message: &str) -> Result<Value, String> {
 
 fn log(host: &HostSide, level: &str, message: &str, fields: Option<String>) -> Result<(), String> {
     let level = level_of(level).ok_or("the level of a log line is `trace`, `debug`, `info`, `warn` or `error`")?;
-    let fields = fields.map(|fields| well_formed(&fields).into_owned());
-    if fields.as_deref().is_some_and(|fields| !is_json_object(fields)) {
+    let fields = match fields {
+        Some(fields) if fields.len() <= LOG_LINE_BYTES_MAX => Some(well_formed(&fields).into_owned()),
+        other => other,
+    };
+    if fields.as_deref().is_some_and(|fields| !are_fields(fields)) {
         return Err("the fields of a log line are an object".into());
     }
     host.journal.write(level, message, fields);
