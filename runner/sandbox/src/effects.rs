@@ -1,5 +1,6 @@
 //! What an attempt wants to be written to Heddle if it succeeds.
 
+use crate::memory::Held;
 use crate::texts::{check_json, json_has_nul};
 use std::collections::HashMap;
 
@@ -63,6 +64,14 @@ impl Effect {
             Self::Notify { channel, subject, body } => channel.len() + subject.len() + body.len(),
         }
     }
+
+    /// The value that a key of the state gets, if this sets one.
+    fn new_value(&self) -> Option<&str> {
+        match self {
+            Self::StateSet { value, .. } | Self::StateCompareAndSet { value, .. } => Some(value),
+            Self::StateDelete { .. } | Self::Enqueue { .. } | Self::Notify { .. } => None,
+        }
+    }
 }
 
 /// An attempt's view of a key: a value with its version, or that there is none.
@@ -74,27 +83,35 @@ pub(crate) struct Effects {
     list: Vec<Effect>,
     bytes: usize,
     overlay: HashMap<String, Overlay>,
+    /// Their bytes, as memory that the node holds for the attempt.
+    held: Option<Held>,
 }
 
 /// The attempt's own changes of a key.
 struct Overlay {
-    /// The new value; `None`: the key is deleted.
-    value: Option<String>,
+    /// The last effect on it, by its place in the list.
+    last: usize,
     /// How many writes and deletes came after what is stored.
     changes: u64,
 }
 
 impl Effects {
+    /// No effects yet; `held` grows with each.
+    pub fn held_by(held: Held) -> Self {
+        Self {
+            held: Some(held),
+            ..Self::default()
+        }
+    }
+
     /// The attempt's view of a key whose stored entry is `stored`.
     pub fn seen(&self, key: &str, stored: Entry) -> Entry {
         let Some(overlay) = self.overlay.get(key) else {
             return stored;
         };
         let base = stored.map_or(0, |(_, version)| version);
-        overlay
-            .value
-            .as_ref()
-            .map(|value| (value.clone(), base + overlay.changes))
+        let value = self.list.get(overlay.last).and_then(Effect::new_value)?;
+        Some((value.to_owned(), base + overlay.changes))
     }
 
     pub fn set(&mut self, key: String, value: String) -> Result<(), String> {
@@ -102,9 +119,9 @@ impl Effects {
         check_value(&value)?;
         self.push(Effect::StateSet {
             key: key.clone(),
-            value: value.clone(),
+            value,
         })?;
-        self.change(key, Some(value));
+        self.changed(key);
         Ok(())
     }
 
@@ -134,16 +151,16 @@ impl Effects {
         self.push(Effect::StateCompareAndSet {
             key: key.clone(),
             expected,
-            value: value.clone(),
+            value,
         })?;
-        self.change(key, Some(value));
+        self.changed(key);
         Ok(())
     }
 
     pub fn delete(&mut self, key: String) -> Result<(), String> {
         check_key(&key)?;
         self.push(Effect::StateDelete { key: key.clone() })?;
-        self.change(key, None);
+        self.changed(key);
         Ok(())
     }
 
@@ -194,13 +211,12 @@ impl Effects {
         self.list
     }
 
-    fn change(&mut self, key: String, value: Option<String>) {
-        let overlay = self.overlay.entry(key).or_insert(Overlay {
-            value: None,
-            changes: 0,
-        });
+    /// Notes that the last effect is one on this key.
+    fn changed(&mut self, key: String) {
+        let last = self.list.len().saturating_sub(1);
+        let overlay = self.overlay.entry(key).or_insert(Overlay { last, changes: 0 });
         overlay.changes += 1;
-        overlay.value = value;
+        overlay.last = last;
     }
 
     fn push(&mut self, effect: Effect) -> Result<(), String> {
@@ -212,6 +228,9 @@ impl Effects {
         let bytes = self.bytes + effect.bytes();
         if bytes > MAX_EFFECT_BYTES {
             return Err(too_many_bytes());
+        }
+        if let Some(held) = &mut self.held {
+            held.grow(effect.bytes())?;
         }
         self.bytes = bytes;
         self.list.push(effect);
@@ -253,6 +272,39 @@ fn too_many_bytes() -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::memory::{MemoryBudget, MemoryGuard, tells_of_memory};
+    use std::sync::Arc;
+    use std::sync::atomic::AtomicU64;
+    use std::sync::atomic::Ordering::Relaxed;
+
+    #[test]
+    fn effects_count_as_memory() {
+        let budget = Arc::new(MemoryBudget {
+            limit_bytes: u64::MAX,
+            used_bytes: AtomicU64::new(0),
+        });
+        let guard = MemoryGuard::new(100, Arc::default(), Arc::clone(&budget));
+        let mut effects = Effects::held_by(guard.hold_nothing());
+        let used = || budget.used_bytes.load(Relaxed);
+        effects.set("key".into(), "1234567".into()).unwrap();
+        assert_eq!(used(), 10);
+        let seen = effects.seen("key", None);
+        effects
+            .compare_and_set("key".into(), Some(1), "12".into(), &seen)
+            .unwrap();
+        effects.compare_and_set("new".into(), None, "12".into(), &None).unwrap();
+        effects.delete("key".into()).unwrap();
+        effects.enqueue("g".into(), "{}".into(), Some("k".into())).unwrap();
+        effects.notify("c".into(), "s".into(), "b".into()).unwrap();
+        assert_eq!(used(), 10 + 5 + 5 + 3 + 4 + 3);
+        // What is refused is not kept.
+        let refused = effects.set("key".into(), "1".repeat(68)).unwrap_err();
+        assert!(tells_of_memory(&refused), "{refused}");
+        assert_eq!(used(), 30);
+        assert_eq!(effects.seen("key", None), None);
+        assert_eq!(effects.into_list().len(), 6);
+        assert_eq!(used(), 0);
+    }
 
     #[test]
     fn reads_see_own_writes() {
