@@ -1,7 +1,7 @@
 //! What an attempt wants to be written to Heddle if it succeeds.
 
 use crate::memory::Held;
-use crate::texts::{check_json, json_has_nul};
+use crate::texts::{check_json, json_has_nul, stored_bytes};
 use std::collections::HashMap;
 
 /// The maximum number of effects of an attempt.
@@ -192,12 +192,12 @@ impl Effects {
 
     pub fn notify(&mut self, channel: String, subject: String, body: String) -> Result<(), String> {
         let channel = name_of("channel", &channel)?;
-        if subject.len() > MAX_SUBJECT_BYTES {
+        if stored_bytes(&subject) > MAX_SUBJECT_BYTES {
             return Err(format!(
                 "the subject of a notification must have at most {MAX_SUBJECT_BYTES} bytes"
             ));
         }
-        if body.len() > MAX_BODY_BYTES {
+        if stored_bytes(&body) > MAX_BODY_BYTES {
             return Err(format!(
                 "the body of a notification must have at most {MAX_BODY_BYTES} bytes"
             ));
@@ -380,6 +380,18 @@ mod tests {
         let effects_so_far = effects.list.last().cloned();
         assert!(matches!(effects_so_far, Some(Effect::Notify { subject, body, .. })
             if subject == "a\u{fffd}" && body == "b\u{fffd}"));
+        // U+FFFD, which stands for U+0000, is three times as long.
+        for (subject, body, good) in [
+            ("\0".repeat(341), "\0".repeat(21_845), true),
+            ("\0".repeat(342), String::new(), false),
+            ("\0".repeat(1_024), String::new(), false),
+            (String::new(), "\0".repeat(21_846), false),
+            (String::new(), "\0".repeat(65_536), false),
+        ] {
+            let (subject_bytes, body_bytes) = (subject.len(), body.len());
+            let done = effects.notify("c".into(), subject, body);
+            assert_eq!(done.is_ok(), good, "{subject_bytes} {body_bytes}");
+        }
         let mut effects = Effects::default();
         for _ in 0..MAX_EFFECTS {
             effects.set("k".into(), "1".into()).unwrap();

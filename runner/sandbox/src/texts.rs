@@ -16,6 +16,12 @@ pub(crate) fn message(text: &str) -> String {
     storable_text(text, ERROR_MESSAGE_BYTES_MAX)
 }
 
+/// How many bytes all of a text has in the database: there, U+FFFD stands for each U+0000, and is three times as long.
+pub(crate) fn stored_bytes(text: &str) -> usize {
+    let zeros = text.bytes().filter(|byte| *byte == 0).count();
+    text.len() + zeros * ("\u{fffd}".len() - 1)
+}
+
 /// Whether a text is JSON. The error is for the author of a script.
 pub(crate) fn check_json(text: &str) -> Result<(), String> {
     read(text).map(drop)
