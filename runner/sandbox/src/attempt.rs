@@ -30,7 +30,8 @@ pub struct AttemptRequest {
 #[derive(Clone, Copy, Debug)]
 pub struct Limits {
     /// All linear memories together; and, apart from them, what the node holds for the script's calls: what a source script
-    /// sends and receives until it has read the answer, and what a component writes of bodies until it was sent.
+    /// sends and receives until it has read the answer, what a component writes of bodies until it was sent, and the
+    /// effects of both.
     pub memory_bytes: u64,
     /// The output: a larger one is an error.
     pub output_bytes: usize,

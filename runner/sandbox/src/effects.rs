@@ -1,7 +1,7 @@
 //! What an attempt wants to be written to Heddle if it succeeds.
 
-use crate::texts::check_json;
-use heddle_domain::has_nul;
+use crate::memory::Held;
+use crate::texts::{check_json, json_has_nul, stored_bytes};
 use std::collections::HashMap;
 
 /// The maximum number of effects of an attempt.
@@ -64,6 +64,14 @@ impl Effect {
             Self::Notify { channel, subject, body } => channel.len() + subject.len() + body.len(),
         }
     }
+
+    /// The value that a key of the state gets, if this sets one.
+    fn new_value(&self) -> Option<&str> {
+        match self {
+            Self::StateSet { value, .. } | Self::StateCompareAndSet { value, .. } => Some(value),
+            Self::StateDelete { .. } | Self::Enqueue { .. } | Self::Notify { .. } => None,
+        }
+    }
 }
 
 /// An attempt's view of a key: a value with its version, or that there is none.
@@ -75,27 +83,35 @@ pub(crate) struct Effects {
     list: Vec<Effect>,
     bytes: usize,
     overlay: HashMap<String, Overlay>,
+    /// Their bytes, as memory that the node holds for the attempt.
+    held: Option<Held>,
 }
 
 /// The attempt's own changes of a key.
 struct Overlay {
-    /// The new value; `None`: the key is deleted.
-    value: Option<String>,
+    /// The last effect on it, by its place in the list.
+    last: usize,
     /// How many writes and deletes came after what is stored.
     changes: u64,
 }
 
 impl Effects {
+    /// No effects yet; `held` grows with each.
+    pub fn held_by(held: Held) -> Self {
+        Self {
+            held: Some(held),
+            ..Self::default()
+        }
+    }
+
     /// The attempt's view of a key whose stored entry is `stored`.
     pub fn seen(&self, key: &str, stored: Entry) -> Entry {
         let Some(overlay) = self.overlay.get(key) else {
             return stored;
         };
         let base = stored.map_or(0, |(_, version)| version);
-        overlay
-            .value
-            .as_ref()
-            .map(|value| (value.clone(), base + overlay.changes))
+        let value = self.list.get(overlay.last).and_then(Effect::new_value)?;
+        Some((value.to_owned(), base + overlay.changes))
     }
 
     pub fn set(&mut self, key: String, value: String) -> Result<(), String> {
@@ -103,9 +119,9 @@ impl Effects {
         check_value(&value)?;
         self.push(Effect::StateSet {
             key: key.clone(),
-            value: value.clone(),
+            value,
         })?;
-        self.change(key, Some(value));
+        self.changed(key);
         Ok(())
     }
 
@@ -135,16 +151,16 @@ impl Effects {
         self.push(Effect::StateCompareAndSet {
             key: key.clone(),
             expected,
-            value: value.clone(),
+            value,
         })?;
-        self.change(key, Some(value));
+        self.changed(key);
         Ok(())
     }
 
     pub fn delete(&mut self, key: String) -> Result<(), String> {
         check_key(&key)?;
         self.push(Effect::StateDelete { key: key.clone() })?;
-        self.change(key, None);
+        self.changed(key);
         Ok(())
     }
 
@@ -153,9 +169,14 @@ impl Effects {
         if !params.trim_start().starts_with('{') {
             return Err("`params` of an enqueued run must be a JSON object".into());
         }
-        check_json(&params).map_err(|error| format!("`params` of an enqueued run must be JSON: {error}"))?;
+        // Before anything of it is read.
+        if params.len() > MAX_EFFECT_BYTES {
+            return Err(too_many_bytes());
+        }
+        let has_nul =
+            json_has_nul(&params).map_err(|error| format!("`params` of an enqueued run must be JSON: {error}"))?;
         // As over HTTP: Postgres cannot store it, and would refuse all that is committed with it.
-        if params.contains("\\u0000") && serde_json::from_str(&params).is_ok_and(|params| has_nul(&params)) {
+        if has_nul {
             return Err("`params` of an enqueued run must not contain the character U+0000".into());
         }
         if key
@@ -171,12 +192,12 @@ impl Effects {
 
     pub fn notify(&mut self, channel: String, subject: String, body: String) -> Result<(), String> {
         let channel = name_of("channel", &channel)?;
-        if subject.len() > MAX_SUBJECT_BYTES {
+        if stored_bytes(&subject) > MAX_SUBJECT_BYTES {
             return Err(format!(
                 "the subject of a notification must have at most {MAX_SUBJECT_BYTES} bytes"
             ));
         }
-        if body.len() > MAX_BODY_BYTES {
+        if stored_bytes(&body) > MAX_BODY_BYTES {
             return Err(format!(
                 "the body of a notification must have at most {MAX_BODY_BYTES} bytes"
             ));
@@ -190,13 +211,12 @@ impl Effects {
         self.list
     }
 
-    fn change(&mut self, key: String, value: Option<String>) {
-        let overlay = self.overlay.entry(key).or_insert(Overlay {
-            value: None,
-            changes: 0,
-        });
+    /// Notes that the last effect is one on this key.
+    fn changed(&mut self, key: String) {
+        let last = self.list.len().saturating_sub(1);
+        let overlay = self.overlay.entry(key).or_insert(Overlay { last, changes: 0 });
         overlay.changes += 1;
-        overlay.value = value;
+        overlay.last = last;
     }
 
     fn push(&mut self, effect: Effect) -> Result<(), String> {
@@ -207,9 +227,10 @@ impl Effects {
         }
         let bytes = self.bytes + effect.bytes();
         if bytes > MAX_EFFECT_BYTES {
-            return Err(format!(
-                "an attempt may write at most {MAX_EFFECT_BYTES} bytes (state, enqueue, notify)"
-            ));
+            return Err(too_many_bytes());
+        }
+        if let Some(held) = &mut self.held {
+            held.grow(effect.bytes())?;
         }
         self.bytes = bytes;
         self.list.push(effect);
@@ -244,13 +265,46 @@ fn name_of(what: &str, name: &str) -> Result<String, String> {
         .map_err(|error| format!("{what} `{name}`: {error}"))
 }
 
-pub(crate) fn is_json_object(text: &str) -> bool {
-    text.trim_start().starts_with('{') && check_json(text).is_ok()
+fn too_many_bytes() -> String {
+    format!("an attempt may write at most {MAX_EFFECT_BYTES} bytes (state, enqueue, notify)")
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::memory::{MemoryBudget, MemoryGuard, tells_of_memory};
+    use std::sync::Arc;
+    use std::sync::atomic::AtomicU64;
+    use std::sync::atomic::Ordering::Relaxed;
+
+    #[test]
+    fn effects_count_as_memory() {
+        let budget = Arc::new(MemoryBudget {
+            limit_bytes: u64::MAX,
+            used_bytes: AtomicU64::new(0),
+        });
+        let guard = MemoryGuard::new(100, Arc::default(), Arc::clone(&budget));
+        let mut effects = Effects::held_by(guard.hold_nothing());
+        let used = || budget.used_bytes.load(Relaxed);
+        effects.set("key".into(), "1234567".into()).unwrap();
+        assert_eq!(used(), 10);
+        let seen = effects.seen("key", None);
+        effects
+            .compare_and_set("key".into(), Some(1), "12".into(), &seen)
+            .unwrap();
+        effects.compare_and_set("new".into(), None, "12".into(), &None).unwrap();
+        effects.delete("key".into()).unwrap();
+        effects.enqueue("g".into(), "{}".into(), Some("k".into())).unwrap();
+        effects.notify("c".into(), "s".into(), "b".into()).unwrap();
+        assert_eq!(used(), 10 + 5 + 5 + 3 + 4 + 3);
+        // What is refused is not kept.
+        let refused = effects.set("key".into(), "1".repeat(68)).unwrap_err();
+        assert!(tells_of_memory(&refused), "{refused}");
+        assert_eq!(used(), 30);
+        assert_eq!(effects.seen("key", None), None);
+        assert_eq!(effects.into_list().len(), 6);
+        assert_eq!(used(), 0);
+    }
 
     #[test]
     fn reads_see_own_writes() {
@@ -318,10 +372,26 @@ mod tests {
             let done = effects.enqueue("g".into(), params.into(), key.map(str::to_owned));
             assert_eq!(done.is_ok(), good, "{params} {key:?} {done:?}");
         }
+        // What is too large is not read: this is not JSON either.
+        let large = format!("{{{}", " ".repeat(MAX_EFFECT_BYTES));
+        let said = effects.enqueue("g".into(), large, None).unwrap_err();
+        assert!(said.contains("8388608 bytes"), "{said}");
         effects.notify("c".into(), "a\0".into(), "b\0".into()).unwrap();
         let effects_so_far = effects.list.last().cloned();
         assert!(matches!(effects_so_far, Some(Effect::Notify { subject, body, .. })
             if subject == "a\u{fffd}" && body == "b\u{fffd}"));
+        // U+FFFD, which stands for U+0000, is three times as long.
+        for (subject, body, good) in [
+            ("\0".repeat(341), "\0".repeat(21_845), true),
+            ("\0".repeat(342), String::new(), false),
+            ("\0".repeat(1_024), String::new(), false),
+            (String::new(), "\0".repeat(21_846), false),
+            (String::new(), "\0".repeat(65_536), false),
+        ] {
+            let (subject_bytes, body_bytes) = (subject.len(), body.len());
+            let done = effects.notify("c".into(), subject, body);
+            assert_eq!(done.is_ok(), good, "{subject_bytes} {body_bytes}");
+        }
         let mut effects = Effects::default();
         for _ in 0..MAX_EFFECTS {
             effects.set("k".into(), "1".into()).unwrap();

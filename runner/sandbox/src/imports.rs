@@ -2,14 +2,15 @@
 
 use crate::bindings::task::heddle::task as wit;
 use crate::context::instant_text;
-use crate::effects::{Entry, check_key, is_json_object};
+use crate::effects::{Entry, check_key};
 use crate::guest::{Guest, HasHostSide, HostSide};
-use crate::journal::cut;
+use crate::journal::are_fields;
 use crate::rehearsal::{SqlAnswer, SqlStatement, answered};
 use crate::services::{BoxFuture, HostServices};
 use crate::sql::check_size;
-use heddle_domain::Name;
+use crate::texts::stored_bytes;
 use heddle_domain::state::{LogLevel, NOT_GRANTED};
+use heddle_domain::{Name, storable_text};
 use std::sync::Arc;
 use wasmtime::component::Linker;
 
@@ -45,6 +46,11 @@ pub(crate) async fn elsewhere<T: Send + 'static>(
         }
     }));
     handle.await
+}
+
+/// What is kept of a note, and whether this is less than all of it.
+fn note_of(note: &str) -> (String, bool) {
+    (storable_text(note, MAX_NOTE_BYTES), stored_bytes(note) > MAX_NOTE_BYTES)
 }
 
 impl HostSide {
@@ -118,7 +124,7 @@ impl wit::log::Host for HostSide {
             wit::log::Level::Warn => LogLevel::Warn,
             wit::log::Level::Error => LogLevel::Error,
         };
-        let fields = (!fields.is_empty() && is_json_object(&fields)).then_some(fields);
+        let fields = are_fields(&fields).then_some(fields);
         self.journal.write(level, &message, fields);
     }
 }
@@ -130,8 +136,8 @@ impl wit::progress::Host for HostSide {
         } else {
             fraction.clamp(0.0, 1.0)
         };
-        let mut kept = cut(&note, MAX_NOTE_BYTES).replace('\0', "\u{fffd}");
-        if note.len() > MAX_NOTE_BYTES {
+        let (mut kept, is_cut) = note_of(&note);
+        if is_cut {
             kept = self.services.cut(kept);
         }
         self.progress.unreported = Some((fraction, kept));
@@ -253,5 +259,27 @@ impl wit::sql::Host for HostSide {
             rows: false,
         };
         self.begin_statement(asked)?.await.map(|answer| answer.count())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn notes_keep_their_bound() {
+        for (note, kept, is_cut) in [
+            (String::new(), String::new(), false),
+            ("a\0b".into(), "a\u{fffd}b".into(), false),
+            ("x".repeat(1_024), "x".repeat(1_024), false),
+            ("x".repeat(1_025), "x".repeat(1_024), true),
+            // 341 of them take 1,023 bytes.
+            ("\0".repeat(341), "\u{fffd}".repeat(341), false),
+            ("\0".repeat(342), "\u{fffd}".repeat(341), true),
+            ("\0".repeat(1_024), "\u{fffd}".repeat(341), true),
+            ("\0".repeat(5_000), "\u{fffd}".repeat(341), true),
+        ] {
+            assert_eq!(note_of(&note), (kept, is_cut), "{} bytes", note.len());
+        }
     }
 }

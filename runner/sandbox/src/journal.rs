@@ -1,9 +1,10 @@
 //! The output of an attempt's log: bounded, and a line says so if it is cut.
 
 use crate::services::{HostServices, LogLine};
-use heddle_domain::Clock;
+use crate::texts::{is_json_object, stored_bytes};
 use heddle_domain::plan::{LOG_LINE_BYTES_MAX, log_lines_max};
 use heddle_domain::state::LogLevel;
+use heddle_domain::{Clock, storable_text};
 use parking_lot::Mutex;
 use std::sync::Arc;
 
@@ -113,10 +114,10 @@ impl Journal {
         if state.truncated {
             return;
         }
-        // Replacing what is not UTF-8 makes the line longer.
-        let whole_bytes = whole_bytes.max(message.len());
-        // Postgres accepts no zero characters.
-        let mut message = cut(message, LOG_LINE_BYTES_MAX).replace('\0', "\u{fffd}");
+        // Replacing what is not UTF-8 makes the line longer; so does replacing zero characters, which Postgres does not
+        // accept.
+        let whole_bytes = whole_bytes.max(stored_bytes(message));
+        let mut message = storable_text(message, LOG_LINE_BYTES_MAX);
         if whole_bytes > LOG_LINE_BYTES_MAX {
             // A part of a character at the end became U+FFFD.
             message.truncate(message.trim_end_matches('\u{fffd}').len());
@@ -166,6 +167,12 @@ fn text_of(line: &[u8]) -> String {
     String::from_utf8_lossy(line).trim_end_matches(['\n', '\r']).to_owned()
 }
 
+/// Whether a line can have these fields: an object as JSON. What is too long is not read, because a mark is written in
+/// its place, whatever it is.
+pub(crate) fn are_fields(fields: &str) -> bool {
+    fields.len() > LOG_LINE_BYTES_MAX || is_json_object(fields)
+}
+
 /// The first `max` bytes, cut between characters.
 pub(crate) fn cut(text: &str, max: usize) -> &str {
     &text[..text.floor_char_boundary(max)]
@@ -202,6 +209,40 @@ mod tests {
         assert_eq!(found[0], Some(fields(LOG_LINE_BYTES_MAX)));
         let mark = r#"{"heddle_truncated":"the fields had 65537 bytes, the maximum is 65536"}"#;
         assert_eq!(found[1].as_deref(), Some(mark));
+    }
+
+    #[test]
+    fn fields_that_are_too_long_are_not_read() {
+        for (fields, expect) in [
+            (r#"{"a":1}"#.to_owned(), true),
+            (" {}".to_owned(), true),
+            ("[1]".to_owned(), false),
+            (String::new(), false),
+            ("{".repeat(LOG_LINE_BYTES_MAX), false),
+            ("{".repeat(LOG_LINE_BYTES_MAX + 1), true),
+        ] {
+            assert_eq!(are_fields(&fields), expect, "{fields:.20}");
+        }
+    }
+
+    /// U+FFFD, which stands for U+0000, is three times as long.
+    #[test]
+    fn zero_characters_do_not_make_lines_too_long() {
+        let lines = Arc::new(Lines::default());
+        let clock = Arc::new(StageClock::new(heddle_domain::Time::UNIX_EPOCH, false, None));
+        let journal = Journal::new(Arc::clone(&lines) as Arc<dyn HostServices>, clock, 1 << 20);
+        let last = LOG_LINE_BYTES_MAX - 3;
+        journal.write(LogLevel::Info, &format!("{}\0", "x".repeat(last)), None);
+        journal.write(LogLevel::Info, &format!("{}\0y", "x".repeat(last)), None);
+        journal.write_stream(format!("x{}\n", "\0x".repeat(LOG_LINE_BYTES_MAX / 2 - 1)).as_bytes());
+        let found: Vec<String> = lines.0.lock().iter().map(|line| line.message.clone()).collect();
+        assert_eq!(found[0], format!("{}\u{fffd}", "x".repeat(last)));
+        for (line, bytes) in found[1..].iter().zip([65_537, 131_069]) {
+            let (beginning, rest) = line.split_once('|').unwrap();
+            assert!(beginning.len() <= LOG_LINE_BYTES_MAX && beginning.len() >= LOG_LINE_BYTES_MAX - 4);
+            assert!(rest.contains(&format!("the line had {bytes} bytes")), "{rest}");
+        }
+        assert_eq!(found.len(), 3);
     }
 
     /// The end of a cut text is checked for a part of a secret, without what was a part of a character.

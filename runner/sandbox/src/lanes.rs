@@ -27,7 +27,8 @@
 //! alone (release, two threads): for an attempt of one poll, cell and queue cost 0.3 us here, 0.7 us with `async-task`
 //! in such a cell, 0.2 us with `async-task` and no stop that overtakes.
 //!
-//! I/O of host functions runs elsewhere (on the sandbox's I/O runtime), and wakes the task when it is done.
+//! I/O of host functions runs elsewhere (on the sandbox's I/O runtime), and wakes the task when it is done. The timeouts
+//! wait on a thread of their own, which does nothing else: what scripts let the I/O runtime do must not hold up a stop.
 
 use crate::attempt::Limits;
 use crate::engine::{CHECKS_MAX, Ticker};
@@ -207,15 +208,13 @@ impl Task {
         let mut timer = self.timer.lock();
         if timer.is_none() {
             let task = Arc::downgrade(self);
-            *timer = Some(
-                tokio::spawn(async move {
-                    tokio::time::sleep(timeout).await;
-                    if let Some(task) = task.upgrade() {
-                        task.expire();
-                    }
-                })
-                .abort_handle(),
-            );
+            let expires = self.lanes.timers.spawn(async move {
+                tokio::time::sleep(timeout).await;
+                if let Some(task) = task.upgrade() {
+                    task.expire();
+                }
+            });
+            *timer = Some(expires.abort_handle());
         }
     }
 }
@@ -272,6 +271,8 @@ pub(crate) struct Lanes {
     spare_rests_until: AtomicU64,
     runs: Slots,
     checks: Slots,
+    /// The runtime of the timeouts.
+    timers: tokio::runtime::Handle,
 }
 
 /// The slots of one kind, with the tasks that wait for one.
@@ -312,13 +313,15 @@ pub(crate) struct Busy {
 }
 
 impl Lanes {
-    /// Starts the threads. They end when [`Self::close`] is called.
+    /// Starts the threads. They end when [`Self::close`] is called. `io` is the runtime of host functions, `timers` that
+    /// of the timeouts.
     pub fn start(
         threads: usize,
         long_threads: usize,
         slots: u32,
         ticker: Ticker,
         io: &tokio::runtime::Handle,
+        timers: &tokio::runtime::Handle,
     ) -> std::io::Result<Arc<Self>> {
         let lanes = Arc::new(Self {
             short: Lane::default(),
@@ -329,6 +332,7 @@ impl Lanes {
             spare_rests_until: AtomicU64::new(0),
             runs: Slots::of(slots.max(1)),
             checks: Slots::of(CHECKS_MAX),
+            timers: timers.clone(),
         });
         let short = (0..threads.max(1)).map(|index| ("short", index, SHORT_LANE_NICE));
         let long = (0..long_threads.max(1)).map(|index| ("long", index, LONG_LANE_NICE));
@@ -531,46 +535,4 @@ impl Lane {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use tokio::sync::oneshot;
-
-    /// Twenty slices of 10 ms: with work, or with waits as on a processor that others use.
-    async fn slices(lanes: &Arc<Lanes>, worked: bool) -> bool {
-        const SLICE: Duration = Duration::from_millis(10);
-        let limits = Limits {
-            cpu: Some(Duration::from_millis(50)),
-            ..Limits::default()
-        };
-        let signals = Arc::new(Signals::default());
-        let (send, receive) = oneshot::channel();
-        let looked_at = Arc::clone(&signals);
-        let mut slices = 20;
-        let mut send = Some(send);
-        let job = std::future::poll_fn(move |cx| {
-            if slices == 0 || looked_at.stopped() {
-                let _ = send.take().map(|send| send.send(looked_at.exceeds(limits.cpu)));
-                return Poll::Ready(());
-            }
-            slices -= 1;
-            let until = thread_cpu_nanos() + SLICE.as_nanos() as u64;
-            while worked && thread_cpu_nanos() < until {}
-            if !worked {
-                std::thread::sleep(SLICE);
-            }
-            cx.waker().wake_by_ref();
-            Poll::Pending
-        });
-        lanes.spawn(SlotKind::Runs, signals, &limits, Box::pin(job));
-        receive.await.unwrap()
-    }
-
-    #[tokio::test]
-    async fn a_busy_processor_uses_nobodys_time_up() {
-        let ticker = Ticker::start(wasmtime::Engine::default()).unwrap();
-        let lanes = Lanes::start(1, 1, 4, ticker, &tokio::runtime::Handle::current()).unwrap();
-        assert!(!slices(&lanes, false).await);
-        assert!(slices(&lanes, true).await);
-        lanes.close();
-    }
-}
+mod tests;

@@ -157,12 +157,17 @@ impl MemoryGuard {
 
     /// Holds bytes for the attempt outside of its linear memories. The error is a text for the script's author.
     pub fn hold(&self, bytes: usize) -> Result<Held, String> {
-        let mut held = Held {
-            account: Arc::clone(&self.account),
-            bytes: 0,
-        };
+        let mut held = self.hold_nothing();
         held.grow(bytes)?;
         Ok(held)
+    }
+
+    /// For what is not there yet: see [`Held::grow`].
+    pub fn hold_nothing(&self) -> Held {
+        Held {
+            account: Arc::clone(&self.account),
+            bytes: 0,
+        }
     }
 }
 

@@ -64,13 +64,14 @@ impl Runner {
             Some(stage) => Arc::clone(stage) as Arc<dyn Clock>,
             None => Arc::clone(&self.clock),
         };
+        let guard = MemoryGuard::new(request.limits.memory_bytes, meter, Arc::clone(&self.budget));
         let chance = seed.map_or(Chance::System, |seed| Chance::Seeded(Draws::new(seed, 0)));
         let host = HostSide {
             context: Arc::new(request.context),
             grants: Arc::clone(&grants),
             services: request.host,
             journal: journal.clone(),
-            effects: Effects::default(),
+            effects: Effects::held_by(guard.hold_nothing()),
             databases: Arc::clone(&self.databases),
             clock,
             chance,
@@ -88,7 +89,6 @@ impl Runner {
             exchanges,
             stage,
         };
-        let guard = MemoryGuard::new(request.limits.memory_bytes, meter, Arc::clone(&self.budget));
         Guest::store(&self.engine, host, hooks, guard, command)
     }
 }

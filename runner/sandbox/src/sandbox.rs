@@ -28,6 +28,8 @@ use std::time::Duration;
 
 /// Threads for the I/O of host functions.
 const IO_THREADS: usize = 1;
+/// Threads for the timeouts of attempts. They do nothing else.
+const TIMER_THREADS: usize = 1;
 
 /// Compiles scripts and runs attempts. Cheap to clone; the last clone to go stops the threads.
 #[derive(Clone)]
@@ -54,6 +56,7 @@ pub(crate) struct Inner {
     /// One lock per script that is being loaded.
     loading: Mutex<HashMap<String, Arc<tokio::sync::Mutex<()>>>>,
     io: Option<tokio::runtime::Runtime>,
+    timers: Option<tokio::runtime::Runtime>,
 }
 
 impl Inner {
@@ -90,8 +93,8 @@ impl Inner {
 impl Drop for Inner {
     fn drop(&mut self) {
         self.lanes.close();
-        if let Some(io) = self.io.take() {
-            io.shutdown_background();
+        for runtime in [self.io.take(), self.timers.take()].into_iter().flatten() {
+            runtime.shutdown_background();
         }
     }
 }
@@ -217,6 +220,11 @@ impl Sandbox {
             .thread_name("guest-io")
             .enable_all()
             .build()?;
+        let timers = tokio::runtime::Builder::new_multi_thread()
+            .worker_threads(TIMER_THREADS)
+            .thread_name("guest-timers")
+            .enable_time()
+            .build()?;
         let ticker = Ticker::start(engine.clone())?;
         let lanes = Lanes::start(
             config.threads,
@@ -224,6 +232,7 @@ impl Sandbox {
             config.max_instances,
             ticker,
             io.handle(),
+            timers.handle(),
         )?;
         let runner = Runner {
             clock: Arc::clone(&clock),
@@ -254,6 +263,7 @@ impl Sandbox {
                 runner: Arc::new(runner),
                 lanes,
                 io: Some(io),
+                timers: Some(timers),
                 clock,
                 config,
             }),

@@ -148,3 +148,19 @@ pub async fn answers_after_much_memory(_: Bench) {
     );
     assert_eq!(output(&bench, &body).await, json!([6 << 20, 6 << 20, 6 << 20]));
 }
+
+/// Pairs are many times as large as the text that they are read from.
+pub async fn search_params_of_a_large_text(_: Bench) {
+    let bench = bench();
+    let body = "const said = [];
+        for (const work of [
+            () => new URLSearchParams('a&'.repeat(100_000)).size,
+            () => new URLSearchParams('a&'.repeat(8 << 20)),
+            () => new URLSearchParams(Array.from({ length: 100_001 }, () => ['a', 'b'])).toString(),
+        ]) {
+            try { said.push(work()); } catch (error) { said.push(error.message); }
+        }
+        return said;";
+    let refused = "a URLSearchParams may have at most 100000 pairs of a name and a value";
+    assert_eq!(output(&bench, body).await, json!([100_000, refused, refused]));
+}

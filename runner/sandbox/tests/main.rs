@@ -97,6 +97,7 @@ const TESTS: &[Test] = tests![
     held::calls_that_are_too_large,
     held::answers_that_arrive,
     held::answers_after_much_memory,
+    held::search_params_of_a_large_text,
     sources::snapshots_are_kept,
     // Before all others in Python: this compiles CPython for them.
     python::made_ready_in_advance,

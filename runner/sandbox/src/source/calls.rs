@@ -5,13 +5,16 @@
 
 use super::answer::Answer;
 use super::pending;
+use super::search_params;
 use super::state::{MAIN, SourceState, TASK};
 use crate::bindings::task::heddle::task as wit;
-use crate::effects::is_json_object;
 use crate::guest::{Guest, HostSide, MAX_CALL_BYTES};
+use crate::journal::are_fields;
+use crate::memory::Held;
 use crate::texts::well_formed;
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
+use heddle_domain::plan::LOG_LINE_BYTES_MAX;
 use heddle_domain::state::LogLevel;
 use serde::Deserialize;
 use serde_json::{Value, json};
@@ -190,7 +193,11 @@ pub(super) fn call(guest: &mut Guest, operation: u32, text: String) -> Result<St
             guest.source.ended.get_or_insert(text);
         }
         DESCRIPTION => drop(guest.source.description.get_or_insert(text)),
-        SYNC => return Ok(Answer::of(answer(guest, &text))),
+        SYNC => {
+            // What the call makes is held until the answer is complete.
+            let mut held = guest.guard.hold_nothing();
+            return Ok(Answer::of(answer(guest, &text, &mut held)));
+        }
         START => return Ok(pending::start(guest, &text).err().unwrap_or_default()),
         NESTING => {
             // An empty text announces what has no text yet: the output.
@@ -254,7 +261,7 @@ enum Call {
     UrlSet { href: String, part: String, value: String },
     #[serde(rename = "query.parse")]
     QueryParse { text: String },
-    /// `pairs` is JSON: names and values alternate.
+    /// `pairs` is JSON: an array of names with their values.
     #[serde(rename = "query.write")]
     QueryWrite { pairs: String },
     #[serde(rename = "text.label")]
@@ -278,7 +285,7 @@ enum Call {
     },
 }
 
-fn answer(guest: &mut Guest, message: &str) -> Result<Value, String> {
+fn answer(guest: &mut Guest, message: &str, held: &mut Held) -> Result<Value, String> {
     let call: Call =
         serde_json::from_str(&well_formed(message)).map_err(|error| format!("the value cannot be sent: {error}"))?;
     let host = &mut guest.host;
@@ -317,17 +324,8 @@ fn answer(guest: &mut Guest, message: &str) -> Result<Value, String> {
             let mut url = url::Url::parse(&href).map_err(|error| error.to_string())?;
             Ok(set_part(&mut url, &part, &value).map_or(Value::Null, |()| parts(&url)))
         }
-        Call::QueryParse { text } => {
-            let pairs: Vec<_> = url::form_urlencoded::parse(text.as_bytes()).collect();
-            Ok(json!(json!(pairs).to_string()))
-        }
-        Call::QueryWrite { pairs } => {
-            let pairs: Vec<(String, String)> = serde_json::from_str(&pairs).map_err(|error| error.to_string())?;
-            let text = url::form_urlencoded::Serializer::new(String::new())
-                .extend_pairs(pairs)
-                .finish();
-            Ok(json!(text))
-        }
+        Call::QueryParse { text } => search_params::read(&text, held).map(Value::String),
+        Call::QueryWrite { pairs } => search_params::write(&pairs, held).map(Value::String),
         Call::TextLabel { label } => label_of(&label).map(|label| json!(label)),
         Call::TextDecode {
             label,
@@ -345,8 +343,11 @@ fn answer(guest: &mut Guest, message: &str) -> Result<Value, String> {
 
 fn log(host: &HostSide, level: &str, message: &str, fields: Option<String>) -> Result<(), String> {
     let level = level_of(level).ok_or("the level of a log line is `trace`, `debug`, `info`, `warn` or `error`")?;
-    let fields = fields.map(|fields| well_formed(&fields).into_owned());
-    if fields.as_deref().is_some_and(|fields| !is_json_object(fields)) {
+    let fields = match fields {
+        Some(fields) if fields.len() <= LOG_LINE_BYTES_MAX => Some(well_formed(&fields).into_owned()),
+        other => other,
+    };
+    if fields.as_deref().is_some_and(|fields| !are_fields(fields)) {
         return Err("the fields of a log line are an object".into());
     }
     host.journal.write(level, message, fields);

@@ -41,6 +41,7 @@ mod pending;
 pub(crate) mod python;
 mod rejected;
 pub(crate) mod runtime;
+mod search_params;
 mod snapshot;
 mod state;
 mod under_way;

@@ -22,20 +22,34 @@ pub(super) fn is_copy(statement: &str) -> bool {
     word.eq_ignore_ascii_case("copy")
 }
 
-/// The text after a comment that has begun. Comments nest.
-fn behind_comment(mut text: &str) -> &str {
-    let mut open = 1;
-    while open > 0 {
-        let (end, begin) = (text.find("*/"), text.find("/*"));
-        let (step, at) = match (end, begin) {
-            (Some(end), Some(begin)) if begin < end => (1, begin),
-            (Some(end), _) => (-1, end),
-            (None, _) => return "",
+/// The text after a comment that has begun.
+fn behind_comment(text: &str) -> &str {
+    end_of_comment(text.bytes()).map_or("", |end| &text[end..])
+}
+
+/// Where a comment ends that begins with these bytes. Comments nest, and half a million of them fit into a statement: so
+/// each byte is read once.
+fn end_of_comment(bytes: impl Iterator<Item = u8>) -> Option<usize> {
+    let mut open = 1_usize;
+    let mut before = None;
+    for (at, byte) in bytes.enumerate() {
+        // The bytes of one mark belong to no other: `*/*` ends a comment, and begins none.
+        before = match (before, byte) {
+            (Some(b'*'), b'/') => {
+                open -= 1;
+                if open == 0 {
+                    return Some(at + 1);
+                }
+                None
+            }
+            (Some(b'/'), b'*') => {
+                open += 1;
+                None
+            }
+            _ => Some(byte),
         };
-        open += step;
-        text = &text[at + 2..];
     }
-    text
+    None
 }
 
 #[cfg(test)]
@@ -48,6 +62,8 @@ mod tests {
             "copy a to stdout",
             "  COPY(select 1) TO STDOUT",
             "-- why\n/* a /* b */ c */ Copy a from stdin",
+            "/* a /*/ b */*/copy a to stdout",
+            "/***/copy a to stdout",
         ] {
             assert!(is_copy(statement), "{statement}");
         }
@@ -57,9 +73,28 @@ mod tests {
             "copying",
             "-- copy",
             "/* copy",
+            "/* a /* b */ copy a to stdout",
+            "/*/copy a to stdout",
             "/* */ select 'copy a to stdout'",
         ] {
             assert!(!is_copy(statement), "{statement}");
         }
+    }
+
+    /// A statement of the largest size, of nothing but comments in comments.
+    #[test]
+    fn each_byte_of_nested_comments_is_read_once() {
+        let comments = (1 << 20) / 4;
+        let text = format!("{}{}", "/*".repeat(comments), "*/".repeat(comments));
+        let mut read = 0;
+        let inner = text[2..].bytes().inspect(|_| read += 1);
+        assert_eq!(end_of_comment(inner), Some(text.len() - 2));
+        assert_eq!(read, text.len() - 2);
+        // Never closed.
+        let mut read = 0;
+        let endless = text[..text.len() - 2].bytes().skip(2).inspect(|_| read += 1);
+        assert_eq!(end_of_comment(endless), None);
+        assert_eq!(read, text.len() - 4);
+        assert!(is_copy(&format!("{text} copy a to stdout")));
     }
 }

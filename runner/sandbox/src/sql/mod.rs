@@ -317,7 +317,8 @@ impl Words {
     fn by(&self, error: tokio_postgres::Error, statement: &str) -> Broken {
         // These are rows of a COPY: the driver finds them where it does not expect them, and they would disturb the
         // next attempt.
-        if error.as_db_error().is_none() && !error.is_closed() && copy::is_copy(statement) && is_unexpected(&error) {
+        // The statement is read last: it can be long.
+        if error.as_db_error().is_none() && !error.is_closed() && is_unexpected(&error) && copy::is_copy(statement) {
             return Broken::Connection(Failure::fatal(copy::REFUSED.into()));
         }
         self.of(error)
