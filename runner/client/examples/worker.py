@@ -6,6 +6,7 @@
 A token, where one is needed, stands in HEDDLE_TOKEN. Ctrl-C (or SIGTERM) lets what is under way end.
 """
 
+import http.client
 import json
 import os
 import signal
@@ -28,6 +29,14 @@ class Refused(Exception):
         self.status = status
 
 
+def detail_of(error):
+    """Why it said no. What stands in between, such as a proxy, may have answered with a page."""
+    try:
+        return json.loads(error.read())["detail"]
+    except (ValueError, KeyError, TypeError, OSError, http.client.HTTPException):
+        return error.reason
+
+
 class Heddle:
     def __init__(self, base, token=None):
         self.base = base.rstrip("/")
@@ -43,8 +52,9 @@ class Heddle:
             with urllib.request.urlopen(request, timeout=timeout) as answer:
                 return json.load(answer)
         except urllib.error.HTTPError as error:
-            problem = json.loads(error.read() or b"{}")
-            raise Refused(error.code, problem.get("detail", error.reason)) from None
+            raise Refused(error.code, detail_of(error)) from None
+        except (ValueError, http.client.HTTPException) as error:
+            raise OSError(f"no whole answer: {error!r}") from None
 
     def claims(self, queue, worker, max):
         body = {"worker": worker, "max": max, "lease": f"{LEASE_SECONDS}s", "wait": f"{WAIT_SECONDS}s"}
