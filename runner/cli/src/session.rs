@@ -111,9 +111,9 @@ impl Session {
         }
     }
 
-    /// The address of a page that shows something.
+    /// The address of a page that shows something. A password of the server's address is not for terminals and logs.
     pub(crate) fn page(&self, path: &[&str]) -> String {
-        let mut url = self.client.base().clone();
+        let mut url = self.client.shown_base();
         if let Ok(mut segments) = url.path_segments_mut() {
             segments.pop_if_empty().extend(path);
         }
@@ -195,6 +195,15 @@ pub(crate) const MAX_LISTED: usize = 100_000;
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_address_of_a_page_has_no_password() {
+        let session = Session {
+            client: Client::new("https://me:hush@example.com/heddle/", None).expect("an address"),
+            output: Format::Table,
+        };
+        assert_eq!(session.page(&["topics", "t"]), "https://example.com/heddle/topics/t");
+    }
 
     #[test]
     fn a_slip_of_the_hand_is_seen() {
