@@ -53,6 +53,20 @@ async fn names_that_nothing_has() {
     assert!(!said.contains("--url"), "{said}");
 }
 
+/// A file that cannot be read on is no server that is away. (A directory can be opened, and not read.)
+#[tokio::test]
+async fn a_file_that_cannot_be_read() {
+    let (world, node) = World::with_node().await;
+    let topic = json!({"queue": "q", "granularity": "instant"});
+    node.put("/v1/topics/letters", topic).await.expect_status(201);
+    let directory = world.directory().to_string_lossy().into_owned();
+    for file in [&directory, &format!("{directory}/none")] {
+        let said = ends(&node, USAGE, &["topic", "send", "letters", "-f", file]);
+        assert!(said.contains(&format!("cannot read {file}: ")), "{said}");
+        assert!(!said.contains("is the server running"), "{said}");
+    }
+}
+
 /// A name must reach the server as it was typed, or not at all: `vic\ntim` must not delete `victim`.
 #[tokio::test]
 async fn names_that_cannot_be_sent() {
