@@ -247,17 +247,28 @@ impl Request {
 
     /// The same GET for another page.
     pub(crate) fn page(&self, client: &Client, cursor: Option<&str>) -> Self {
+        self.with(client, "cursor", cursor)
+    }
+
+    /// The value of a query parameter.
+    pub(crate) fn value_of(&self, name: &str) -> Option<String> {
+        let found = self.url.query_pairs().find(|(given, _)| given == name);
+        found.map(|(_, value)| value.into_owned())
+    }
+
+    /// The same GET with another value of a query parameter.
+    pub(crate) fn with(&self, client: &Client, changed: &str, value: Option<&str>) -> Self {
         let mut url = self.url.clone();
         let others: Vec<(String, String)> = url
             .query_pairs()
-            .filter(|(name, _)| name != "cursor")
+            .filter(|(name, _)| name != changed)
             .map(|(n, v)| (n.into(), v.into()))
             .collect();
         url.set_query(None);
         for (name, value) in others
             .iter()
             .map(|(n, v)| (n.as_str(), v.as_str()))
-            .chain(cursor.map(|c| ("cursor", c)))
+            .chain(value.map(|value| (changed, value)))
         {
             url.query_pairs_mut().append_pair(name, value);
         }

@@ -16,7 +16,7 @@ use super::secret_forget::Forget;
 use crate::document::{self, Kind};
 use crate::exit::{INTERRUPTED, NO, done, usage};
 use crate::output::{Format, items};
-use crate::session::{MAX_LISTED, Session};
+use crate::session::Session;
 use crate::terminal::{Unseen, tell};
 
 /// What can be done with a category or a template.
@@ -373,10 +373,10 @@ pub(crate) async fn notification(session: &Session, command: NotificationCommand
                 ("ERROR", "/last_error"),
             ];
             let request = session.client.list_notifications(&filter);
-            let items: Vec<Value> = request.send_for_all(&session.client, MAX_LISTED).await?;
-            session.has_to_be(&items, "channels", channel.as_deref()).await?;
-            session.has_to_be(&items, "groups", group.as_deref()).await?;
-            session.output.print_list_of_ids(&json!({ "items": items }), &columns)?;
+            let page = session.listed(request).await?;
+            session.has_to_be(&page.items, "channels", channel.as_deref()).await?;
+            session.has_to_be(&page.items, "groups", group.as_deref()).await?;
+            session.output.print_list_of_ids(&json!(page), &columns)?;
         }
         NotificationCommand::Show { id } => {
             let id = id.find(session).await?.to_string();

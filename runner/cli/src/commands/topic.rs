@@ -20,7 +20,7 @@ use super::topic_send::{send, with_progress};
 use crate::document::{self, Kind};
 use crate::exit::{NO, done};
 use crate::output::{self, Format};
-use crate::session::{MAX_LISTED, Session};
+use crate::session::Session;
 use crate::terminal::{self, tell};
 
 /// The time between two reads of something that is watched.
@@ -243,7 +243,7 @@ pub(crate) async fn run(session: &Session, command: TopicCommand) -> Result<Exit
 async fn remove(session: &Session, name: &str, yes: bool) -> Result<ExitCode> {
     let path = ["v1", "topics", name];
     let days = session.client.get(&[&path[..], &["days"]].concat());
-    let days: Vec<Day> = days.send_for_all(&session.client, MAX_LISTED).await?;
+    let days: Vec<Day> = session.all(days).await?;
     let lost = kept_messages(&days);
     let with = lost.as_ref().map(|lost| format!(", with {lost}")).unwrap_or_default();
     if !terminal::may_delete(&format!("topic {name}{with}"), yes)? {
