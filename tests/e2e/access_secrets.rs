@@ -547,6 +547,9 @@ async fn the_audit_tells_what_changed() {
     let row = newest("secret").await;
     assert_eq!(row["after"]["value_changed"], true, "{row:#}");
     assert!(!row.to_string().contains("two"), "{row:#}");
+    // Nothing is no value: it would replace one by a slip.
+    let refused = node.put("/v1/secrets/s", secret("")).await;
+    refused.expect_problem(422, &["/value"]);
     node.put("/v1/secrets/s", json!({"value": "two", "groups": ["h"]}))
         .await
         .expect_status(200);

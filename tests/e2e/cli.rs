@@ -291,6 +291,24 @@ async fn things_with_names() {
     node.put("/v1/secrets/s", secret).await.expect_status(201);
     let shown = ends(&node, DONE, &["secret", "show", "s"]);
     assert!(shown.contains('g') && !shown.contains("hush"), "{shown}");
+    // A connection keeps the options that are not given: another URL must not let scripts write.
+    let set = ["connection", "set", "c", "postgres://me@one.example/db", "--group", "*"];
+    let shown = || {
+        let shown = json_of(&node, &["connection", "show", "c"]);
+        (shown["read_only"].clone(), shown["max_connections"].clone())
+    };
+    ends(&node, DONE, &set);
+    assert_eq!(shown(), (json!(false), json!(4)));
+    ends(
+        &node,
+        DONE,
+        &[&set[..], &["--read-only", "--max-connections", "2"]].concat(),
+    );
+    assert_eq!(shown(), (json!(true), json!(2)));
+    ends(&node, DONE, &set);
+    assert_eq!(shown(), (json!(true), json!(2)));
+    ends(&node, DONE, &[&set[..], &["--read-only=false"]].concat());
+    assert_eq!(shown(), (json!(false), json!(2)));
     let file = world.directory().join("hello.wasm");
     let printed = json_of(&node, &["script", "download", "hello@1", &file.to_string_lossy()]);
     assert_eq!(printed["bytes"], std::fs::metadata(&file).unwrap().len());

@@ -1,5 +1,7 @@
 //! What the command line says when something is wrong: the words, the exit codes, and where they go.
 
+use std::io::{BufRead, BufReader, Write};
+
 use heddle_tests::{Answer, NodeOptions, Receiver, TOKEN, World, run_program, run_unheard};
 use serde_json::json;
 
@@ -51,6 +53,20 @@ async fn names_that_nothing_has() {
     );
     let said = ends(&node, USAGE, &["group", "show"]);
     assert!(!said.contains("--url"), "{said}");
+}
+
+/// A file that cannot be read on is no server that is away. (A directory can be opened, and not read.)
+#[tokio::test]
+async fn a_file_that_cannot_be_read() {
+    let (world, node) = World::with_node().await;
+    let topic = json!({"queue": "q", "granularity": "instant"});
+    node.put("/v1/topics/letters", topic).await.expect_status(201);
+    let directory = world.directory().to_string_lossy().into_owned();
+    for file in [&directory, &format!("{directory}/none")] {
+        let said = ends(&node, USAGE, &["topic", "send", "letters", "-f", file]);
+        assert!(said.contains(&format!("cannot read {file}: ")), "{said}");
+        assert!(!said.contains("is the server running"), "{said}");
+    }
 }
 
 /// A name must reach the server as it was typed, or not at all: `vic\ntim` must not delete `victim`.
@@ -353,6 +369,71 @@ async fn a_pooler_that_shares_sessions_takes_no_migrations() {
     assert_eq!(code, Some(DONE), "{said}");
     let count: i64 = sql.query_one(applied, &[]).await.unwrap().get(0);
     assert_eq!(count, 1);
+}
+
+/// A server that answers each GET with what is made of its path and of how many came before. It ends with the program.
+fn served(answer: impl Fn(&str, usize) -> (u16, String) + Send + 'static) -> String {
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let url = format!("http://{}", listener.local_addr().unwrap());
+    std::thread::spawn(move || {
+        for (count, stream) in listener.incoming().enumerate() {
+            let mut stream = stream.unwrap();
+            let mut lines = BufReader::new(stream.try_clone().unwrap())
+                .lines()
+                .map_while(Result::ok);
+            let first = lines.next().unwrap_or_default();
+            while lines.next().is_some_and(|line| !line.is_empty()) {}
+            let (status, body) = answer(first.split(' ').nth(1).unwrap_or_default(), count);
+            let length = body.len();
+            let head = format!("HTTP/1.1 {status} x\r\nconnection: close\r\ncontent-length: {length}\r\n\r\n");
+            stream.write_all((head + &body).as_bytes()).unwrap();
+        }
+    });
+    url
+}
+
+/// An export that lacks something must not look like one that has all.
+#[test]
+fn an_export_that_is_not_whole_is_an_error() {
+    let none = json!({"items": [], "next_cursor": null}).to_string();
+    // One object cannot be read.
+    let nothing_else = none.clone();
+    let url = served(move |path, _| match path {
+        "/v1/categories" => (200, json!({"items": [{"name": "c"}], "next_cursor": null}).to_string()),
+        "/v1/categories/c" => (500, json!({"title": "broken", "status": 500}).to_string()),
+        _ => (200, nothing_else.clone()),
+    });
+    let (code, said) = heddle_tests::heddle(&["export", "--url", &url], &[]);
+    assert_eq!(code, Some(REFUSED), "{said}");
+    assert!(said.contains("category c"), "{said}");
+    // It was deleted in between.
+    let nothing_else = none.clone();
+    let url = served(move |path, _| match path {
+        "/v1/categories" => (200, json!({"items": [{"name": "c"}], "next_cursor": null}).to_string()),
+        "/v1/categories/c" => (404, json!({"title": "gone", "status": 404}).to_string()),
+        _ => (200, nothing_else.clone()),
+    });
+    let (code, said) = heddle_tests::heddle(&["export", "--url", &url], &[]);
+    assert_eq!(code, Some(DONE), "{said}");
+    // There is more than a command reads.
+    let url = served(move |path, count| match path.starts_with("/v1/categories") {
+        true => {
+            let items = vec![json!({}); 10_000];
+            (
+                200,
+                json!({"items": items, "next_cursor": count.to_string()}).to_string(),
+            )
+        }
+        false => (200, none.clone()),
+    });
+    let (code, said) = heddle_tests::heddle(&["export", "--url", &url], &[]);
+    assert_eq!(code, Some(REFUSED), "{said}");
+    assert!(said.contains("more than 100000"), "{said}");
+    // A list says that it is cut, and where it goes on.
+    let (code, said) = heddle_tests::heddle(&["category", "list", "--url", &url, "-o", "json"], &[]);
+    assert_eq!(code, Some(DONE), "{said}");
+    assert!(said.contains("only the first 100000 are listed"), "{said}");
+    assert!(said.contains("\"next_cursor\": \""), "{said}");
 }
 
 /// An empty variable of the environment is none, whatever the type of its option.

@@ -101,6 +101,35 @@ async fn a_tree_becomes_a_group() {
     assert_eq!(group["tasks"][format!("task-{}", ids[2])]["queue"], "bill");
 }
 
+/// A group that has the name of a number is not the group of a new tree: the tree takes the next number without a group.
+#[tokio::test]
+async fn a_new_tree_changes_no_group_that_is_there() {
+    let (_world, node) = World::with_node().await;
+    let spec = json!({"tasks": {"mine": {"queue": "mine"}}});
+    // As after an export that was applied to a new cluster: more than how often one call begins anew.
+    for number in 1..=60 {
+        let put = node.put(&format!("/v1/groups/timer-task-{number}"), spec.clone()).await;
+        put.expect_status(201);
+    }
+    let made = well(&node, "submitTimerTask", tree()).await;
+    let root = made["taskId"].as_i64().expect("a number");
+    assert!(root > 60, "{made:#}");
+    assert_eq!(made["taskList"].as_array().map(Vec::len), Some(4), "{made:#}");
+    for number in 1..=60 {
+        let group = node.get(&format!("/v1/groups/timer-task-{number}")).await;
+        let group = group.expect_status(200);
+        assert_eq!(
+            (&group["revision"], &group["tasks"]["mine"]["queue"]),
+            (&json!(1), &json!("mine"))
+        );
+    }
+    let group = node
+        .get(&format!("/v1/groups/timer-task-{root}"))
+        .await
+        .expect_status(200);
+    assert_eq!(group["description"], "root");
+}
+
 #[tokio::test]
 async fn tasks_are_switched_started_and_deleted() {
     let (_world, node) = World::with_node().await;

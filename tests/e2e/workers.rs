@@ -159,6 +159,68 @@ async fn the_example_in_python_outlasts_an_absent_server() {
     server.abort();
 }
 
+/// A server that hands out one task run, behind a proxy that answers the first outcome with a page of its own, and the
+/// second with half an answer. Ends with the third.
+async fn behind_a_bad_proxy(listener: TcpListener) {
+    let claim = json!({"id": "c", "token": "t", "run": "r", "group": "g", "task": "t", "params": {}, "context": {}});
+    let mut claims = vec![json!({"items": [claim]})];
+    let mut outcomes = 0;
+    // A claim that waits for more gets no answer.
+    let mut waiting = Vec::new();
+    loop {
+        let (mut stream, _) = listener.accept().await.expect("a connection");
+        let mut request = Vec::new();
+        // The body ends it.
+        while !request.ends_with(b"}") {
+            assert!(stream.read_buf(&mut request).await.expect("a request") > 0);
+        }
+        let line = String::from_utf8_lossy(&request)
+            .lines()
+            .next()
+            .unwrap_or_default()
+            .to_owned();
+        outcomes += usize::from(line.contains("/complete "));
+        let is_outcome = line.contains("/complete ");
+        let (status, body) = match outcomes {
+            1 if is_outcome => ("502 Bad Gateway", "<html>Bad Gateway</html>".to_owned()),
+            2 if is_outcome => ("200 OK", "{\"id\"".to_owned()),
+            _ if line.contains("/queues/q/claims ") => match claims.pop() {
+                Some(claims) => ("200 OK", claims.to_string()),
+                None => {
+                    waiting.push(stream);
+                    continue;
+                }
+            },
+            _ => ("200 OK", json!({"id": "c"}).to_string()),
+        };
+        let length = body.len();
+        let answer = format!("HTTP/1.1 {status}\r\ncontent-length: {length}\r\nconnection: close\r\n\r\n{body}");
+        stream.write_all(answer.as_bytes()).await.expect("an answer");
+        stream.shutdown().await.expect("an end");
+        if outcomes == 3 {
+            return;
+        }
+    }
+}
+
+/// What a proxy answers in place of a server is no reason to drop an outcome.
+#[tokio::test]
+async fn the_example_in_python_reports_again_through_a_bad_proxy() {
+    if Command::new("python3").arg("--version").output().is_err() {
+        eprintln!("there is no python3 here: the Python example was not run");
+        return;
+    }
+    let world = World::new().await;
+    let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
+    let base = format!("http://{}", listener.local_addr().expect("an address"));
+    let mut worker = worker_of(&world, &base, &["python3", PYTHON_WORKER], "1");
+    behind_a_bad_proxy(listener).await;
+    worker.says("done: g/t r").await;
+    worker.terminate();
+    worker.says("stopped").await;
+    assert!(worker.end().await.success());
+}
+
 /// `kill -9` of a worker in the middle of its lease: the attempt is lost, without using up a retry (there is none), and
 /// the next worker does it.
 #[tokio::test]

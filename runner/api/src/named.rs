@@ -70,7 +70,7 @@ pub struct Secret {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct SecretSpec {
-    /// The value, at most 64 KiB. Write-only: it is never shown again.
+    /// The value, 1 byte to 64 KiB. Write-only: it is never shown again.
     pub value: String,
     /// The groups and topics that may use it, at most 1,000; `*` means all. Default: none.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]

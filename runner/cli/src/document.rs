@@ -326,7 +326,7 @@ fn of_value(value: Value, source: &str) -> Result<Document> {
         spec.insert("kind".into(), Value::String(word));
     }
     if kind == Kind::Secret {
-        fill_from_env(&mut spec)?;
+        fill_from_env(&mut spec, |name| std::env::var(name).ok())?;
     }
     Ok(Document {
         kind,
@@ -348,14 +348,18 @@ fn bare_schema(mut spec: Value) -> Value {
     }
 }
 
-/// Reads `from_env: NAME` in place of `value`, so that files need not contain secrets.
-fn fill_from_env(spec: &mut Value) -> Result<()> {
+/// Reads `from_env: NAME` in place of `value`, so that files need not contain secrets. An empty variable counts as not set:
+/// it would replace a secret with nothing.
+fn fill_from_env(spec: &mut Value, variable_of: impl Fn(&str) -> Option<String>) -> Result<()> {
     let Some(variable) = spec.as_object_mut().and_then(|spec| spec.remove("from_env")) else {
         return Ok(());
     };
     let name = variable.as_str().unwrap_or_default();
-    let value =
-        std::env::var(name).map_err(|_| usage(format!("/from_env: the environment variable `{name}` is not set")))?;
+    let value = variable_of(name).filter(|value| !value.is_empty()).ok_or_else(|| {
+        usage(format!(
+            "/from_env: the environment variable `{name}` is not set or empty"
+        ))
+    })?;
     spec["value"] = Value::String(value);
     Ok(())
 }
@@ -470,6 +474,26 @@ mod tests {
             .map(|d| d.name)
             .collect();
         assert_eq!(names, ["t", "a", "b", "c", "o"]);
+    }
+
+    #[test]
+    fn an_empty_variable_is_no_secret() {
+        let filled = |value: Option<&str>| {
+            let mut spec = json!({"from_env": "API_KEY", "groups": ["g"]});
+            fill_from_env(&mut spec, |name| {
+                assert_eq!(name, "API_KEY");
+                value.map(str::to_owned)
+            })
+            .map(|()| spec)
+        };
+        assert_eq!(filled(Some("hush")).unwrap(), json!({"value": "hush", "groups": ["g"]}));
+        for none in [None, Some("")] {
+            let said = filled(none).unwrap_err().to_string();
+            assert!(
+                said.contains("/from_env") && said.contains("`API_KEY` is not set or empty"),
+                "{said}"
+            );
+        }
     }
 
     #[test]

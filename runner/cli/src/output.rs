@@ -87,6 +87,52 @@ pub(crate) fn more(format: Format, page: &Value) {
     }
 }
 
+/// A list that is printed while it is read, as JSON or YAML: the same document as of a list that was read before.
+#[derive(Debug)]
+pub(crate) struct Printed {
+    format: Format,
+    /// The text of the last item, which a comma may have to follow.
+    last: Option<String>,
+}
+
+impl Printed {
+    pub(crate) fn new(format: Format) -> Self {
+        Self { format, last: None }
+    }
+
+    pub(crate) fn format(&self) -> Format {
+        self.format
+    }
+
+    /// The next part of the document, up to this item.
+    pub(crate) fn item(&mut self, item: &Value) -> Result<String> {
+        let text = match self.format {
+            Format::Yaml => yaml(&Value::Array(vec![item.clone()]))?,
+            Format::Json | Format::Table => {
+                let text = serde_json::to_string_pretty(item).context("cannot write JSON")?;
+                format!("    {}", text.replace('\n', "\n    "))
+            }
+        };
+        let before = self.last.replace(text);
+        Ok(match (self.format, before) {
+            (Format::Yaml, None) => "items:\n".to_owned(),
+            (Format::Yaml, Some(before)) => before,
+            (_, None) => "{\n  \"items\": [\n".to_owned(),
+            (_, Some(before)) => format!("{before},\n"),
+        })
+    }
+
+    /// The rest of the document: it was read to its end.
+    pub(crate) fn end(self) -> String {
+        match (self.format, self.last) {
+            (Format::Yaml, None) => "items: []\nnext_cursor: null\n".to_owned(),
+            (Format::Yaml, Some(last)) => format!("{last}next_cursor: null\n"),
+            (_, None) => "{\n  \"items\": [],\n  \"next_cursor\": null\n}\n".to_owned(),
+            (_, Some(last)) => format!("{last}\n  ],\n  \"next_cursor\": null\n}}\n"),
+        }
+    }
+}
+
 /// Further fields of an answer, in brackets: numbers other than 0, texts and lists.
 pub(crate) fn details(answer: &Value) -> String {
     let shown: Vec<String> = answer
@@ -387,6 +433,27 @@ mod tests {
     use serde_json::json;
 
     use super::*;
+
+    #[test]
+    fn a_list_that_is_printed_piece_by_piece_is_the_same_document() {
+        let items = [
+            json!({"message": "a\nb", "fields": {"n": [1, {"k": null}]}}),
+            json!({}),
+            json!({"message": "- x: y"}),
+        ];
+        for count in 0..=items.len() {
+            let whole = json!({"items": &items[..count], "next_cursor": null});
+            let text = |format: Format| {
+                let mut printed = Printed::new(format);
+                let parts: Vec<String> = items[..count].iter().map(|item| printed.item(item).unwrap()).collect();
+                parts.concat() + &printed.end()
+            };
+            let pretty = serde_json::to_string_pretty(&whole).unwrap() + "\n";
+            assert_eq!(text(Format::Json), pretty);
+            let read = heddle_domain::spec::parse_yaml_strict(&text(Format::Yaml));
+            assert_eq!(read.expect("YAML"), whole, "{}", text(Format::Yaml));
+        }
+    }
 
     #[test]
     fn cells_are_short() {

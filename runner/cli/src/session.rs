@@ -1,8 +1,9 @@
 //! The server that commands talk to, and the format of their output.
 
-use anyhow::Result;
+use anyhow::{Result, bail};
 use clap::Args;
-use heddle_client::Client;
+use heddle_client::{Client, List, Request};
+use serde::de::DeserializeOwned;
 use serde_json::Value;
 
 use crate::document::Kind;
@@ -97,7 +98,7 @@ impl Session {
             return error;
         }
         let request = self.client.get(&["v1", named.list]);
-        let Ok(things) = request.send_for_all::<Value>(&self.client, MAX_LISTED).await else {
+        let Ok(List { items: things, .. }) = request.send_for_all::<Value>(&self.client, MAX_LISTED).await else {
             return error;
         };
         let names = things.iter().filter_map(|thing| thing["name"].as_str());
@@ -111,9 +112,9 @@ impl Session {
         }
     }
 
-    /// The address of a page that shows something.
+    /// The address of a page that shows something. A password of the server's address is not for terminals and logs.
     pub(crate) fn page(&self, path: &[&str]) -> String {
-        let mut url = self.client.base().clone();
+        let mut url = self.client.shown_base();
         if let Ok(mut segments) = url.path_segments_mut() {
             segments.pop_if_empty().extend(path);
         }
@@ -141,8 +142,34 @@ impl Session {
 
     /// Gets and prints a list, whole or one page of it.
     pub(crate) async fn list(&self, path: &[&str], columns: &[(&str, &str)]) -> Result<()> {
-        let items: Vec<Value> = self.client.get(path).send_for_all(&self.client, MAX_LISTED).await?;
-        self.output.print_list(&serde_json::json!({ "items": items }), columns)
+        let page = self.listed(self.client.get(path)).await?;
+        self.output.print_list(&serde_json::json!(page), columns)
+    }
+
+    /// All things of a list, for what must not miss one: more than [`MAX_LISTED`] are an error.
+    pub(crate) async fn all<T: DeserializeOwned>(&self, request: Request) -> Result<Vec<T>> {
+        let all = request.send_for_all(&self.client, MAX_LISTED).await?;
+        if all.next_cursor.is_some() {
+            bail!("the server lists more than {MAX_LISTED} things, and this command reads no more");
+        }
+        Ok(all.items)
+    }
+
+    /// The things of a list that are printed, about [`MAX_LISTED`] of them. If there are more, stderr says so, and JSON has
+    /// the cursor of the next page.
+    pub(crate) async fn listed(&self, request: Request) -> Result<List<Value>> {
+        let mut page: List<Value> = request.send_for_all(&self.client, MAX_LISTED).await?;
+        if page.next_cursor.is_some() {
+            tell!(
+                "warning: there are more; only the first {} are listed",
+                page.items.len()
+            );
+        }
+        if self.output == Format::Table {
+            // These commands have no `--cursor` that a table could name.
+            page.next_cursor = None;
+        }
+        Ok(page)
     }
 
     /// Refuses a misspelled name: if a list that is limited to one object is empty, the object must exist. If the list
@@ -195,6 +222,15 @@ pub(crate) const MAX_LISTED: usize = 100_000;
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_address_of_a_page_has_no_password() {
+        let session = Session {
+            client: Client::new("https://me:hush@example.com/heddle/", None).expect("an address"),
+            output: Format::Table,
+        };
+        assert_eq!(session.page(&["topics", "t"]), "https://example.com/heddle/topics/t");
+    }
 
     #[test]
     fn a_slip_of_the_hand_is_seen() {

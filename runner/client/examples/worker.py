@@ -76,8 +76,8 @@ class Heddle:
         body = {"worker": worker, "max": max, "lease": f"{LEASE_SECONDS}s", "wait": f"{WAIT_SECONDS}s"}
         return self.post(f"/v1/queues/{queue}/claims", body, WAIT_SECONDS + 30)["items"]
 
-    def on_claim(self, claim, action, **body):
-        return self.post(f"/v1/claims/{claim['id']}/{action}", {"token": claim["token"], **body})
+    def on_claim(self, claim, action, timeout=LEASE_SECONDS, **body):
+        return self.post(f"/v1/claims/{claim['id']}/{action}", {"token": claim["token"], **body}, timeout)
 
 
 def work(params, context, stopped, report):
@@ -118,9 +118,13 @@ def do(heddle, claim, stop):
     done, stopped = threading.Event(), threading.Event()
 
     def beat():
-        while not done.wait(LEASE_SECONDS / 3):
+        pause = LEASE_SECONDS / 3
+        due = time.monotonic() + pause
+        while not done.wait(max(0, due - time.monotonic())):
+            due = time.monotonic() + pause
             try:
-                heddle.on_claim(claim, "heartbeat")
+                # One that hangs must leave time for the next one before the lease ends.
+                heddle.on_claim(claim, "heartbeat", timeout=pause)
             except Refused as refused:
                 if refused.status == 409:
                     print(f"stopping {claim['task']}: {refused}", flush=True)

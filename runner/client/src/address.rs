@@ -45,13 +45,27 @@ fn fault_of(segment: &str) -> Option<String> {
     ))
 }
 
+/// An address as people may see it: without the user and the password, which a proxy in front of a server may want.
+pub(crate) fn shown(url: &Url) -> Url {
+    let mut shown = url.clone();
+    // Only an address without a host refuses this, and it has neither of both.
+    let _ = shown.set_username("");
+    let _ = shown.set_password(None);
+    shown
+}
+
+/// The same of a text that may not be an address.
+pub(crate) fn shown_text(text: &str) -> &str {
+    text.rsplit_once('@').map_or(text, |(_, behind)| behind)
+}
+
 /// Refuses an address that is too long to be sent.
 pub(crate) fn check_length(url: &Url) -> Result<(), String> {
     let length = url.as_str().len();
     if length > URL_BYTES_MAX {
         return Err(format!(
             "the address {} has {length} bytes, and at most {URL_BYTES_MAX} are possible",
-            shortened(url.as_str())
+            shortened(shown(url).as_str())
         ));
     }
     Ok(())
@@ -98,6 +112,17 @@ mod tests {
         let refused = check_length(&url).unwrap_err();
         assert!(refused.len() < 400, "{refused}");
         assert_eq!(check_length(&base), Ok(()));
+    }
+
+    #[test]
+    fn an_address_is_shown_without_its_password() {
+        let url = Url::parse("https://me:hush@example.com/heddle?a=b@c").unwrap();
+        assert_eq!(shown(&url).as_str(), "https://example.com/heddle?a=b@c");
+        assert_eq!(shown_text("me:hu@sh@example.com"), "example.com");
+        assert_eq!(shown_text("example.com"), "example.com");
+        let mut long = url.clone();
+        long.set_path(&"x".repeat(100_000));
+        assert!(!check_length(&long).unwrap_err().contains("hush"));
     }
 
     #[test]

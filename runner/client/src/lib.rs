@@ -33,6 +33,7 @@ mod stream;
 mod worker;
 
 pub use error::{Error, Result};
+pub use list::Pages;
 pub use notifications::NotificationFilter;
 pub use queues::Report;
 pub use request::{Client, Request, choose_cryptography};

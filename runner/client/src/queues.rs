@@ -10,7 +10,7 @@ use heddle_domain::Span;
 use serde::Serialize;
 use serde_json::{Value, json};
 
-use crate::{Client, List, Result};
+use crate::{Client, List, Request, Result};
 
 /// What a worker reports of a claim while it works on it.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -40,36 +40,54 @@ impl Client {
         self.report(claim, &Report::default()).await
     }
 
+    /// The same, but waits no longer than `timeout` for the answer: a call that hangs must not cost the lease.
+    pub(crate) async fn heartbeat_within(&self, claim: &Claim, timeout: Duration) -> Result<ClaimAnswer> {
+        self.word_of_claim(claim, "heartbeat", &heartbeat(claim, &Report::default()))
+            .timeout(timeout)
+            .send()
+            .await
+    }
+
     /// Extends a claim's lease and tells how far the work has come.
     pub async fn report(&self, claim: &Claim, report: &Report) -> Result<ClaimAnswer> {
-        let word = Heartbeat {
-            token: claim.token.clone(),
-            lease: None,
-            progress: report.progress,
-            note: report.note.clone(),
-            log: report.log.clone(),
-        };
-        self.on_claim(claim, "heartbeat", &word).await
+        self.word_of_claim(claim, "heartbeat", &heartbeat(claim, report))
+            .send()
+            .await
     }
 
     pub async fn complete(&self, claim: &Claim, output: &Value) -> Result<ClaimAnswer> {
-        self.on_claim(claim, "complete", &done(claim, output)).await
+        self.completion(claim, output).send().await
+    }
+
+    /// The request of [`Client::complete`].
+    pub(crate) fn completion(&self, claim: &Claim, output: &Value) -> Request {
+        self.word_of_claim(claim, "complete", &done(claim, output))
     }
 
     /// Reports a failure: `error` is a message, or an object with one. A fatal one is not tried again.
     pub async fn fail(&self, claim: &Claim, error: &Value, fatal: bool) -> Result<ClaimAnswer> {
+        self.failure(claim, error, fatal).send().await
+    }
+
+    /// The request of [`Client::fail`].
+    pub(crate) fn failure(&self, claim: &Claim, error: &Value, fatal: bool) -> Request {
         let word = ClaimFailure {
             token: claim.token.clone(),
             error: error.clone(),
             fatal,
             retry_after: None,
         };
-        self.on_claim(claim, "fail", &word).await
+        self.word_of_claim(claim, "fail", &word)
     }
 
     /// Gives a claim back undone.
     pub async fn release(&self, claim: &Claim) -> Result<ClaimAnswer> {
-        self.on_claim(claim, "release", &token(claim)).await
+        self.releasing(claim).send().await
+    }
+
+    /// The request of [`Client::release`].
+    pub(crate) fn releasing(&self, claim: &Claim) -> Request {
+        self.word_of_claim(claim, "release", &token(claim))
     }
 
     /// Reports many successes in one call, which answers for each.
@@ -96,11 +114,8 @@ impl Client {
         Ok(answers.items)
     }
 
-    async fn on_claim(&self, claim: &Claim, action: &str, word: &impl Serialize) -> Result<ClaimAnswer> {
-        self.post(&["v1", "claims", &claim.id.to_string(), action])
-            .json(word)
-            .send()
-            .await
+    fn word_of_claim(&self, claim: &Claim, action: &str, word: &impl Serialize) -> Request {
+        self.post(&["v1", "claims", &claim.id.to_string(), action]).json(word)
     }
 
     /// A queue, with its workers.
@@ -124,6 +139,16 @@ impl Client {
 fn token(claim: &Claim) -> ClaimToken {
     ClaimToken {
         token: claim.token.clone(),
+    }
+}
+
+fn heartbeat(claim: &Claim, report: &Report) -> Heartbeat {
+    Heartbeat {
+        token: claim.token.clone(),
+        lease: None,
+        progress: report.progress,
+        note: report.note.clone(),
+        log: report.log.clone(),
     }
 }
 

@@ -56,7 +56,7 @@ fn has_proxy() -> bool {
 impl std::fmt::Debug for Client {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Client")
-            .field("base", &self.base.as_str())
+            .field("base", &self.shown_base().as_str())
             .field("token", &self.token.is_some())
             .finish()
     }
@@ -65,10 +65,11 @@ impl std::fmt::Debug for Client {
 impl Client {
     /// A client of the server at `base`, such as `https://heddle.example.com` (a path in it is a prefix of all calls).
     pub fn new(base: &str, token: Option<&str>) -> Result<Self> {
-        let url = Url::parse(base).map_err(|_| Error::Invalid(format!("`{base}` is not a URL; {URL_EXAMPLE}")))?;
+        let shown = address::shown_text(base);
+        let url = Url::parse(base).map_err(|_| Error::Invalid(format!("`{shown}` is not a URL; {URL_EXAMPLE}")))?;
         if !matches!(url.scheme(), "http" | "https") || url.host_str().is_none() {
             return Err(Error::Invalid(format!(
-                "`{base}` is not an http or https URL; {URL_EXAMPLE}"
+                "`{shown}` is not an http or https URL; {URL_EXAMPLE}"
             )));
         }
         if token.is_some_and(|token| header::HeaderValue::from_str(token).is_err()) {
@@ -107,6 +108,11 @@ impl Client {
 
     pub fn base(&self) -> &Url {
         &self.base
+    }
+
+    /// The address of the server as people may see it: without a user and a password.
+    pub fn shown_base(&self) -> Url {
+        address::shown(&self.base)
     }
 
     /// A request; each item of `path` is one segment, escaped as needed: `["v1", "groups", name]`. An item that cannot be
@@ -241,17 +247,28 @@ impl Request {
 
     /// The same GET for another page.
     pub(crate) fn page(&self, client: &Client, cursor: Option<&str>) -> Self {
+        self.with(client, "cursor", cursor)
+    }
+
+    /// The value of a query parameter.
+    pub(crate) fn value_of(&self, name: &str) -> Option<String> {
+        let found = self.url.query_pairs().find(|(given, _)| given == name);
+        found.map(|(_, value)| value.into_owned())
+    }
+
+    /// The same GET with another value of a query parameter.
+    pub(crate) fn with(&self, client: &Client, changed: &str, value: Option<&str>) -> Self {
         let mut url = self.url.clone();
         let others: Vec<(String, String)> = url
             .query_pairs()
-            .filter(|(name, _)| name != "cursor")
+            .filter(|(name, _)| name != changed)
             .map(|(n, v)| (n.into(), v.into()))
             .collect();
         url.set_query(None);
         for (name, value) in others
             .iter()
             .map(|(n, v)| (n.as_str(), v.as_str()))
-            .chain(cursor.map(|c| ("cursor", c)))
+            .chain(value.map(|value| (changed, value)))
         {
             url.query_pairs_mut().append_pair(name, value);
         }
@@ -268,7 +285,7 @@ impl Request {
 
     /// Sends it and reads a JSON answer.
     pub async fn send<T: DeserializeOwned>(self) -> Result<T> {
-        let url = self.url.to_string();
+        let url = address::shown(&self.url).to_string();
         match self.send_for_option().await? {
             Some(answer) => Ok(answer),
             None => Err(Error::Unexpected {
@@ -292,7 +309,7 @@ impl Request {
     }
 
     async fn send_for_shape(self, fits: impl Fn(&Value) -> bool, detail: &str) -> Result<Value> {
-        let url = self.url.to_string();
+        let url = address::shown(&self.url).to_string();
         let answer: Value = self.send().await?;
         match fits(&answer) {
             true => Ok(answer),
@@ -305,7 +322,7 @@ impl Request {
 
     /// Sends it and reads a JSON answer; `None` if the server has nothing to say (204).
     pub async fn send_for_option<T: DeserializeOwned>(self) -> Result<Option<T>> {
-        let url = self.url.to_string();
+        let url = address::shown(&self.url).to_string();
         let response = self.send_for_response().await?;
         if response.status() == StatusCode::NO_CONTENT {
             return Ok(None);
@@ -338,9 +355,10 @@ impl Request {
             Ok(response) => return Err(refusal(response, &url).await),
             Err(source) => return Err(unreachable(&url, source)),
         };
-        let body = read(response, url.as_str()).await?;
+        let url = address::shown(&url).to_string();
+        let body = read(response, &url).await?;
         framed::read(&body).map_err(|error| Error::Unexpected {
-            url: url.to_string(),
+            url,
             detail: format!("{error} in: {}", excerpt(&body)),
         })
     }
@@ -352,7 +370,7 @@ impl Request {
 
     /// Sends it and reads the whole body.
     pub async fn send_for_bytes(self) -> Result<Bytes> {
-        let url = self.url.to_string();
+        let url = address::shown(&self.url).to_string();
         read(self.send_for_response().await?, &url).await
     }
 
@@ -409,7 +427,7 @@ impl Request {
 }
 
 pub(crate) fn unreachable(url: &Url, source: reqwest::Error) -> Error {
-    let mut origin = url.clone();
+    let mut origin = address::shown(url);
     origin.set_query(None);
     Error::Unreachable {
         url: origin.to_string(),
@@ -451,7 +469,7 @@ async fn refusal(response: Response, url: &Url) -> Error {
         .get(header::LOCATION)
         .and_then(|value| value.to_str().ok())
         .map(str::to_owned);
-    let body = match read(response, url.as_str()).await {
+    let body = match read(response, address::shown(url).as_str()).await {
         Ok(body) => body,
         Err(error) => return error,
     };
@@ -552,5 +570,21 @@ mod tests {
             .await
             .unwrap_err();
         assert!(matches!(error, Error::Unreachable { .. }), "{error}");
+    }
+
+    #[tokio::test]
+    async fn no_error_shows_a_password() {
+        let client = Client::new("http://me:hush@127.0.0.1:1/", None).unwrap();
+        let error = client.get(&["v1", "groups"]).send::<Value>().await.unwrap_err();
+        let posted = client.post(&["v1", "topics", "t"]);
+        let posted = posted.send_streaming::<Value, _>("text/plain", futures::stream::empty());
+        let invalid = ["me:hush@x", "ftp://me:hush@x"].map(|base| Client::new(base, None).unwrap_err());
+        let errors = [error, posted.await.unwrap_err()].into_iter().chain(invalid);
+        for shown in errors
+            .map(|error| format!("{error} {error:?}"))
+            .chain([format!("{client:?}")])
+        {
+            assert!(!shown.contains("hush"), "{shown}");
+        }
     }
 }

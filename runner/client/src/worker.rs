@@ -10,7 +10,7 @@ use tokio::sync::watch;
 use tokio::task::JoinSet;
 use tokio::time::Instant;
 
-use crate::{Claim, ClaimRequest, Client, Error, Result};
+use crate::{Claim, ClaimAnswer, ClaimRequest, Client, Error, Result};
 
 /// How long a claim call waits for work.
 const WAIT: Duration = Duration::from_secs(30);
@@ -257,11 +257,16 @@ impl Held {
         }
     }
 
-    /// Keeps the lease alive; returns when it is lost.
+    /// Keeps the lease alive; returns when it is lost. A heartbeat waits a third of the lease for its answer: one that
+    /// hangs, because a connection is dead or a proxy is stuck, leaves time for the next one before the lease ends.
     async fn taken_away(&self) {
+        let pause = self.lease / 3;
+        let mut next = Instant::now() + pause;
         loop {
-            tokio::time::sleep(self.lease / 3).await;
-            match self.client.heartbeat(&self.claim).await {
+            tokio::time::sleep_until(next).await;
+            // Counted from here: after one that got no answer in time, the next one comes at once.
+            next = Instant::now() + pause;
+            match self.client.heartbeat_within(&self.claim, pause).await {
                 Ok(_) => {
                     self.held_since.send_replace(Instant::now());
                 }
@@ -278,13 +283,14 @@ impl Held {
         let mut again_after = self.again_after;
         let (mut is_repeat, mut too_large) = (false, false);
         loop {
-            let answer = match &outcome {
-                Outcome::Done(output) => self.client.complete(&self.claim, output).await,
-                Outcome::Failed(message) => self.client.fail(&self.claim, &json!(message), false).await,
-                Outcome::Fatal(message) => self.client.fail(&self.claim, &json!(message), true).await,
-                Outcome::Released => self.client.release(&self.claim).await,
+            let request = match &outcome {
+                Outcome::Done(output) => self.client.completion(&self.claim, output),
+                Outcome::Failed(message) => self.client.failure(&self.claim, &json!(message), false),
+                Outcome::Fatal(message) => self.client.failure(&self.claim, &json!(message), true),
+                Outcome::Released => self.client.releasing(&self.claim),
             };
-            match answer {
+            // A try that hangs is made again; heartbeats go on meanwhile. A large output may take longer than these.
+            match request.timeout(self.lease).send::<ClaimAnswer>().await {
                 Ok(_) if outcome == Outcome::Released => return &self.counts.released,
                 Ok(_) => return &self.counts.reported,
                 Err(error) if is_passing(&error) => {
@@ -346,15 +352,19 @@ mod tests {
         answer(stream, "409 Conflict", body).await;
     }
 
-    /// A server that is overloaded until it has got a heartbeat. Returns how many outcomes it has refused before it took one.
-    async fn overloaded(listener: TcpListener) -> u32 {
+    /// A server that is overloaded until it has got a heartbeat. The first `silent` ones get no answer, and their connections
+    /// stay open. Returns how many outcomes it has refused before it took one.
+    async fn overloaded(listener: TcpListener, silent: usize) -> u32 {
         let (mut refused, mut is_free) = (0, false);
+        let mut unanswered = Vec::new();
         let id = uuid::Uuid::nil();
         loop {
             let (mut stream, _) = listener.accept().await.unwrap();
             let line = asked(&mut stream).await;
             let taken = format!(r#"{{"id": "{id}"}}"#);
-            if line.contains("/heartbeat ") {
+            if line.contains("/heartbeat ") && unanswered.len() < silent {
+                unanswered.push(stream);
+            } else if line.contains("/heartbeat ") {
                 is_free = true;
                 answer(stream, "200 OK", &taken).await;
             } else if is_free {
@@ -426,13 +436,25 @@ mod tests {
     #[tokio::test]
     async fn an_outcome_is_reported_as_long_as_heartbeats_keep_the_lease() {
         let (listener, url) = listen().await;
-        let server = tokio::spawn(overloaded(listener));
+        let server = tokio::spawn(overloaded(listener, 0));
         let (held, _stop) = held(&url, Duration::from_secs(6), None);
         let counts = held.counts.clone();
         held.work(done()).await;
         let refused = server.await.unwrap();
         assert_eq!(counted(&counts), [1, 0, 0]);
         assert!(refused > 0);
+    }
+
+    /// Without a short timeout, the first heartbeat would hang for longer than the lease.
+    #[tokio::test]
+    async fn a_heartbeat_without_an_answer_does_not_cost_the_lease() {
+        let (listener, url) = listen().await;
+        let server = tokio::spawn(overloaded(listener, 1));
+        let (held, _stop) = held(&url, Duration::from_secs(6), None);
+        let counts = held.counts.clone();
+        held.work(done()).await;
+        assert!(server.await.unwrap() > 0);
+        assert_eq!(counted(&counts), [1, 0, 0]);
     }
 
     #[tokio::test]

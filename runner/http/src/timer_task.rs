@@ -107,6 +107,18 @@ const TIMERS: &str = "taskScheduleConf";
 /// The field of [`TIMERS`] that lists them.
 const TIMER_LIST: &str = "timerList";
 
+/// The fields of a node that mean something, except those that contain nodes or timers.
+const KNOWN: [&str; 8] = [
+    "taskId",
+    "taskName",
+    "name",
+    "appServiceName",
+    "apiServiceName",
+    "apiMethodName",
+    "timeout",
+    "status",
+];
+
 /// The error of a tree that is too large. (The pointer of its last node could be very long.)
 fn too_much(tree: &[TimerTask], detail: String) -> Problem {
     let below = format!("/{BELOW}");
@@ -201,10 +213,29 @@ fn fields_of(parts: &Parts<'_>, node: Part, place: &mut Place) -> Result<Fields,
                 let value: Value = serde_json::from_str(parts.text(part))
                     .map_err(|error| unreadable(&format!("/{}", pointer_token(&name)), &error))?;
                 refuse_children(&name, &value)?;
+                refuse_beside(&name, &value)?;
             }
         }
     }
     Ok(task)
+}
+
+/// Refuses a field of a task beside `taskInfoConf`: if it were ignored, the tree would mean something else. A `taskId` that
+/// is ignored, for example, makes a second tree.
+fn refuse_beside(name: &str, value: &Value) -> Result<(), Problem> {
+    let says_nothing = match value {
+        Value::Null => true,
+        Value::String(text) => text.trim().is_empty(),
+        // A number that is never absent says with 0 that there is none.
+        value => name == "taskId" && whole(value) == Ok(Some(0)),
+    };
+    if says_nothing || !KNOWN.contains(&name) {
+        return Ok(());
+    }
+    Err(invalid(
+        name,
+        format!("`{name}` must be inside `{WRAPPER}`, not beside it"),
+    ))
 }
 
 fn shown_start(text: &str) -> String {
@@ -214,7 +245,7 @@ fn shown_start(text: &str) -> String {
 /// Refuses fields that seem to contain tasks: if they were ignored, whole branches would be dropped silently.
 fn refuse_children(name: &str, value: &Value) -> Result<(), Problem> {
     if name == TIMERS {
-        return Ok(());
+        return refuse_lists_of_timers(value);
     }
     let word = name.to_lowercase();
     let named = ["child", "subtask", "tasklist", "taskinfo"]
@@ -234,6 +265,19 @@ fn refuse_children(name: &str, value: &Value) -> Result<(), Problem> {
         _ => format!("the child tasks must be in `{BELOW}`"),
     };
     Err(invalid(&pointer_token(name), format!("unknown field; {where_else}")))
+}
+
+/// Refuses fields beside the list of timers that seem to contain timers, or tasks.
+fn refuse_lists_of_timers(conf: &Value) -> Result<(), Problem> {
+    let mut others = conf.as_object().into_iter().flatten().filter(|(name, value)| {
+        let holds = value.as_array().is_some_and(|items| items.iter().any(Value::is_object));
+        holds && name.as_str() != TIMER_LIST
+    });
+    let Some((name, _)) = others.next() else { return Ok(()) };
+    Err(invalid(
+        &format!("{TIMERS}/{}", pointer_token(name)),
+        format!("unknown field; the timers must be in `{TIMER_LIST}`"),
+    ))
 }
 
 /// The name of a tree's group.

@@ -19,7 +19,7 @@ use super::prune;
 use crate::document::{self, Document, Kind, name_of};
 use crate::exit::{NO, done, usage};
 use crate::output::{self, Format, yaml};
-use crate::session::{MAX_LISTED, Session};
+use crate::session::Session;
 use crate::terminal::{self, tell};
 
 /// Each paragraph is one line: it is wrapped as wide as the terminal is.
@@ -277,6 +277,12 @@ pub(super) fn painted(line: &str, colours: bool) -> String {
     terminal::coloured(line, colour, colours)
 }
 
+/// Whether the server does not have what was asked for.
+fn is_missing(error: &anyhow::Error) -> bool {
+    let refused = error.downcast_ref::<heddle_client::Error>();
+    refused.and_then(heddle_client::Error::status) == Some(404)
+}
+
 pub(crate) async fn export(session: &Session, export: &Export) -> Result<ExitCode> {
     let mut things: Vec<(Kind, Value)> = Vec::new();
     let only_some_groups = !export.groups.is_empty() || export.category.is_some();
@@ -290,9 +296,9 @@ pub(crate) async fn export(session: &Session, export: &Export) -> Result<ExitCod
             Kind::Offer,
         ] {
             let request = session.client.get(&["v1", kind.path()]);
-            let items: Vec<Value> = match request.send_for_all(&session.client, MAX_LISTED).await {
+            let items: Vec<Value> = match session.all(request).await {
                 // An older server does not know this kind, and so has none.
-                Err(error) if error.status() == Some(404) => continue,
+                Err(error) if is_missing(&error) => continue,
                 listed => listed?,
             };
             for item in items {
@@ -300,7 +306,11 @@ pub(crate) async fn export(session: &Session, export: &Export) -> Result<ExitCod
                 let Some(name) = name_of(&item).filter(|_| kind != Kind::Offer || item["run"].is_null()) else {
                     continue;
                 };
-                things.push((kind, session.client.get_named(kind.path(), &name).await.unwrap_or(item)));
+                match session.client.get_named(kind.path(), &name).await {
+                    // It was deleted in between.
+                    Err(error) if error.status() == Some(404) => {}
+                    found => things.push((kind, found.with_context(|| format!("{} {name}", kind.as_str()))?)),
+                }
             }
         }
     }
@@ -309,7 +319,7 @@ pub(crate) async fn export(session: &Session, export: &Export) -> Result<ExitCod
             .client
             .get(&["v1", "groups"])
             .query_if("category", export.category.as_deref());
-        let groups: Vec<Value> = request.send_for_all(&session.client, MAX_LISTED).await?;
+        let groups: Vec<Value> = session.all(request).await?;
         session
             .has_to_be(&groups, "categories", export.category.as_deref())
             .await?;
@@ -318,7 +328,10 @@ pub(crate) async fn export(session: &Session, export: &Export) -> Result<ExitCod
             let Some(name) = name_of(&group).filter(|name| !name.starts_with(GROUP_PREFIX)) else {
                 continue;
             };
-            things.push((Kind::Group, session.client.get_named("groups", &name).await?));
+            match session.client.get_named("groups", &name).await {
+                Err(error) if error.status() == Some(404) => {}
+                found => things.push((Kind::Group, found.with_context(|| format!("group {name}"))?)),
+            }
         }
     }
     for name in &export.groups {

@@ -6,7 +6,7 @@ use std::time::Duration;
 use anyhow::Result;
 use clap::{Args, Subcommand};
 use heddle_client::{BackfillRequest, BackfillStarted};
-use serde_json::{Value, json};
+use serde_json::json;
 use uuid::Uuid;
 
 use super::patience::Patience;
@@ -14,7 +14,7 @@ use super::run::Params;
 use super::run_ref::{Backfills, Ref};
 use crate::exit::{NO, done, duration, word};
 use crate::output::{self, Format};
-use crate::session::{MAX_LISTED, Session};
+use crate::session::Session;
 use crate::terminal::{self, tell};
 
 /// The time between two reads of a watched backfill.
@@ -134,9 +134,9 @@ pub(crate) async fn run(session: &Session, backfill: Backfill) -> Result<ExitCod
                 .client
                 .get(&["v1", "backfills"])
                 .query_if("group", group.as_deref());
-            let items: Vec<Value> = request.send_for_all(&session.client, MAX_LISTED).await?;
-            session.has_to_be(&items, "groups", group.as_deref()).await?;
-            session.output.print_list_of_ids(&json!({ "items": items }), &columns)?;
+            let page = session.listed(request).await?;
+            session.has_to_be(&page.items, "groups", group.as_deref()).await?;
+            session.output.print_list_of_ids(&json!(page), &columns)?;
             done()
         }
         Some(BackfillCommand::Show { id }) => {

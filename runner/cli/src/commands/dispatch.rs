@@ -177,8 +177,8 @@ pub(crate) async fn offer(session: &Session, command: OfferCommand) -> Result<Ex
                 .query_if("offer", offer.as_deref())
                 .query_if("from", from)
                 .query_if("to", to);
-            let items: Vec<Value> = request.send_for_all(&session.client, MAX_LISTED).await?;
-            session.has_to_be(&items, "offers", offer.as_deref()).await?;
+            let page = session.listed(request).await?;
+            session.has_to_be(&page.items, "offers", offer.as_deref()).await?;
             let columns = [
                 ("OFFER", "/offer"),
                 ("AUDIENCE", "/audience"),
@@ -188,7 +188,7 @@ pub(crate) async fn offer(session: &Session, command: OfferCommand) -> Result<Ex
                 ("FAILED", "/failed"),
                 ("LEFT", "/left"),
             ];
-            session.output.print_list(&json!({ "items": items }), &columns)?;
+            session.output.print_list(&json!(page), &columns)?;
         }
         OfferCommand::Peek { uid } => {
             let peek = session.client.peek(&uid).await?;
@@ -245,8 +245,10 @@ pub(crate) async fn assignment(session: &Session, command: AssignmentCommand) ->
                 .query_if("state", filter.state)
                 .query_if("from", filter.from)
                 .query_if("to", filter.to);
-            let items: Vec<Value> = request.send_for_all(&session.client, MAX_LISTED).await?;
-            session.has_to_be(&items, "offers", filter.offer.as_deref()).await?;
+            let page = session.listed(request).await?;
+            session
+                .has_to_be(&page.items, "offers", filter.offer.as_deref())
+                .await?;
             let columns = [
                 ("ID", "/assignment_id"),
                 ("OFFER", "/offer"),
@@ -256,7 +258,7 @@ pub(crate) async fn assignment(session: &Session, command: AssignmentCommand) ->
                 ("ASSIGNED", "/assigned_at"),
                 ("FINISHED", "/finished_at"),
             ];
-            session.output.print_list_of_ids(&json!({ "items": items }), &columns)?;
+            session.output.print_list_of_ids(&json!(page), &columns)?;
         }
         AssignmentCommand::Revoke { id } => {
             let id = id.find(session).await?;

@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 
 use crate::exit::{NO, done, word};
 use crate::output::{Rows, cell, items};
-use crate::session::{MAX_LISTED, Session};
+use crate::session::Session;
 use crate::terminal::{self, tell};
 use crate::{document, output};
 
@@ -127,7 +127,7 @@ async fn remove(session: &Session, name: &str, force: bool, yes: bool) -> Result
     let mut what = format!("group {name}");
     if !yes && terminal::can_ask() {
         let request = session.client.get(&["v1", "groups"]);
-        let groups: Vec<Value> = request.send_for_all(&session.client, MAX_LISTED).await?;
+        let groups: Vec<Value> = session.all(request).await?;
         let detached = dependants(&groups, name);
         if !detached.is_empty() {
             what.push_str(&format!(", on which {} depends", detached.join(", ")));
@@ -180,29 +180,29 @@ async fn list(session: &Session, category: Option<String>) -> Result<()> {
         .client
         .get(&["v1", "groups"])
         .query_if("category", category.as_deref());
-    let groups: Vec<Value> = request.send_for_all(&session.client, MAX_LISTED).await?;
-    session.has_to_be(&groups, "categories", category.as_deref()).await?;
+    let page = session.listed(request).await?;
     session
-        .output
-        .print(&json!({ "items": groups, "next_cursor": null }), |list| {
-            let mut rows = Rows::new(["NAME", "REVISION", "ENABLED", "CATEGORY", "TASKS", "SCHEDULES", "NEXT"]);
-            for group in items(list) {
-                let count = |field: &str| group[field].as_object().map_or(0, |map| map.len()).to_string();
-                let next = group["schedules"]
-                    .as_object()
-                    .and_then(|schedules| schedules.values().filter_map(|s| s["next"].as_str()).min());
-                rows.add([
-                    cell(group, "/name"),
-                    cell(group, "/revision"),
-                    cell(group, "/enabled"),
-                    cell(group, "/category"),
-                    count("tasks"),
-                    count("schedules"),
-                    next.map_or_else(|| "-".into(), |next| output::plain(&json!(next))),
-                ]);
-            }
-            rows.to_string()
-        })
+        .has_to_be(&page.items, "categories", category.as_deref())
+        .await?;
+    session.output.print(&json!(page), |list| {
+        let mut rows = Rows::new(["NAME", "REVISION", "ENABLED", "CATEGORY", "TASKS", "SCHEDULES", "NEXT"]);
+        for group in items(list) {
+            let count = |field: &str| group[field].as_object().map_or(0, |map| map.len()).to_string();
+            let next = group["schedules"]
+                .as_object()
+                .and_then(|schedules| schedules.values().filter_map(|s| s["next"].as_str()).min());
+            rows.add([
+                cell(group, "/name"),
+                cell(group, "/revision"),
+                cell(group, "/enabled"),
+                cell(group, "/category"),
+                count("tasks"),
+                count("schedules"),
+                next.map_or_else(|| "-".into(), |next| output::plain(&json!(next))),
+            ]);
+        }
+        rows.to_string()
+    })
 }
 
 /// The tasks of a group, each indented more than its dependencies.

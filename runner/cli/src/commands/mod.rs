@@ -32,6 +32,7 @@ pub(crate) mod serve;
 pub(crate) mod token;
 mod tools;
 pub(crate) mod topic;
+mod topic_send;
 mod unread;
 mod versions;
 mod watch;

@@ -7,6 +7,7 @@ use std::process::ExitCode;
 use anyhow::{Context, Result};
 use clap::Subcommand;
 use heddle_client::{NotificationFilter, NotificationState};
+use heddle_store::connection::CONNECTION_POOL_MAX;
 use heddle_store::secret::SECRET_BYTES_MAX;
 use serde_json::{Value, json};
 
@@ -15,7 +16,7 @@ use super::secret_forget::Forget;
 use crate::document::{self, Kind};
 use crate::exit::{INTERRUPTED, NO, done, usage};
 use crate::output::{Format, items};
-use crate::session::{MAX_LISTED, Session};
+use crate::session::Session;
 use crate::terminal::{Unseen, tell};
 
 /// What can be done with a category or a template.
@@ -90,7 +91,8 @@ pub enum SecretCommand {
     Set {
         /// The name, as `list` shows it
         name: String,
-        /// A group that may use it; `*` means all. Can be repeated. Without --group and --category, no group may use it
+        /// A group that may use it; `*` means all. Can be repeated. Without --group and --category, no group may use it,
+        /// also if groups may use it now
         #[arg(long = "group", value_name = "GROUP")]
         groups: Vec<String>,
         /// A category whose groups may use it. Can be repeated
@@ -126,12 +128,23 @@ pub enum ConnectionCommand {
         name: String,
         /// The URL of the database: postgres://user:password@host/database
         database: Option<String>,
-        /// A group that may use it; `*` means all. Can be repeated. Without --group and --category, no group may use it
+        /// A group that may use it; `*` means all. Can be repeated. Without --group and --category, no group may use it,
+        /// also if groups may use it now
         #[arg(long = "group", value_name = "GROUP")]
         groups: Vec<String>,
         /// A category whose groups may use it. Can be repeated
         #[arg(long = "category", value_name = "CATEGORY")]
         categories: Vec<String>,
+        /// Whether scripts can only read. Default: as it is; of a new connection, false
+        #[arg(long, num_args = 0..=1, default_missing_value = "true", require_equals = true, value_name = "BOOL")]
+        read_only: Option<bool>,
+        /// The maximum number of database connections of one node, 1 to 100. Default: as it is; of a new connection, 4
+        #[arg(
+            long,
+            value_name = "NUMBER",
+            value_parser = clap::value_parser!(i32).range(1..=i64::from(CONNECTION_POOL_MAX))
+        )]
+        max_connections: Option<i32>,
     },
     /// Delete a connection
     Rm {
@@ -294,12 +307,19 @@ pub(crate) async fn connection(session: &Session, command: ConnectionCommand) ->
             database,
             groups,
             categories,
+            read_only,
+            max_connections,
         } => {
             let url = match database {
                 Some(url) => url,
                 None => read_stdin("the URL").await?,
             };
-            let body = granted(json!({ "url": url }), groups, categories);
+            let options = [
+                ("read_only", read_only.map(Value::from)),
+                ("max_connections", max_connections.map(Value::from)),
+            ];
+            let body = with_options(session, &name, json!({ "url": url }), options).await?;
+            let body = granted(body, groups, categories);
             set(session, Kind::Connection, &name, &body).await?;
             warn_of_groups(session, &body).await;
         }
@@ -353,10 +373,10 @@ pub(crate) async fn notification(session: &Session, command: NotificationCommand
                 ("ERROR", "/last_error"),
             ];
             let request = session.client.list_notifications(&filter);
-            let items: Vec<Value> = request.send_for_all(&session.client, MAX_LISTED).await?;
-            session.has_to_be(&items, "channels", channel.as_deref()).await?;
-            session.has_to_be(&items, "groups", group.as_deref()).await?;
-            session.output.print_list_of_ids(&json!({ "items": items }), &columns)?;
+            let page = session.listed(request).await?;
+            session.has_to_be(&page.items, "channels", channel.as_deref()).await?;
+            session.has_to_be(&page.items, "groups", group.as_deref()).await?;
+            session.output.print_list_of_ids(&json!(page), &columns)?;
         }
         NotificationCommand::Show { id } => {
             let id = id.find(session).await?.to_string();
@@ -387,6 +407,26 @@ fn granted(mut body: Value, groups: Vec<String>, categories: Vec<String>) -> Val
         }
     }
     body
+}
+
+/// The body of a connection with the options that are given; the others stay as they are, for a PUT replaces them all.
+async fn with_options(
+    session: &Session,
+    name: &str,
+    mut body: Value,
+    options: [(&str, Option<Value>); 2],
+) -> Result<Value> {
+    let before = match session.client.get_named(Kind::Connection.path(), name).await {
+        Err(error) if error.status() == Some(404) => Value::Null,
+        found => found?,
+    };
+    for (field, given) in options {
+        let value = given.unwrap_or_else(|| before[field].clone());
+        if !value.is_null() {
+            body[field] = value;
+        }
+    }
+    Ok(body)
 }
 
 /// A grant to a group that does not exist yet is allowed, and may be a slip of the hand. If something cannot be looked up,

@@ -11,7 +11,7 @@ use serde_json::{Value, json};
 
 use crate::exit::{done, instant, usage};
 use crate::output::plain;
-use crate::session::{MAX_LISTED, Session};
+use crate::session::Session;
 
 pub(crate) async fn list(session: &Session) -> Result<ExitCode> {
     let columns = [
@@ -24,12 +24,8 @@ pub(crate) async fn list(session: &Session) -> Result<ExitCode> {
         ("RUNNING", "/running"),
         ("POSITION", "/position|/change_position"),
     ];
-    let items: Vec<Value> = session
-        .client
-        .get(&["v1", "nodes"])
-        .send_for_all(&session.client, MAX_LISTED)
-        .await?;
-    session.output.print_list_of_ids(&json!({ "items": items }), &columns)?;
+    let page = session.listed(session.client.get(&["v1", "nodes"])).await?;
+    session.output.print_list_of_ids(&json!(page), &columns)?;
     done()
 }
 
@@ -73,18 +69,18 @@ pub(crate) async fn audit(session: &Session, wanted: Audit) -> Result<ExitCode> 
         .query_if("action", wanted.action)
         .query_if("from", wanted.from)
         .query_if("to", wanted.to);
-    let items: Vec<Value> = request.send_for_all(&session.client, MAX_LISTED).await?;
+    let page = session.listed(request).await?;
     // A newer server may know more kinds than this program.
     if let Some(kind) = wanted
         .kind
-        .filter(|kind| items.is_empty() && !Noun::WORDS.contains(&kind.as_str()))
+        .filter(|kind| page.items.is_empty() && !Noun::WORDS.contains(&kind.as_str()))
     {
         let kinds = Noun::WORDS.join(", ");
         return Err(usage(format!(
             "--kind: nothing is called `{kind}`; the kinds are {kinds}"
         )));
     }
-    session.output.print_list(&json!({ "items": items }), &columns)?;
+    session.output.print_list(&json!(page), &columns)?;
     done()
 }
 

@@ -8,7 +8,7 @@ use std::collections::BTreeSet;
 use crate::document::{Document, Kind, name_of};
 use crate::exit::usage;
 use crate::output::plain;
-use crate::session::{MAX_LISTED, Session};
+use crate::session::Session;
 use crate::terminal::{self, tell};
 
 /// How often refused deletions are repeated: some groups can only be deleted after others.
@@ -22,8 +22,8 @@ pub(super) async fn surplus(session: &Session, documents: &[Document]) -> Result
     // Objects that refer to others are deleted first.
     for kind in kinds.into_iter().rev() {
         let request = session.client.get(&["v1", kind.path()]);
-        let items: Vec<Value> = request
-            .send_for_all(&session.client, MAX_LISTED)
+        let items: Vec<Value> = session
+            .all(request)
             .await
             .with_context(|| format!("listing {}", kind.path()))?;
         for item in items {

@@ -5,7 +5,7 @@ use std::process::ExitCode;
 
 use anyhow::{Context, Result};
 use clap::{Args, Subcommand};
-use heddle_client::{ClearTask, RerunOptions, RunState, ScriptsChoice, Submission};
+use heddle_client::{ClearTask, List, RerunOptions, RunState, ScriptsChoice, Submission};
 use heddle_domain::state::TaskState;
 use serde_json::{Value, json};
 use uuid::Uuid;
@@ -23,7 +23,6 @@ use crate::session::{MAX_LISTED, Session};
 use crate::terminal;
 
 pub(super) use super::params::{Params, pair_of};
-pub(super) use super::run_logs::print_log;
 
 /// What can be done with runs.
 #[derive(Subcommand, Debug)]
@@ -396,11 +395,12 @@ async fn list(
         .filter(&filter.into())
         .query_if("history", history.then_some("true"))
         .query("limit", limit.min(PAGE));
+    let request = request.query_if("cursor", cursor);
     let page: Value = if limit <= PAGE {
-        request.query_if("cursor", cursor).send_for_list().await?
+        request.send_for_list().await?
     } else {
-        let runs: Vec<Value> = request.send_for_all(&session.client, limit.min(MAX_LISTED)).await?;
-        json!({ "items": runs, "next_cursor": null })
+        let runs: List<Value> = request.send_for_all(&session.client, limit.min(MAX_LISTED)).await?;
+        json!(runs)
     };
     if let (Some(group), None) = (group, items(&page).next()) {
         // A group without runs is distinguished from a group that does not exist. Runs of a deleted group are still

@@ -6,13 +6,13 @@ use std::process::ExitCode;
 use anyhow::Result;
 use heddle_client::Request;
 use heddle_domain::framed;
-use serde_json::{Value, json};
+use serde_json::Value;
 use uuid::Uuid;
 
 use super::patience::Patience;
 use crate::exit::{BrokenOff, done};
-use crate::output::{self, Format, cell, items};
-use crate::session::{MAX_LISTED, Session};
+use crate::output::{self, Format, Printed, cell, items};
+use crate::session::Session;
 
 /// How many printed lines are remembered, so that none is printed twice after a break.
 const HEARD_MAX: usize = 10_000;
@@ -62,12 +62,45 @@ pub(super) async fn logs(
             }
         }
     }
-    let lines: Vec<Value> = request()
-        .query("limit", 500)
-        .send_for_all(&session.client, MAX_LISTED)
-        .await?;
-    print_log(session, several, &json!({ "items": lines }))?;
+    let mut pages = request().query("limit", 500).pages(&session.client);
+    let mut log = Log::new(session, several);
+    while let Some(page) = pages.next::<Value>().await? {
+        page.items.iter().try_for_each(|line| log.print(line))?;
+    }
+    log.end()?;
     done()
+}
+
+/// A log that is printed page by page while it is read, so that its length does not matter: for people each line, for
+/// programs one document.
+pub(super) struct Log {
+    lines: Printed,
+    several: bool,
+}
+
+impl Log {
+    /// `several`: it is of several tasks, so each line names its own.
+    pub(super) fn new(session: &Session, several: bool) -> Self {
+        Self {
+            lines: Printed::new(session.output),
+            several,
+        }
+    }
+
+    pub(super) fn print(&mut self, line: &Value) -> Result<()> {
+        match self.lines.format() {
+            Format::Table => print_line(self.several, line),
+            Format::Json | Format::Yaml => output::print(&self.lines.item(line)?),
+        }
+    }
+
+    /// Prints what follows the last line.
+    pub(super) fn end(self) -> Result<()> {
+        match self.lines.format() {
+            Format::Table => Ok(()),
+            Format::Json | Format::Yaml => output::print(&self.lines.end()),
+        }
+    }
 }
 
 /// Prints the lines of one answer until the server says that the log is complete. Any other end is an error.
@@ -166,7 +199,7 @@ impl Heard {
 }
 
 /// Prints a log that was read to its end: one document for programs.
-pub(super) fn print_log(session: &Session, several: bool, page: &Value) -> Result<()> {
+fn print_log(session: &Session, several: bool, page: &Value) -> Result<()> {
     match session.output {
         Format::Table => items(page).try_for_each(|line| print_line(several, line)),
         Format::Json | Format::Yaml => session.output.print_list(page, &[]),
@@ -203,6 +236,8 @@ fn print_line(several: bool, line: &Value) -> Result<()> {
 
 #[cfg(test)]
 mod tests {
+    use serde_json::json;
+
     use super::*;
 
     /// A line of the second `at`.

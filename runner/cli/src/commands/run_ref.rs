@@ -158,7 +158,7 @@ impl<T: Listed> Ref<T> {
             if let Some((name, value)) = T::QUERY {
                 request = request.query(name, value);
             }
-            Ok(request.send_for_all(&session.client, most).await?)
+            Ok(request.send_for_all(&session.client, most).await?.items)
         };
         match &self.0 {
             RunRef::Id(id) => Ok(*id),

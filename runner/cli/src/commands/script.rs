@@ -13,6 +13,7 @@ use serde_json::{Value, json};
 
 use super::build::is_source;
 use super::run::Params;
+use super::run_logs::Log;
 use super::script_new::{self, New};
 use super::{build, local, record, script_test, versions};
 use crate::document;
@@ -289,9 +290,7 @@ async fn show(session: &Session, name: &str) -> Result<ExitCode> {
     }
     let mut script: Value = session.client.get(&["v1", "scripts", name]).send().await?;
     let request = session.client.get(&["v1", "scripts", name, "versions"]);
-    let versions: Vec<Value> = request
-        .send_for_all(&session.client, crate::session::MAX_LISTED)
-        .await?;
+    let versions: Vec<Value> = session.all(request).await?;
     if script.get("versions").is_none() {
         script["versions"] = json!(versions);
     }
@@ -331,7 +330,7 @@ async fn logs(session: &Session, name: &str, count: u16) -> Result<ExitCode> {
         (Some((name, _)), None) => name == script,
         (None, _) => false,
     };
-    let mut found: Vec<Value> = Vec::new();
+    let mut log = Log::new(session, true);
     for run in runs.iter().rev() {
         let id = cell(run, "/id");
         // Only the answer about one run says which versions its tasks use; lists do not.
@@ -343,22 +342,19 @@ async fn logs(session: &Session, name: &str, count: u16) -> Result<ExitCode> {
         let tasks = run["scripts"].as_object().into_iter().flatten();
         for (task, _) in tasks.filter(|(_, resolved)| is_it(resolved)) {
             let request = session.client.get(&["v1", "runs", &id, "tasks", task, "logs"]);
-            let mut lines: Vec<Value> = request
-                .query("limit", 500)
-                .send_for_all(&session.client, crate::session::MAX_LISTED)
-                .await?;
-            if session.output == Format::Table {
-                super::run::print_log(session, true, &json!({ "items": lines }))?;
-            } else {
-                // The lines of all runs are one list, so each names its run.
-                lines.iter_mut().for_each(|line| line["run"] = json!(id));
-                found.append(&mut lines);
+            let mut pages = request.query("limit", 500).pages(&session.client);
+            while let Some(page) = pages.next::<Value>().await? {
+                for mut line in page.items {
+                    if session.output != Format::Table {
+                        // The lines of all runs are one list, so each names its run.
+                        line["run"] = json!(id);
+                    }
+                    log.print(&line)?;
+                }
             }
         }
     }
-    if session.output != Format::Table {
-        session.output.print_list(&json!({ "items": found }), &[])?;
-    }
+    log.end()?;
     done()
 }
 

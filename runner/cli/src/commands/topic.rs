@@ -1,7 +1,6 @@
 //! Commands for topics and their scheduled messages.
 
-use std::io::Read;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -14,25 +13,21 @@ use futures::{Stream, StreamExt, stream};
 use heddle_client::{Day, MessagesAccepted};
 use heddle_engine::NodeClock;
 use serde_json::{Value, json};
-use tokio::sync::mpsc;
 
 use super::backfill::bar;
 use super::patience::Patience;
+use super::topic_send::{send, with_progress};
 use crate::document::{self, Kind};
-use crate::exit::{NO, done, usage};
+use crate::exit::{NO, done};
 use crate::output::{self, Format};
-use crate::session::{MAX_LISTED, Session};
+use crate::session::Session;
 use crate::terminal::{self, tell};
 
 /// The time between two reads of something that is watched.
-const STEP: Duration = Duration::from_millis(300);
+pub(super) const STEP: Duration = Duration::from_millis(300);
 
 /// How wide a bar is.
-const BAR: usize = 30;
-
-/// How much of a file is read at once, and how many such pieces wait to be sent.
-const PIECE_BYTES: usize = 256 << 10;
-const PIECES_MAX: usize = 4;
+pub(super) const BAR: usize = 30;
 
 /// How many lines are made at once.
 const LINES: u64 = 1_000;
@@ -194,8 +189,7 @@ pub(crate) async fn run(session: &Session, command: TopicCommand) -> Result<Exit
             session.tell_page(&["topics", &name]);
         }
         TopicCommand::Send { name, file } => {
-            let answer = session.client.send_message_stream(&name, pieces(&file)?).await?;
-            return report_accepted(session, &answer);
+            return send(session, &name, &file).await;
         }
         TopicCommand::Fill(fill) => return fill_topic(session, fill).await,
         TopicCommand::Messages {
@@ -249,7 +243,7 @@ pub(crate) async fn run(session: &Session, command: TopicCommand) -> Result<Exit
 async fn remove(session: &Session, name: &str, yes: bool) -> Result<ExitCode> {
     let path = ["v1", "topics", name];
     let days = session.client.get(&[&path[..], &["days"]].concat());
-    let days: Vec<Day> = days.send_for_all(&session.client, MAX_LISTED).await?;
+    let days: Vec<Day> = session.all(days).await?;
     let lost = kept_messages(&days);
     let with = lost.as_ref().map(|lost| format!(", with {lost}")).unwrap_or_default();
     if !terminal::may_delete(&format!("topic {name}{with}"), yes)? {
@@ -318,7 +312,7 @@ async fn cancel(session: &Session, name: &str, filter: MessageFilter) -> Result<
 }
 
 /// Prints how many messages were accepted, as the result, and tells which lines were rejected, as errors.
-fn report_accepted(session: &Session, answer: &MessagesAccepted) -> Result<ExitCode> {
+pub(super) fn report_accepted(session: &Session, answer: &MessagesAccepted) -> Result<ExitCode> {
     session
         .output
         .print(&serde_json::to_value(answer)?, |_| match answer.repeated {
@@ -354,39 +348,6 @@ fn rejections(answer: &MessagesAccepted) -> Vec<String> {
     shown.chain(more).collect()
 }
 
-/// The bytes of a file or of stdin, in pieces. A thread reads them, and waits while pieces are not sent yet.
-fn pieces(path: &Path) -> Result<impl Stream<Item = std::io::Result<Bytes>> + Send + 'static + use<>> {
-    let mut source: Box<dyn Read + Send> = if path == Path::new("-") {
-        terminal::says_that_stdin_is_read();
-        Box::new(std::io::stdin())
-    } else {
-        let file = std::fs::File::open(path);
-        Box::new(file.map_err(|error| usage(format!("cannot read {}: {error}", path.display())))?)
-    };
-    let (sender, receiver) = mpsc::channel(PIECES_MAX);
-    std::thread::spawn(move || {
-        loop {
-            let mut piece = vec![0; PIECE_BYTES];
-            let read = match source.read(&mut piece) {
-                Ok(0) => return,
-                Ok(read) => {
-                    piece.truncate(read);
-                    Ok(Bytes::from(piece))
-                }
-                Err(error) if error.kind() == std::io::ErrorKind::Interrupted => continue,
-                Err(error) => Err(error),
-            };
-            let is_last = read.is_err();
-            if sender.blocking_send(read).is_err() || is_last {
-                return;
-            }
-        }
-    });
-    Ok(stream::unfold(receiver, |mut receiver| async move {
-        receiver.recv().await.map(|piece| (piece, receiver))
-    }))
-}
-
 async fn fill_topic(session: &Session, fill: Fill) -> Result<ExitCode> {
     let due = match (&fill.day, fill.due.as_deref()) {
         (Some(day), _) => day.clone(),
@@ -396,20 +357,11 @@ async fn fill_topic(session: &Session, fill: Fill) -> Result<ExitCode> {
     let made = Arc::new(AtomicU64::new(0));
     let lines = made_up(&fill, due, made.clone());
     let sending = session.client.send_message_stream(&fill.name, lines);
-    tokio::pin!(sending);
-    let live = terminal::is_interactive();
-    let mut canvas = terminal::Canvas::default();
-    let answer = loop {
-        tokio::select! {
-            answer = &mut sending => break answer?,
-            () = tokio::time::sleep(STEP) => {}
-        }
-        if live {
-            let made = made.load(Ordering::Relaxed);
-            let line = format!("{} {made}/{}", bar(made as i64, fill.count as i64, BAR), fill.count);
-            canvas.draw(&[terminal::cut(&line, terminal::size().0)])?;
-        }
+    let line = || {
+        let made = made.load(Ordering::Relaxed);
+        format!("{} {made}/{}", bar(made as i64, fill.count as i64, BAR), fill.count)
     };
+    let answer = with_progress(sending, line).await?;
     report_accepted(session, &answer)
 }
 

@@ -19,7 +19,7 @@ use super::local::Local;
 use crate::document;
 use crate::exit::{NO, done, usage};
 use crate::output::{self, Rows, cell, items};
-use crate::session::{MAX_LISTED, Session};
+use crate::session::Session;
 use crate::terminal;
 
 /// The options of `heddle script diff`.
@@ -84,7 +84,7 @@ pub(super) async fn bytes_of(session: &Session, version: &ScriptVersion) -> Resu
 
 async fn versions_of(session: &Session, name: &str) -> Result<Vec<ScriptVersion>> {
     let request = session.client.get(&["v1", "scripts", name, "versions"]);
-    Ok(request.send_for_all(&session.client, MAX_LISTED).await?)
+    session.all(request).await
 }
 
 /// The two that are to be compared.
@@ -224,10 +224,7 @@ fn named(value: &Value, found: &mut BTreeSet<(String, i32)>) {
 /// pinned.
 async fn in_use(session: &Session, names: &[String]) -> Result<BTreeSet<(String, i32)>> {
     let mut used = BTreeSet::new();
-    let list = async |path: &[&str]| {
-        let request = session.client.get(path);
-        request.send_for_all::<Value>(&session.client, MAX_LISTED).await
-    };
+    let list = async |path: &[&str]| session.all::<Value>(session.client.get(path)).await;
     let scripts = list(&["v1", "scripts"]).await?;
     for script in &scripts {
         if let (Some(name), Some(active)) = (script["name"].as_str(), script["active_version"].as_i64()) {
@@ -290,7 +287,7 @@ fn changes(version: &ScriptVersion, compiled: &Compiled) -> Vec<&'static str> {
 /// The version of the host interface that each stored runtime needs, by the runtime's tag.
 async fn kept_runtimes(session: &Session) -> Result<BTreeMap<String, i32>> {
     let request = session.client.get(&["v1", "runtimes"]);
-    let all: Vec<Runtime> = request.send_for_all(&session.client, MAX_LISTED).await?;
+    let all: Vec<Runtime> = session.all(request).await?;
     Ok(all
         .into_iter()
         .map(|runtime| (runtime.tag, runtime.interface))

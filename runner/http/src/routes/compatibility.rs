@@ -2,7 +2,7 @@
 //! field becomes. Answers are always 200 with `{code, msg, data}`: `code` is 200, or the status that the same problem
 //! has elsewhere in this API, whether a handler or what comes before it says so.
 
-use std::collections::HashSet;
+use std::collections::{HashSet, VecDeque};
 
 use axum::http::{HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
@@ -316,6 +316,34 @@ async fn replaced(request: &Request, tree: &[TimerTask]) -> Result<Tree, Problem
     Ok(before)
 }
 
+/// How many numbers one call tries for the root of a new tree.
+const NEW_ROOTS_MAX: usize = 1_000;
+
+/// Numbers for the nodes that have none, in their order. The root of a new tree gets one whose group does not exist:
+/// anybody may have put a group with such a name, and an export that was applied to a new cluster brings many of them.
+async fn new_ids(request: &Request, tree: &[TimerTask]) -> Result<VecDeque<i64>, Problem> {
+    let store = &request.app.store;
+    let count = tree.iter().filter(|task| task.task_id.is_none()).count();
+    let mut ids = VecDeque::from(store.new_timer_task_ids(count).await?);
+    if tree.first().is_none_or(|root| root.task_id.is_some()) {
+        return Ok(ids);
+    }
+    for _ in 0..NEW_ROOTS_MAX {
+        let root = ids.front().copied().unwrap_or_default();
+        let name = timer_task::group_name(root)?;
+        if store.group_by_name(name.as_str()).await?.is_none() {
+            return Ok(ids);
+        }
+        ids.pop_front();
+        ids.extend(store.new_timer_task_ids(1).await?);
+    }
+    // Numbers are never given twice, so the next call goes on behind these.
+    Err(Problem::unavailable(
+        format!("the next {NEW_ROOTS_MAX} numbers belong to groups that exist; try again for a later number"),
+        1,
+    ))
+}
+
 async fn submit(mut request: Request) -> Result<Well, Problem> {
     let text = text_of(&mut request).await?;
     // A deep tree takes a while: not on the threads that answer requests.
@@ -334,8 +362,7 @@ async fn submit(mut request: Request) -> Result<Well, Problem> {
         {
             return Err(no_task(id));
         }
-        let fresh = tree.iter().filter(|task| task.task_id.is_none()).count();
-        let mut fresh = request.app.store.new_timer_task_ids(fresh).await?.into_iter();
+        let mut fresh = new_ids(&request, &tree).await?.into_iter();
         let ids: Vec<i64> = tree
             .iter()
             .map(|task| task.task_id.or_else(|| fresh.next()).unwrap_or_default())
@@ -381,20 +408,24 @@ struct Change<'a> {
 }
 
 /// Makes a tree's group what the tree says; answers what its sender should know. `None`: the tree is not what it was
-/// before any more, or is gone, and nothing has changed.
+/// before any more, or is gone, or another group has got the name of a new one, and nothing has changed.
 async fn save(request: &Request, change: Change<'_>) -> Result<Option<Vec<String>>, Problem> {
     let Change { tree, origin, enabled } = change;
     let name = timer_task::group_name(tree.root)?;
     let zone = request.app.config.compat_zone;
     let Meant { spec, mut notes } = timer_task::group_spec(tree.rows, origin, zone, request.now)?;
     let spec = parse_group(&spec).map_err(|faults| origin.of_group(tree.rows, faults.into()))?;
-    // Its group may have been deleted by itself.
-    let if_match = (!tree.before.is_empty()).then_some(IfMatch::Exists);
+    let if_match = match tree.before.is_empty() {
+        // A group with its name belongs to somebody else.
+        true => IfMatch::Absent,
+        // Its group may have been deleted by itself.
+        false => IfMatch::Exists,
+    };
     let put = PutGroup {
         name: &name,
         spec,
         enabled,
-        if_match,
+        if_match: Some(if_match),
         tree: Some(tree),
     };
     match put_group(&request.app.store, request.by(), put).await {

@@ -105,6 +105,9 @@ async fn list(request: Request) -> Outcome {
 async fn save(mut request: Request) -> Outcome {
     let name = request.new_name("name")?;
     let body: SecretSpec = typed(grants::as_put(request.spec().await?, &name)?, "")?;
+    if body.value.is_empty() {
+        return Err(Problem::invalid_at("/value", "a secret must not be empty"));
+    }
     if body.value.len() > SECRET_BYTES_MAX {
         return Err(Problem::invalid_at(
             "/value",

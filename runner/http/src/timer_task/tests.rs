@@ -256,6 +256,24 @@ fn what_looks_like_children_is_refused() {
             r#"{"taskInfoConf": {"appServiceName": "q", "taskScheduleConf": {}}, "taskScheduleConf": {}}"#,
             "/taskScheduleConf",
         ),
+        (
+            r#"{"appServiceName": "q", "taskScheduleConf": {"timerlist": [{"type": 4, "delay": 1}]}}"#,
+            "/taskScheduleConf/timerlist",
+        ),
+        (
+            r#"{"taskInfoConf": {"appServiceName": "q"}, "taskScheduleConf": {"timerList": [], "timers": [{}]}}"#,
+            "/taskScheduleConf/timers",
+        ),
+        (
+            r#"{"taskInfoConf": {"appServiceName": "q", "taskScheduleConf": {"a/b": [{}]}}}"#,
+            "/taskInfoConf/taskScheduleConf/a~1b",
+        ),
+        (r#"{"taskInfoConf": {"appServiceName": "q"}, "taskId": 7}"#, "/taskId"),
+        (r#"{"taskInfoConf": {"appServiceName": "q"}, "status": -1}"#, "/status"),
+        (
+            r#"{"taskInfoConf": {"taskName": "r"}, "appServiceName": "q"}"#,
+            "/appServiceName",
+        ),
     ] {
         let problem = read_tree(text).unwrap_err();
         assert_eq!(
@@ -268,6 +286,8 @@ fn what_looks_like_children_is_refused() {
     for text in [
         r#"{"appServiceName": "q", "taskList": [], "children": null, "tags": ["a"], "extra": {"a": 1}}"#,
         r#"{"taskInfoConf": null, "appServiceName": "q"}"#,
+        r#"{"taskInfoConf": {"appServiceName": "q"}, "taskId": 0, "taskName": "", "status": null, "requestId": "r"}"#,
+        r#"{"appServiceName": "q", "taskScheduleConf": {"timerList": [], "tags": ["a"], "more": []}}"#,
     ] {
         assert!(read_tree(text).is_ok(), "{text}");
     }
