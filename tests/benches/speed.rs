@@ -15,6 +15,8 @@ use heddle_domain::plan::Plan;
 use heddle_domain::run::{AttemptKey, Event, Outcome, Progress, TaskKey, decide};
 use heddle_domain::state::{AttemptState, RunState};
 use heddle_store::Store;
+use heddle_store::change::By;
+use heddle_store::group::GroupWrite;
 use heddle_store::live::{AttemptRow, NewRun, ReadyRow, Room, SingleTaskEnd};
 use heddle_store::node::NewNode;
 use heddle_tests::TOKEN;
@@ -332,6 +334,25 @@ impl Bare {
         };
         let registered = store.register_node(registered, None).await;
         let lease = registered.expect("an answer").expect("a lease").lease;
+        // The first of each, in an empty database: what its runs name.
+        let by = By {
+            actor: "bench",
+            at: heddle_domain::clock::to_micros(wall()),
+        };
+        let spec = json!({"tasks": {}});
+        let group = GroupWrite {
+            name: "bare",
+            spec: &spec,
+            category: None,
+            links: &[],
+            scripts: &[],
+            enabled: None,
+            if_match: None,
+            begins_anew: false,
+        };
+        store.put_group(by, group).await.expect("a group");
+        let resolution = store.resolution(1, &json!({})).await;
+        assert_eq!(resolution.expect("a resolution"), 1);
         let spec = serde_json::from_value(json!({"tasks": {"t": {"script": "hello"}}})).expect("a spec");
         let plan = Plan::compile(spec).expect("a plan");
         let (mut state, mut progress) = (RunState::Waiting, Progress::new(&plan));

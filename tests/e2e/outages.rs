@@ -1,5 +1,7 @@
 //! Postgres goes away and comes back: nothing is lost.
 
+use std::path::Path;
+use std::process::Command;
 use std::time::Duration;
 
 use heddle_postgres::{EmbeddedPostgres, Options};
@@ -545,6 +547,86 @@ async fn long() {
     assert_eq!(task(&counted, "t")["output"]["count"], 1, "{counted:#}");
     let fresh = api.run("g", json!({})).await;
     assert_eq!(fresh["state"], "succeeded");
+
+    drop(node);
+    postgres.stop().await.unwrap();
+}
+
+/// Copies a directory with all that is in it.
+fn copy(from: &Path, to: &Path) {
+    let copied = Command::new("cp").arg("-a").args([from, to]).status().expect("a copy");
+    assert!(copied.success(), "{}", from.display());
+}
+
+/// The server comes back without its last commits, as a replica does that had not received them. A node that worked all the
+/// while knows what was lost, and even the numbers are given out again: it creates no run of that, and reads what there is.
+#[tokio::test]
+async fn a_tail_of_commits_is_lost() {
+    let directory = tempfile::Builder::new().prefix("heddle-outage-").tempdir().unwrap();
+    let options = Options {
+        for_tests: true,
+        ..Options::new(directory.path())
+    };
+    let (data, aside) = (directory.path().join("postgres/data"), directory.path().join("aside"));
+    let postgres = EmbeddedPostgres::start(options.clone()).await.unwrap();
+    postgres.create_database("outage").await.unwrap();
+    let url = postgres.url("outage");
+    let made = heddle_tests::create_token(&url, "t", "admin");
+    let token: Value = serde_json::from_slice(&made.stdout).unwrap();
+    let node = NodeOptions::new(&url).at_home().start().await;
+    let api = node.with_token(token["token"].as_str());
+    let is_ready = async || {
+        eventually("ready node", async || {
+            let reply = api.try_get("/readyz").await;
+            reply.filter(|reply| reply.status == 200).map(drop)
+        })
+        .await;
+    };
+    let server = Receiver::start(Answer::Json(200, "{}".into())).await;
+    let spec = |description: &str| json!({"description": description, "tasks": {"t": calls(&server)}});
+    // A call that is cut in the middle gets 503.
+    let put = async |name: &str, description: &str| {
+        eventually("a group that is put", async || {
+            let reply = api.put(&format!("/v1/groups/{name}"), spec(description)).await;
+            assert!([200, 201, 503].contains(&reply.status), "{:#}", reply.body);
+            (reply.status != 503).then_some(())
+        })
+        .await;
+    };
+    let revision_of_run = async || {
+        let id = eventually("a run that is accepted", async || {
+            let reply = api.post("/v1/groups/g/runs", json!({})).await;
+            assert!([202, 503].contains(&reply.status), "{:#}", reply.body);
+            (reply.status == 202).then(|| reply.body["id"].as_str().expect("an id").to_owned())
+        })
+        .await;
+        let run = api.ended(&id).await;
+        assert_eq!(run["state"], "succeeded", "{run:#}");
+        run["revision"].as_i64().expect("a revision")
+    };
+    put("g", "kept").await;
+    assert_eq!(revision_of_run().await, 1);
+    postgres.stop().await.unwrap();
+    copy(&data, &aside);
+
+    let postgres = EmbeddedPostgres::start(options.clone()).await.unwrap();
+    is_ready().await;
+    put("g", "lost").await;
+    put("lost", "lost").await;
+    assert_eq!(revision_of_run().await, 2);
+    postgres.stop().await.unwrap();
+    std::fs::remove_dir_all(&data).unwrap();
+    std::fs::rename(&aside, &data).unwrap();
+
+    let postgres = EmbeddedPostgres::start(options).await.unwrap();
+    assert_eq!(postgres.url("outage"), url);
+    assert_eq!(revision_of_run().await, 1, "what the database has");
+    is_ready().await;
+    api.get("/v1/groups/lost").await.expect_status(404);
+    // The numbers of what was lost are given out again.
+    put("g", "new").await;
+    assert_eq!(revision_of_run().await, 2);
+    assert_eq!(api.get("/v1/groups/g").await.body["spec"]["description"], "new");
 
     drop(node);
     postgres.stop().await.unwrap();

@@ -217,7 +217,7 @@ async fn unless_stopped<T>(shutdown: &CancellationToken, work: impl Future<Outpu
 /// Lets the API forget known tokens when one has changed.
 fn forget_changed_tokens(engine: &Engine, app: App) {
     engine.on_change(move |change| {
-        if change.noun == Some(Noun::Token) {
+        if change.is_none_or(|change| change.noun == Some(Noun::Token)) {
             app.forget_tokens();
         }
     });

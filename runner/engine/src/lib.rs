@@ -420,8 +420,9 @@ impl Engine {
         self.runs.node.clock.elapsed()
     }
 
-    /// Calls `listener` with each change, whichever node made it.
-    pub fn on_change(&self, listener: impl Fn(&Change) + Send + Sync + 'static) {
+    /// Calls `listener` with each change, whichever node made it. `None`: anything may be different, because the server may be
+    /// another one, which lacks the last commits of the former one.
+    pub fn on_change(&self, listener: impl Fn(Option<&Change>) + Send + Sync + 'static) {
         self.runs.node.changes.listen(listener);
     }
 
@@ -553,7 +554,7 @@ impl Engine {
                 tracing::warn!(error = %Chain(&error), "cannot release the running attempts; other nodes take them \
                     over as lost");
             }
-            node.store.release_node(node.lease()).await
+            node.store.release_node(node.identity.id, node.lease()).await
         };
         match tokio::time::timeout(HAND_BACK_MAX, left).await {
             Ok(Ok(())) => {}

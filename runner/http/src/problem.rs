@@ -258,7 +258,7 @@ impl From<StoreError> for Problem {
                     STORE_RETRY_SECONDS,
                 )
             }
-            StoreError::Conflict(_) => Self::unavailable(
+            StoreError::Conflict(_) | StoreError::Outdated => Self::unavailable(
                 "another change happened at the same time; try again",
                 STORE_RETRY_SECONDS,
             ),

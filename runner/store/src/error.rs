@@ -32,6 +32,11 @@ pub enum StoreError {
     /// transaction.
     #[error("the transaction must be repeated")]
     Conflict(#[source] Failed),
+    /// A revision or a resolution that a node knows is not in the database: the server has lost its last commits (a failover
+    /// to a replica that had not received them), or it was removed since. Nothing was written: forget what is cached, and
+    /// begin again.
+    #[error("the database does not have what this node knows of a group")]
+    Outdated,
     /// A statement failed: an error of Heddle.
     #[error("an SQL statement failed")]
     Database(#[source] Failed),

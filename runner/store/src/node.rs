@@ -116,6 +116,12 @@ impl Store {
         Ok(())
     }
 
+    /// How often the connection of the lease was opened. When it is opened again, the server may be another one than before,
+    /// which may lack the last commits of the former one: what a node has cached may not be there.
+    pub fn lease_connections(&self) -> u64 {
+        self.lease.opened()
+    }
+
     /// Registers a node: it gets a new lease, and its former lease ends at once, so that other nodes take over the work of
     /// that lease. A starting node replaces any lease of its identity (`former` is `None`). A fenced node replaces only
     /// the lease that it knows. So a statement that gave no answer, and is executed late, cannot end a newer lease.
@@ -171,14 +177,18 @@ impl Store {
     /// Extends a lease. `None`: the lease does not belong to this process any more, or no more than the margin is left of
     /// it. In both cases it is lost: a node stops its work when only the margin is left, counted from before it sent its
     /// last heartbeat. So a heartbeat that is executed later than that comes from a node that has given up the lease.
-    pub async fn heartbeat(&self, lease: i64, report: NodeReport) -> Result<Option<Heartbeat>, StoreError> {
+    ///
+    /// `id`: the node's own. A server that has lost its last commits gives out the numbers of leases again, so another node
+    /// may have this one.
+    pub async fn heartbeat(&self, id: Uuid, lease: i64, report: NodeReport) -> Result<Option<Heartbeat>, StoreError> {
         let mut session = self.lease.get().await?;
         let row = sqlx::query!(
             r#"UPDATE heddle.nodes
                   SET heartbeat_at = clock_timestamp(), state = $2, position = $3, in_hand = $4, warming = $7,
                       claimed_to = greatest(claimed_to, $8),
                       expires_at = clock_timestamp() + $5::bigint * interval '1 microsecond'
-                WHERE lease = $1 AND expires_at > clock_timestamp() + $6::bigint * interval '1 microsecond'
+                WHERE lease = $1 AND id = $9
+                  AND expires_at > clock_timestamp() + $6::bigint * interval '1 microsecond'
                RETURNING clock_timestamp() AS "now!",
                          (SELECT count(*) FROM heddle.nodes n WHERE n.lease <> $1 AND n.expires_at > clock_timestamp())
                              AS "others!",
@@ -194,7 +204,8 @@ impl Store {
             report.lease_for.num_microseconds().unwrap_or(i64::MAX),
             report.margin.num_microseconds().unwrap_or(0),
             report.warming,
-            report.claimed_to
+            report.claimed_to,
+            id
         )
         .fetch_optional(&mut *session)
         .await?;
@@ -207,11 +218,12 @@ impl Store {
     }
 
     /// A node that stops gives its lease back.
-    pub async fn release_node(&self, lease: i64) -> Result<(), StoreError> {
+    pub async fn release_node(&self, id: Uuid, lease: i64) -> Result<(), StoreError> {
         let mut session = self.lease.get().await?;
         sqlx::query!(
-            "UPDATE heddle.nodes SET state = 2, expires_at = clock_timestamp() WHERE lease = $1",
-            lease
+            "UPDATE heddle.nodes SET state = 2, expires_at = clock_timestamp() WHERE lease = $1 AND id = $2",
+            lease,
+            id
         )
         .execute(&mut *session)
         .await?;

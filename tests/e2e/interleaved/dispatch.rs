@@ -510,6 +510,6 @@ async fn notifications() {
     again_at("now()").await;
     drop(adds);
     taker.rollback().await.unwrap();
-    store.release_node(lease).await.unwrap();
+    store.release_node(NODE, lease).await.unwrap();
     assert_eq!(take(lease + 2).await, [1, 2, 3, 4], "nobody's lease holds");
 }

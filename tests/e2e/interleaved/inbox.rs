@@ -271,6 +271,11 @@ async fn gates_that_are_vacant() {
     let mut completion = begin(&store, 7).await;
     completion.hold_gates(&all).await.unwrap();
     assert_eq!(completion.vacant_gates(&all).await.unwrap(), [5]);
+    // Of a group that has no part in this.
+    let make = "INSERT INTO heddle.groups (id, name, revision, revision_id, created_at, updated_at)
+                OVERRIDING SYSTEM VALUE VALUES (9, 'g', 1, 1, now(), now())";
+    sql.batch_execute(make).await.unwrap();
+    super::first_revision(&sql, 9).await;
     let mut follower = new_run(6, 5);
     follower.terms.trigger = Trigger::Upstream;
     completion.create(&[follower]).await.unwrap();

@@ -179,7 +179,16 @@ fn bare_group<'a>(name: &'a str, spec: &'a Value) -> GroupWrite<'a> {
 async fn group(sql: &Client, name: &str) -> i64 {
     let make = "INSERT INTO heddle.groups (name, revision, revision_id, created_at, updated_at)
                 VALUES ($1, 1, 1, now(), now()) RETURNING id";
-    sql.query_one(make, &[&name]).await.expect("a group").get(0)
+    let id = sql.query_one(make, &[&name]).await.expect("a group").get(0);
+    first_revision(sql, id).await;
+    id
+}
+
+/// The revision that new runs name ([`NewRun::plain`]), whichever group they have. The first group gets it.
+async fn first_revision(sql: &Client, group: i64) {
+    let make = "INSERT INTO heddle.revisions (id, group_id, revision, spec, created_at, created_by)
+                OVERRIDING SYSTEM VALUE VALUES (1, $1, 1, '{}', now(), 'test') ON CONFLICT (id) DO NOTHING";
+    sql.execute(make, &[&group]).await.expect("a revision");
 }
 
 /// Runs that are under way, each with an attempt held under this lease.

@@ -38,10 +38,10 @@ async fn nodes_that_are_warm() {
     let register = async |node: NewNode<'static>| {
         let registered = store.register_node(node, None).await.unwrap();
         let registered = registered.expect("a lease");
-        (registered.lease, registered.warm)
+        ((node.id, registered.lease), registered.warm)
     };
-    let beat = async |lease: i64, report: NodeReport| {
-        let beat = store.heartbeat(lease, report).await.unwrap().expect("its lease");
+    let beat = async |(id, lease): (Uuid, i64), report: NodeReport| {
+        let beat = store.heartbeat(id, lease, report).await.unwrap().expect("its lease");
         (beat.others, beat.warm)
     };
     let warms = NodeReport { warming: true, ..BEAT };
@@ -69,13 +69,16 @@ async fn nodes_that_are_warm() {
     // It has so little left of its lease that it has fenced itself.
     let margin = TimeDelta::minutes(30);
     let rest = |minutes: i32| {
-        format!("UPDATE heddle.nodes SET expires_at = clock_timestamp() + interval '{minutes} min' WHERE lease = {one}")
+        format!(
+            "UPDATE heddle.nodes SET expires_at = clock_timestamp() + interval '{minutes} min' WHERE lease = {}",
+            one.1
+        )
     };
     sql.batch_execute(&rest(29)).await.unwrap();
     assert_eq!(beat(two, NodeReport { margin, ..warms }).await, (1, 0));
     sql.batch_execute(&rest(31)).await.unwrap();
     assert_eq!(beat(two, NodeReport { margin, ..warms }).await, (1, 1));
-    store.release_node(one).await.unwrap();
+    store.release_node(one.0, one.1).await.unwrap();
     assert_eq!(beat(two, warms).await, (0, 0));
     // A state that only a newer version knows is not taken for another one.
     let newer = "ALTER TABLE heddle.nodes DROP CONSTRAINT nodes_state_check; UPDATE heddle.nodes SET state = 9";
@@ -110,7 +113,7 @@ async fn leases() {
     let second = two.clone();
     let taking_too = tokio::spawn(async move { lease(&second, NODE, Some(old)).await });
     waiting(&sql, 2).await;
-    let beat = tokio::spawn(async move { late.heartbeat(old, BEAT).await.unwrap() });
+    let beat = tokio::spawn(async move { late.heartbeat(NODE, old, BEAT).await.unwrap() });
     waiting(&sql, 3).await;
     holder.rollback().await.unwrap();
     let new = taking.await.unwrap().expect("the first takes it");
@@ -125,6 +128,19 @@ async fn leases() {
     ready(&sql, &[2]).await;
     assert_eq!(claim(&two, old, 1).await, [0; 0]);
     assert_eq!(claim(&two, new, 1).await, [2]);
+}
+
+/// A server that has lost its last commits gives the number of a lease to another node: the node that had it before neither
+/// extends it nor gives it back.
+#[tokio::test]
+async fn a_lease_of_another_node() {
+    let (_world, store, sql, _) = set_up().await;
+    let held = lease(&store, NODE, None).await.expect("a lease");
+    let other = Uuid::from_u128(0xc);
+    assert!(store.heartbeat(other, held, BEAT).await.unwrap().is_none());
+    store.release_node(other, held).await.unwrap();
+    assert_eq!(super::count(&sql, "nodes WHERE state = 0").await, 1);
+    assert!(store.heartbeat(NODE, held, BEAT).await.unwrap().is_some());
 }
 
 /// `take_gates`: a group's gate is held until the end of the transaction, the gates of other groups are not. The

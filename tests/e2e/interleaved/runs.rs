@@ -3,8 +3,8 @@
 use heddle_domain::Clock;
 use heddle_domain::run::TaskKey;
 use heddle_domain::state::RunState;
-use heddle_store::Store;
 use heddle_store::live::{Created, NewRun, ReadyRow, Room, RunWrite};
+use heddle_store::{Store, StoreError};
 use tokio_postgres::Client;
 
 use super::{
@@ -56,7 +56,7 @@ async fn claims() {
     assert_eq!((count(&sql, "ready").await, count(&sql, "running").await), (0, 4));
 
     ready(&sql, &[5]).await;
-    store.release_node(lease).await.unwrap();
+    store.release_node(NODE, lease).await.unwrap();
     assert_eq!(claim(&store, lease, 4).await, [0; 0]);
     assert_eq!(count(&sql, "ready").await, 1);
 }
@@ -142,7 +142,7 @@ async fn what_becomes_ready() {
     first.commit().await.unwrap();
     let (mut second, progress) = second.await.unwrap();
     assert_eq!(progress, b"moved");
-    store.release_node(lease).await.unwrap();
+    store.release_node(NODE, lease).await.unwrap();
     let write = RunWrite {
         ready: vec![handed(2)],
         ..going(1)
@@ -247,6 +247,37 @@ async fn runs_that_may_be_there() {
         .remove(0);
     assert!(matches!(created, Created::Made { handed: false, .. }), "{created:?}");
     assert_eq!((count(&sql, "running").await, count(&sql, "ready").await), (0, 2));
+}
+
+/// `create_runs`: nothing is created, of any run of a batch, if the database does not have the revision or the resolution of
+/// one: the server may have lost them with its last commits. A key that was taken for it is free again. `step_backfill` makes
+/// no such run either, see `schedules.rs`.
+#[tokio::test]
+async fn runs_of_what_is_not_there() {
+    let (_world, store, sql, _) = set_up().await;
+    let group = group(&sql, "g").await;
+    let run_of = |number: u128, revision_id: i64, resolution_id: Option<i64>| NewRun {
+        revision_id,
+        resolution_id,
+        ..new_run(number, group)
+    };
+    for (revision, resolution) in [(2, None), (1, Some(1))] {
+        let (there, missing) = (run_of(1, 1, None), run_of(2, revision, resolution));
+        let plain = store.create_plain_runs(&[&there, &missing], 77, &Wall).await;
+        assert!(matches!(plain, Err(StoreError::Outdated)), "{plain:?}");
+        let mut keyed = missing;
+        keyed.terms.key = Some("k".into());
+        let general = store.create_runs(&[&there, &keyed], 77, &Wall).await;
+        assert!(matches!(general, Err(StoreError::Outdated)), "{general:?}");
+        assert_eq!((count(&sql, "runs_live").await, count(&sql, "run_keys").await), (0, 0));
+    }
+    let resolution = store.resolution(1, &serde_json::json!({})).await.expect("a resolution");
+    let (one, two) = (run_of(1, 1, Some(resolution)), run_of(2, 1, None));
+    let made = store
+        .create_plain_runs(&[&one, &two], 77, &Wall)
+        .await
+        .expect("an answer");
+    assert_eq!(made.map(|made| made.len()), Some(2));
 }
 
 /// Of two runs of the same params of which there may be one, the later waits. So does an ended run that is to live again.

@@ -137,21 +137,11 @@ async fn schedules_that_wait_for_nobody() {
 
 /// A backfill whose runs follow one another, of which no instant has been decided.
 pub(super) async fn backfill(sql: &Client, group: i64) {
-    let revision: i64 = sql
-        .query_one(
-            "INSERT INTO heddle.revisions (group_id, revision, spec, created_at, created_by)
-             SELECT $1::bigint, coalesce(max(revision), 0) + 1, '{}', now(), 'test'
-               FROM heddle.revisions WHERE group_id = $1 RETURNING id",
-            &[&group],
-        )
-        .await
-        .expect("a revision")
-        .get(0);
     sql.execute(
         "INSERT INTO heddle.backfills (id, group_id, calendar_revision_id, state, from_at, to_at, descending, max_active,
              on_existing, include_downstream, pinned, force, priority, params, started_to, expected, created_at, created_by)
-         VALUES ($1, $2, $3, 1, '2026-01-01', '2026-02-01', false, 1, 0, false, false, false, 0, '{}', now(), 31, now(), 't')",
-        &[&BACKFILL, &group, &revision],
+         VALUES ($1, $2, 1, 1, '2026-01-01', '2026-02-01', false, 1, 0, false, false, false, 0, '{}', now(), 31, now(), 't')",
+        &[&BACKFILL, &group],
     )
     .await
     .expect("a backfill");
@@ -250,7 +240,8 @@ pub(super) fn step(
 }
 
 /// `step_backfill`: does not wait for a locked backfill; waits for whoever is registering the instant. Nothing is done
-/// if the backfill has advanced, one of its runs is active, or the instant is taken; and the run is created after all
+/// if the backfill has advanced, one of its runs is active, the instant is taken, or the database does not have the revision or
+/// the resolution of the run; and the run is created after all
 /// waits.
 #[tokio::test]
 async fn steps() {
@@ -281,6 +272,14 @@ async fn steps() {
         .expect("a round")
         .row
         .clone();
+
+    for (revision, resolution) in [(2, None), (1, Some(1))] {
+        let mut run = new_run(1, group);
+        run.terms.logical_time = instant(1);
+        (run.revision_id, run.resolution_id) = (revision, resolution);
+        let made = store.step_backfill(&row, &run, 7).await.expect("an answer");
+        assert_eq!(made, None, "the database does not have what the run needs");
+    }
 
     let taker = other.transaction().await.unwrap();
     taker.execute(&is_of(5), &[&group, &instant(1)]).await.unwrap();

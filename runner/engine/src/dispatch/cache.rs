@@ -423,6 +423,12 @@ impl Cache {
         }
     }
 
+    /// Offers of all audiences, and members, may be different.
+    pub(super) fn all_changed(&self) {
+        self.cells.lock().values().for_each(|cell| cell.bump(&self.changes));
+        self.members_changed();
+    }
+
     pub(super) fn members_changed(&self) {
         self.members.fetch_add(1, Ordering::AcqRel);
         self.members_wakeup.notify_waiters();

@@ -169,6 +169,10 @@ impl Part for Dispatch {
         }
         Box::pin(std::future::ready(Ok(())))
     }
+
+    fn forget(&self) {
+        self.cache.all_changed();
+    }
 }
 
 impl Audiences for Cache {

@@ -167,6 +167,13 @@ impl Part for Messages {
         Box::pin(std::future::ready(Ok(())))
     }
 
+    fn forget(&self) {
+        self.known.clear();
+        self.stuck.lock().clear();
+        self.changes.fetch_add(1, Ordering::AcqRel);
+        self.node.signals.raise(Signal::Messages);
+    }
+
     fn in_hand(&self) -> usize {
         self.in_hand.load(Ordering::Acquire)
     }

@@ -14,9 +14,9 @@ use heddle_domain::Name;
 use heddle_domain::executor::Executor;
 use heddle_domain::params::Layers;
 use heddle_domain::schema::Schema;
-use heddle_store::Store;
 use heddle_store::change::{Change, Noun};
 use heddle_store::group::RevisionRow;
+use heddle_store::{Store, StoreError};
 use quick_cache::sync::Cache;
 use serde_json::{Map, Value, json};
 
@@ -176,6 +176,28 @@ impl Catalog {
         self.channels.clear();
     }
 
+    /// Forgets everything: the server may be another one, which has lost the last commits of the former one. Then revisions
+    /// and resolutions that are cached here may not exist, and their numbers may be given to others.
+    pub(crate) fn forget_all(&self) {
+        self.forget_names();
+        self.revisions.clear();
+        self.resolutions.clear();
+        self.versions.clear();
+    }
+
+    /// Takes note of the error of a transaction that creates runs: if the database does not have what these need, everything
+    /// is forgotten, and the next try reads it again.
+    pub(crate) fn heed(&self, error: StoreError) -> StoreError {
+        if matches!(error, StoreError::Outdated) {
+            tracing::warn!(
+                "the database does not have a revision or a resolution that this node knows; it reads all of them \
+                again"
+            );
+            self.forget_all();
+        }
+        error
+    }
+
     /// Caches what was read in a generation, unless something has changed since. A change between the look and the insertion
     /// would not remove it: so the look is after the insertion.
     fn keep<K: Clone + Eq + Hash, V: Clone>(&self, cache: &Cache<K, V>, generation: u64, key: K, value: V) {
@@ -237,6 +259,7 @@ impl Catalog {
         if let Some(revision) = self.revisions.get(&id) {
             return Ok(revision);
         }
+        let generation = self.generation.load(Ordering::Acquire);
         let row = self
             .store
             .revision(id)
@@ -246,12 +269,17 @@ impl Catalog {
             Some(group) => group.name,
             None => String::new(),
         };
-        self.keep_revision(row, group_name)
+        self.keep_revision(generation, row, group_name)
     }
 
-    fn keep_revision(&self, row: RevisionRow, group_name: String) -> Result<Arc<Revision>, EngineError> {
+    fn keep_revision(
+        &self,
+        generation: u64,
+        row: RevisionRow,
+        group_name: String,
+    ) -> Result<Arc<Revision>, EngineError> {
         let revision = Arc::new(Revision::of_row(row, group_name)?);
-        self.revisions.insert(revision.id, revision.clone());
+        self.keep(&self.revisions, generation, revision.id, revision.clone());
         Ok(revision)
     }
 
@@ -260,6 +288,7 @@ impl Catalog {
     pub(crate) async fn revisions(&self, ids: &[i64]) -> Result<HashMap<i64, Arc<Revision>>, EngineError> {
         let mut revisions = HashMap::with_capacity(ids.len());
         let mut missing = Vec::new();
+        let generation = self.generation.load(Ordering::Acquire);
         for &id in ids {
             match self.revisions.get(&id) {
                 Some(revision) => drop(revisions.insert(id, revision)),
@@ -269,7 +298,7 @@ impl Catalog {
         if !missing.is_empty() {
             for (row, name) in self.store.revisions_by_id(&missing).await? {
                 let id = row.id;
-                match self.keep_revision(row, name) {
+                match self.keep_revision(generation, row, name) {
                     Ok(revision) => drop(revisions.insert(id, revision)),
                     Err(error) => tracing::error!(error = %Chain(&error), revision = id, "cannot read a revision"),
                 }

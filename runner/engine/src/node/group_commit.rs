@@ -9,6 +9,7 @@
 //! |---|---|
 //! | one that may pass (another transaction, no database) | tried again unchanged, after a pause, up to [`Policy::tries_max`] |
 //! | another transaction, repeatedly | requests that may wait for others ([`Commits::may_wait`]) are tried alone, after the others, and only a few of them; then all get the error |
+//! | the batch was made from what the database does not have (any more) | all get the error; who sent them makes them again |
 //! | one that does not pass (a value that Postgres refuses) | halved, until the refused request is alone; only that gets the error, unless it has a replacement ([`Commits::refused`]) |
 //!
 //! # Invariants
@@ -286,6 +287,11 @@ async fn settle<C: Commits>(commits: &C, gathered: Vec<Asked<C>>, over: impl Fn(
             .collect();
         let times = times + 1;
         log_failure(policy.what, &error, batch.len());
+        if matches!(error, EngineError::Store(StoreError::Outdated)) {
+            // Others of them may be outdated, too: who sent them makes all of them again, from what is read then.
+            refuse(batch, error);
+            continue;
+        }
         let met = Met::of(&error);
         if met == Met::Others && batch.iter().any(|asked| C::may_wait(&asked.request)) {
             // The other requests must not wait for the same lock.

@@ -92,10 +92,20 @@ impl Node {
         }
     }
 
+    /// Connects for the lease. If the connection is a new one, the log of changes is read at once, and before that the caches
+    /// are cleared: the server may be another one ([`super::changes`]).
+    async fn reach_lease(&self) -> Result<(), StoreError> {
+        self.store.reach_lease().await?;
+        if self.changes.connection() != self.store.lease_connections() {
+            self.signals.raise(Signal::Changes);
+        }
+        Ok(())
+    }
+
     /// Takes a lease; `former` is the previous one of this process. Returns when it was asked for. `None`: another
     /// process has taken it in between.
     async fn take_lease(&self, former: Option<i64>) -> Result<Option<(i64, Duration)>, StoreError> {
-        self.store.reach_lease().await?;
+        self.reach_lease().await?;
         let identity = &self.identity;
         let sent_at = self.clock.elapsed();
         let sent = self.clock.own();
@@ -157,7 +167,7 @@ impl Node {
 
     /// One heartbeat; returns when it was sent. `None`: the lease is lost.
     async fn beat(&self, parts: &Parts) -> Result<Option<Duration>, StoreError> {
-        self.store.reach_lease().await?;
+        self.reach_lease().await?;
         let sent_at = self.clock.elapsed();
         let sent = self.clock.own();
         let report = NodeReport {
@@ -172,7 +182,7 @@ impl Node {
             lease_for: self.lease_for(),
             margin: TimeDelta::from_std(self.lease_margin()).unwrap_or_default(),
         };
-        let beat = self.store.heartbeat(self.lease(), report).await?;
+        let beat = self.store.heartbeat(self.identity.id, self.lease(), report).await?;
         let Some(beat) = beat else { return Ok(None) };
         self.clock.follow(sent, self.clock.own(), beat.now);
         self.state.set_others(beat.others > 0);

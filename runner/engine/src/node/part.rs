@@ -17,6 +17,10 @@ pub(crate) trait Part: Send + Sync {
         Box::pin(std::future::ready(Ok(())))
     }
 
+    /// The server may be another one, which lacks commits of the former one: what the service has cached of the database may
+    /// not be there.
+    fn forget(&self) {}
+
     /// Another node has sent this news.
     fn heard(&self, _news: &News) {}
 
@@ -59,6 +63,10 @@ impl Parts {
             part.changed(change).await?;
         }
         Ok(())
+    }
+
+    pub(super) fn forget(&self) {
+        self.0.iter().for_each(|part| part.forget());
     }
 
     pub(super) fn heard(&self, news: &News) {

@@ -126,6 +126,11 @@ impl Part for Queues {
         Box::pin(std::future::ready(Ok(())))
     }
 
+    /// The next poll of each worker is noted again.
+    fn forget(&self) {
+        self.seen.clear();
+    }
+
     fn heard(&self, news: &News) {
         if let News::Filled(queue) = news {
             self.runs.waiters.queues.wake(queue, WOKEN_AT_ONCE);

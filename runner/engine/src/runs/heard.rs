@@ -26,6 +26,10 @@ impl Part for Runs {
         .boxed()
     }
 
+    fn forget(&self) {
+        self.contexts.clear();
+    }
+
     fn heard(&self, news: &News) {
         match news {
             News::Ended(run) => self.waiters.runs.wake(*run),

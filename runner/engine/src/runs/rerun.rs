@@ -19,7 +19,7 @@ use crate::node::catalog::Revision;
 use crate::runs::controlled::{Answers, ControlError, is_of_the_run};
 use crate::runs::create::batch_run::check_again;
 use crate::runs::create::check::check_params;
-use crate::runs::create::submit::{Layout, Request, finish, open_group};
+use crate::runs::create::submit::{LAYOUTS_MAX, Layout, Request, finish, is_outdated, open_group};
 use crate::{EngineError, Runs, SubmitError};
 
 /// What the key of one of many runs has more than the key of the call: `/` and an id. In bytes.
@@ -61,7 +61,24 @@ impl Runs {
     /// Creates a run like an ended or live one; the audit entry is in the same commit.
     pub(crate) async fn rerun(&self, row: &RunRow, rerun: &Rerun, actor: &str) -> Result<RunId, SubmitError> {
         rerun.check(false)?;
-        let request = self.like(row, rerun, rerun.key.clone(), actor).await?;
+        let mut tries = 1;
+        loop {
+            let made = self.rerun_once(row, rerun, rerun.key.clone(), actor).await;
+            if tries == LAYOUTS_MAX || !is_outdated(&made) {
+                return made;
+            }
+            tries += 1;
+        }
+    }
+
+    async fn rerun_once(
+        &self,
+        row: &RunRow,
+        rerun: &Rerun,
+        key: Option<String>,
+        actor: &str,
+    ) -> Result<RunId, SubmitError> {
+        let request = self.like(row, rerun, key, actor).await?;
         let (id, context) = (request.run.id, request.context.clone());
         let answered = self.requests.submissions.send(request)?;
         Ok(finish(id, &context, answered).await?.0)
@@ -190,7 +207,13 @@ impl Runs {
             }
         }
         for (run, id, context, answered) in sent {
-            let answer = match finish(id, &context, answered).await {
+            let mut made = finish(id, &context, answered).await.map(|(id, _)| id);
+            if is_outdated(&made)
+                && let Some(row) = rows.get(&run)
+            {
+                made = self.rerun_once(row, rerun, rerun.key_of(run), actor).await;
+            }
+            let answer = match made {
                 Ok(_) => Ok(()),
                 Err(error) => Err(refused(error)?),
             };

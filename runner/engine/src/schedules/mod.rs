@@ -53,4 +53,10 @@ impl Part for Schedules {
         }
         Box::pin(std::future::ready(Ok(())))
     }
+
+    fn forget(&self) {
+        self.sources.clear();
+        self.node.signals.raise(Signal::Schedules);
+        self.node.signals.raise(Signal::Links);
+    }
 }

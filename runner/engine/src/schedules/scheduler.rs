@@ -302,7 +302,8 @@ impl Schedules {
             }
         }
         self.runs.hand_out(&mut batch.runs);
-        let created = completion.create(&batch.runs).await?;
+        let created = completion.create(&batch.runs).await;
+        let created = created.map_err(|error| self.node.catalog.heed(error))?;
         for (moved, awaits) in batch.moved.iter_mut().zip(&batch.awaits) {
             let Some(index) = *awaits else { continue };
             let run = match &created[index] {

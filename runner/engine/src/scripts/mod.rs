@@ -272,6 +272,11 @@ impl Part for Scripts {
         }
         async { Ok(()) }.boxed()
     }
+
+    /// What is loaded has its bytes for a name, and stays; other scripts may be active.
+    fn forget(&self) {
+        self.node.signals.raise(Signal::Scripts);
+    }
 }
 
 /// Why the bytes of a script are not available.

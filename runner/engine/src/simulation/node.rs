@@ -129,6 +129,59 @@ async fn a_change_counts_here_although_connections_are_cut() {
     assert_eq!((revision().await, hears.changes.lock().len()), (3, 1));
 }
 
+/// When the connection of the lease was opened again, the server may be another one: what the node has cached is forgotten, and
+/// if the log lacks the last entry that the node has read, it is read from its begin. Otherwise nothing is told twice.
+#[tokio::test]
+async fn a_log_that_has_lost_its_end_is_read_again() {
+    let world = World::at("2026-03-01T00:00:00Z").await;
+    world.group("g", json!({"history": true})).await;
+    let node = world.node(1).await;
+    let (hears, parts) = hears();
+    let mut follower = Follower::of(node.node.clone(), parts);
+    node.tick(&mut follower).await;
+    let known = async || {
+        let group = node.node.catalog.group("g").await.expect("an answer");
+        group.expect("a group").revision.plan.spec.history
+    };
+    assert!(known().await);
+    let newest = world.store.changes_position().await.expect("a position");
+    // What no entry of the log says.
+    world
+        .execute("UPDATE heddle.revisions SET spec = spec - 'history'")
+        .await;
+    hears.changes.lock().clear();
+    node.tick(&mut follower).await;
+    assert!(known().await, "it is cached");
+    let connections = world.store.lease_connections();
+    world
+        .execute(
+            "SELECT pg_terminate_backend(pid) FROM pg_stat_activity
+              WHERE datname = current_database() AND pid <> pg_backend_pid()",
+        )
+        .await;
+    until(async || node.node.register().await.is_ok()).await;
+    assert!(world.store.lease_connections() > connections);
+    until(async || follower.tick(world.now()).await.is_ok()).await;
+    // All connections were cut, so this may take several tries.
+    until(async || node.node.catalog.group("g").await.is_ok()).await;
+    assert!(!known().await, "what was cached is read again");
+    assert_eq!(*hears.changes.lock(), [0; 0], "the log has nothing new");
+    // The number of the last entry is given out again.
+    world
+        .execute(&format!(
+            "UPDATE heddle.revisions SET spec = spec || '{{\"history\": true}}';
+             DELETE FROM heddle.changes WHERE id = {newest};
+             ALTER TABLE heddle.changes ALTER COLUMN id RESTART WITH {newest};
+             INSERT INTO heddle.changes (kind, name, at) VALUES ('pool', 'p', clock_timestamp())"
+        ))
+        .await;
+    assert!(!known().await, "it is cached");
+    until(async || follower.tick(world.now()).await.is_ok()).await;
+    until(async || node.node.catalog.group("g").await.is_ok()).await;
+    assert_eq!(hears.changes.lock().last(), Some(&newest));
+    assert!(known().await, "what was cached is read again");
+}
+
 /// A look at the log counts from its begin, once its end is found and every service has handled it.
 #[tokio::test]
 async fn a_look_at_the_log_counts_from_its_begin() {

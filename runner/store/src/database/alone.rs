@@ -1,6 +1,7 @@
 //! A connection outside of the pools: its user does not wait for a pool, and is its only user.
 
 use std::ops::{Deref, DerefMut};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use tokio::sync::{Mutex, MutexGuard};
@@ -14,6 +15,7 @@ pub(crate) struct Alone {
     connector: Connector,
     bound: Duration,
     slot: Mutex<Option<PgSession>>,
+    opened: AtomicU64,
 }
 
 /// The connection, while somebody uses it. If it is dropped in the middle of a statement, it is closed.
@@ -29,6 +31,7 @@ impl Alone {
             connector,
             bound,
             slot: Mutex::new(None),
+            opened: AtomicU64::new(0),
         }
     }
 
@@ -37,6 +40,11 @@ impl Alone {
         let slot = self.slot.lock().await;
         slot.as_ref()
             .is_some_and(|session| session.condition() == Condition::Clean)
+    }
+
+    /// How often the connection was opened. If it was opened again, the server may be another one.
+    pub(crate) fn opened(&self) -> u64 {
+        self.opened.load(Ordering::Acquire)
     }
 
     /// The connection; waits for its current user.
@@ -51,6 +59,7 @@ impl Alone {
             session.bound_by(self.bound);
             session.sends_little();
             *slot = Some(session);
+            self.opened.fetch_add(1, Ordering::AcqRel);
         }
         Ok(Held { slot })
     }

@@ -4,8 +4,15 @@
 -- Locking: only the new rows. The same transaction has settled uniqueness (keys, dedupe, parents) before. The lease
 -- is checked: a node that has lost its lease may create runs, but is handed nothing. If one of the groups in $37 takes no
 -- runs, nothing is created; the others stay open until the end of the transaction (`heddle.closed_groups`).
+--
+-- Nothing is created either if one of the revisions in $38 or of the resolutions in $39 (each named once) does not exist: a
+-- node may know some that the server has lost with its last commits. One look for each of them, not for each run.
 WITH closed AS MATERIALIZED (
     SELECT id FROM heddle.closed_groups($37, NULL) WHERE cardinality($37::bigint[]) > 0
+),
+outdated AS MATERIALIZED (
+    SELECT WHERE (SELECT count(*) FROM heddle.revisions v WHERE v.id = ANY ($38::bigint[])) < cardinality($38::bigint[])
+              OR (SELECT count(*) FROM heddle.resolutions s WHERE s.id = ANY ($39::bigint[])) < cardinality($39::bigint[])
 ),
 new_runs AS (
     INSERT INTO heddle.runs_live (id, group_id, revision_id, resolution_id, state, trigger, priority, logical_time,
@@ -18,7 +25,7 @@ new_runs AS (
                   $14::text[], $15::bytea[], $16::text[], $17::timestamptz[], $18::timestamptz[], $19::timestamptz[],
                   $20::uuid[], $21::smallint[], $22::integer[], $23::integer[], $24::uuid[], $25::jsonb[],
                   $26::bytea[], $36::text[]) AS n
-     WHERE NOT EXISTS (SELECT FROM closed)
+     WHERE NOT EXISTS (SELECT FROM closed) AND NOT EXISTS (SELECT FROM outdated)
     RETURNING id, group_id, state, trigger, logical_time
 ),
 -- All runs that start share one row of the event feed; see migration 0006.
@@ -37,7 +44,7 @@ rows AS MATERIALIZED (
       FROM UNNEST($27::uuid[], $28::smallint[], $29::integer[], $30::integer[], $31::smallint[], $32::bigint[],
                   $33::boolean[])
         AS w (run, task, item, attempt, priority, turn, handed)
-     WHERE NOT EXISTS (SELECT FROM closed)
+     WHERE NOT EXISTS (SELECT FROM closed) AND NOT EXISTS (SELECT FROM outdated)
 ),
 queued AS (
     INSERT INTO heddle.ready (run, task, item, attempt, priority, turn)
@@ -47,5 +54,6 @@ running AS (
     INSERT INTO heddle.running (run, task, item, attempt, lease, started_at)
     SELECT run, task, item, attempt, $34, $35 FROM rows WHERE here
 )
-SELECT coalesce(bool_and(here), true) AS "fit!", EXISTS (SELECT FROM closed) AS "closed!"
+SELECT coalesce(bool_and(here), true) AS "fit!", EXISTS (SELECT FROM closed) AS "closed!",
+       EXISTS (SELECT FROM outdated) AS "outdated!"
   FROM rows WHERE handed

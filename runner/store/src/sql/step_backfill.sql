@@ -19,6 +19,9 @@ WITH locked_backfill AS MATERIALIZED (
      WHERE b.id = $1 AND b.state = 1 AND b.finished_at IS NULL AND b.max_active = 1
        AND b.made = $2 AND b.position IS NOT DISTINCT FROM $3 AND b.catching_up = $4
        AND b.group_id = $5 AND g.deleted_at IS NULL
+       -- A server that has lost its last commits may not have what the node knows; see create_runs.
+       AND EXISTS (SELECT FROM heddle.revisions v WHERE v.id = $8)
+       AND ($9::bigint IS NULL OR EXISTS (SELECT FROM heddle.resolutions s WHERE s.id = $9))
        AND NOT EXISTS (SELECT FROM heddle.runs_live l WHERE l.source = $1 AND l.group_id = $5)
        FOR NO KEY UPDATE OF b SKIP LOCKED
 ),

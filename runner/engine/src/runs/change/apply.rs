@@ -11,11 +11,13 @@ use heddle_domain::id::RunId;
 use heddle_domain::run::{AttemptKey, Event, Outcome};
 use heddle_domain::state::{AttemptState, ErrorKind, RunState, Skip, Trigger};
 use heddle_sandbox::Effect as ScriptEffect;
+use heddle_store::StoreError;
 use heddle_store::live::{
     AttemptRow, Completion, Created, Effect, EndedAttempt, Grant, GroupNeed, Interrupted, Locked, NewRun, ReadyRow,
     RunWrite,
 };
 
+use crate::node::Node;
 use crate::node::news::News;
 use crate::node::signals::{Signal, SignalSet};
 use crate::runs::change::notices::notices_of;
@@ -355,7 +357,7 @@ impl Runs {
                         by: None,
                         parent: None,
                     };
-                    match self.layout(submission).await {
+                    match self.layout(&submission).await {
                         Ok((run, context)) => {
                             runs.push(run);
                             contexts.push(context);
@@ -385,12 +387,22 @@ impl Runs {
             return Ok(());
         }
         if !runs.is_empty() {
-            let created = completion.create(&runs).await?;
+            let created = completion.create(&runs).await;
+            let created = created.map_err(|error| again_if_outdated(&self.node, error))?;
             for ((run, context), created) in runs.iter().zip(contexts).zip(&created) {
                 self.note_created(run, context, created, after);
             }
         }
         Ok(())
+    }
+}
+
+/// The error of a transaction that creates enqueued runs. If this node has laid them out from what the database does not have,
+/// the whole transaction is repeated, which lays them out again.
+fn again_if_outdated(node: &Node, error: StoreError) -> EngineError {
+    match node.catalog.heed(error) {
+        StoreError::Outdated => EngineError::Contended,
+        error => error.into(),
     }
 }
 

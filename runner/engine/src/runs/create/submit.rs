@@ -19,6 +19,7 @@ use heddle_domain::state::{RunState, Trigger};
 use heddle_domain::wait::RunWait;
 use heddle_domain::{Faults, Name, Time};
 use heddle_sandbox::FairSlots;
+use heddle_store::StoreError;
 use heddle_store::live::{Created, GroupNeed, NewRun, QueueRow, ReadyRow, RunFacts};
 use heddle_store::run::{RunRow, RunTerms};
 use serde_json::{Map, Value, json};
@@ -178,15 +179,19 @@ impl Commits for Submissions {
         let (store, lease, clock) = (&own.node.store, own.lease(), &*own.node.clock);
         let are_plain = own.node.short_ways.take(ShortWay::PlainRuns) && runs.iter().all(|run| run.is_plain());
         let plain = match are_plain {
-            true => store.create_plain_runs(&runs, lease, clock).await?,
-            false => None,
+            true => store.create_plain_runs(&runs, lease, clock).await,
+            false => Ok(None),
         };
+        let plain = plain.map_err(|error| own.node.catalog.heed(error))?;
         if plain.is_some() {
             own.node.short_ways.took(ShortWay::PlainRuns);
         }
         let created = match plain {
             Some(created) => created,
-            None => store.create_runs(&runs, lease, clock).await?,
+            None => {
+                let created = store.create_runs(&runs, lease, clock).await;
+                created.map_err(|error| own.node.catalog.heed(error))?
+            }
         };
         Ok((created.clone(), created))
     }
@@ -205,6 +210,17 @@ impl Commits for Submissions {
 impl Runs {
     /// Creates a run; returns it as of the commit. [`Runs::submit`] returns only its id.
     pub(crate) async fn create(&self, submission: Submission) -> Result<Submitted, SubmitError> {
+        let mut tries = 1;
+        loop {
+            let made = self.create_once(&submission).await;
+            if tries == LAYOUTS_MAX || !is_outdated(&made) {
+                return made;
+            }
+            tries += 1;
+        }
+    }
+
+    async fn create_once(&self, submission: &Submission) -> Result<Submitted, SubmitError> {
         let (run, context) = self.layout(submission).await?;
         let mut row = row_of(&run, &context);
         let id = run.id;
@@ -224,7 +240,7 @@ impl Runs {
     /// Creates many runs; the answers are in the order of the submissions.
     pub(crate) async fn create_all(&self, submissions: Vec<Submission>) -> Vec<Result<RunId, SubmitError>> {
         let mut waiting = Vec::with_capacity(submissions.len());
-        for submission in submissions {
+        for submission in &submissions {
             waiting.push(match self.layout(submission).await {
                 Ok((run, context)) => {
                     let id = run.id;
@@ -240,14 +256,28 @@ impl Runs {
             });
         }
         let mut answers = Vec::with_capacity(waiting.len());
-        for entry in waiting {
-            answers.push(match entry {
+        for (entry, submission) in waiting.into_iter().zip(submissions) {
+            let answer = match entry {
                 Ok((id, context, answered)) => finish(id, &context, answered).await.map(|(id, _)| id),
                 Err(error) => Err(error),
+            };
+            answers.push(match is_outdated(&answer) {
+                true => self.submit(submission).await,
+                false => answer,
             });
         }
         answers
     }
+}
+
+/// How often a run is laid out, if the database does not have the revision or the scripts that this node knows: they are read
+/// again before each further try. After that, the caller gets the error.
+pub(crate) const LAYOUTS_MAX: usize = 3;
+
+/// Whether the run was laid out from what the database does not have. The node has forgotten that since, so another layout
+/// may succeed; nothing was created.
+pub(crate) fn is_outdated<T>(made: &Result<T, SubmitError>) -> bool {
+    matches!(made, Err(SubmitError::Engine(EngineError::Store(StoreError::Outdated))))
 }
 
 /// The run, and when it began if it has.
@@ -303,6 +333,17 @@ async fn check_callback(node: &Node, callback: String) -> Result<String, SubmitE
 impl Runs {
     /// Creates a run, and returns its id.
     pub(crate) async fn submit(&self, submission: Submission) -> Result<RunId, SubmitError> {
+        let mut tries = 1;
+        loop {
+            let made = self.submit_once(&submission).await;
+            if tries == LAYOUTS_MAX || !is_outdated(&made) {
+                return made;
+            }
+            tries += 1;
+        }
+    }
+
+    async fn submit_once(&self, submission: &Submission) -> Result<RunId, SubmitError> {
         let (run, context) = self.layout(submission).await?;
         let id = run.id;
         let request = Request {
@@ -314,21 +355,13 @@ impl Runs {
     }
 
     /// Checks a submission and lays its run out.
-    pub(crate) async fn layout(&self, submission: Submission) -> Result<(NewRun, Arc<RunContext>), SubmitError> {
-        let Submission {
-            group: name,
-            mut spec,
-            trigger,
-            urgency,
-            source,
-            by,
-            parent,
-        } = submission;
-        let group = open_group(&self.node, &name, None, spec.force).await?;
+    pub(crate) async fn layout(&self, submission: &Submission) -> Result<(NewRun, Arc<RunContext>), SubmitError> {
+        let spec = &submission.spec;
+        let group = open_group(&self.node, &submission.group, None, spec.force).await?;
         let needs = GroupNeed::of(spec.force);
-        or_trouble(|| check(&group, &spec)).map_err(EngineError::from)??;
-        let callback = match spec.callback.take() {
-            Some(callback) => Some(check_callback(&self.node, callback).await?),
+        or_trouble(|| check(&group, spec)).map_err(EngineError::from)??;
+        let callback = match &spec.callback {
+            Some(callback) => Some(check_callback(&self.node, callback.clone()).await?),
             None => None,
         };
         let now = self.now();
@@ -338,21 +371,25 @@ impl Runs {
             let hash = dedupe_hash(&spec.params, &spec.task_params_value());
             (hash, dedupe == Dedupe::ParamsKept)
         });
-        let urgency = spec.priority.map_or(urgency, Urgency::Given);
+        let urgency = spec.priority.map_or(submission.urgency, Urgency::Given);
         let terms = RunTerms {
-            trigger,
+            trigger: submission.trigger,
             priority: urgency.priority(revision.plan.spec.priority),
             logical_time,
             interval: revision.calendar.data_interval(logical_time),
             task_params: (!spec.task_params.is_empty()).then(|| spec.task_params_value().to_string()),
-            params: Value::Object(spec.params).to_string(),
+            params: serde_json::to_string(&spec.params).map_err(EngineError::unreadable)?,
             labels: labels_of(&revision, &spec.labels),
-            key: spec.key,
+            key: spec.key.clone(),
             callback,
-            source,
-            created_by: by,
+            source: submission.source,
+            created_by: submission.by.clone(),
         };
-        let layout = Layout { terms, dedupe, parent };
+        let layout = Layout {
+            terms,
+            dedupe,
+            parent: submission.parent,
+        };
         let (mut run, context) = self.lay_out(&revision, &group.resolution, layout, now);
         run.needs = needs;
         Ok((run, context))

@@ -130,7 +130,8 @@ impl Schedules {
         laid_out.retain(|(run, _)| got.contains(&run.id));
         let (mut runs, contexts): (Vec<NewRun>, Vec<Arc<RunContext>>) = laid_out.into_iter().unzip();
         self.runs.hand_out(&mut runs);
-        let created = round.create(&runs, self.node.lease(), &*self.node.clock).await?;
+        let created = round.create(&runs, self.node.lease(), &*self.node.clock).await;
+        let created = created.map_err(|error| self.node.catalog.heed(error))?;
         if let Some(refused) = created.iter().find(|created| !matches!(created, Created::Made { .. })) {
             return Err(EngineError::unreadable(format!(
                 "a run of backfill {} was not created: {refused:?}",

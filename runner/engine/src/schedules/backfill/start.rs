@@ -98,7 +98,7 @@ impl Schedules {
             force: true,
             ..SubmissionSpec::default()
         };
-        self.runs.layout(Submission::manual(name, given, None)).await?;
+        self.runs.layout(&Submission::manual(name, given, None)).await?;
         let calendar = group.revision.past.clone();
         let (zone, priority) = (plan.zone, plan.spec.priority);
         let now = self.node.now();

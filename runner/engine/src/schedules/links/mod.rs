@@ -291,7 +291,8 @@ impl Schedules {
         completion.leave_link_events(&left).await?;
         self.runs.admit_new(&mut completion, &mut runs, &contexts).await?;
         self.runs.hand_out(&mut runs);
-        let created = completion.create(&runs).await?;
+        let created = completion.create(&runs).await;
+        let created = created.map_err(|error| self.node.catalog.heed(error))?;
         completion.commit().await?;
         self.left_events
             .put(left.iter().map(|event| event.id), self.node.clock.elapsed());

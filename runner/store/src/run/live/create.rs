@@ -32,7 +32,8 @@ const LOCK_WAIT_MS: i32 = 500;
 
 impl Store {
     /// Creates runs that [are plain](NewRun::is_plain), in one statement. The answers are in the order of `runs`. `None`: one
-    /// of their groups takes no runs any more, and nothing was created.
+    /// of their groups takes no runs any more, and nothing was created. [`StoreError::Outdated`]: one of their revisions or
+    /// resolutions does not exist; nothing was created either.
     pub async fn create_plain_runs(
         &self,
         runs: &[&NewRun],
@@ -189,7 +190,16 @@ async fn create_open(
         .collect())
 }
 
+/// Each of these numbers once.
+fn distinct(numbers: impl Iterator<Item = i64>) -> Vec<i64> {
+    let mut numbers: Vec<i64> = numbers.collect();
+    numbers.sort_unstable();
+    numbers.dedup();
+    numbers
+}
+
 /// Whether the node got the rows that were meant for it; `None`: one of the groups of `ask` takes no runs.
+/// [`StoreError::Outdated`]: a revision or a resolution of the runs does not exist. In both cases, nothing was inserted.
 async fn insert_runs(
     connection: &mut crate::database::PgSession,
     runs: &[&NewRun],
@@ -243,12 +253,17 @@ async fn insert_runs(
         lease,
         now,
         &column(runs, |run| run.terms.created_by.as_deref()) as &[Option<&str>],
-        ask
+        ask,
+        &distinct(runs.iter().map(|run| run.revision_id)),
+        &distinct(runs.iter().filter_map(|run| run.resolution_id))
     )
     .fetch_one(&mut *connection)
     .await?;
     if inserted.closed {
         return Ok(None);
+    }
+    if inserted.outdated {
+        return Err(StoreError::Outdated);
     }
     let queued: Vec<(RunId, i16, &QueueRow)> = runs
         .iter()
