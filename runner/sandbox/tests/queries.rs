@@ -223,6 +223,38 @@ pub async fn bounds_and_errors(mut bench: Bench) {
     );
 }
 
+/// What a database sends is refused by its length, before it is in memory.
+pub async fn messages_that_are_too_large(mut bench: Bench) {
+    let tables = setting(Duration::from_secs(60), 100).await;
+    bench.grants.sql = vec!["db".into()];
+    bench.params = "[]".into();
+    let outcome = async |statement: &str| {
+        let script = bench.script(querying(statement)).await;
+        bench.run_with(&script, &tables).await
+    };
+    for (statement, said) in [
+        (
+            "select repeat('x', 100000000)",
+            "a row of more than the maximum of 16777216 bytes; select less data",
+        ),
+        (
+            "do $$ begin raise exception '%', repeat('x', 20000000); end $$",
+            "a message of more than the maximum of 16777216 bytes",
+        ),
+    ] {
+        let result = outcome(statement).await;
+        let (kind, message) = failure(&result);
+        assert_eq!(kind, ErrorKind::Fatal);
+        assert!(message.contains(said), "{message}");
+        // The session of that is not used again.
+        let next = outcome("select 1 as v").await.outcome;
+        assert_eq!(next, Outcome::Succeeded("[{\"v\":1}]".into()));
+    }
+    // Nobody reads a notice.
+    let noticed = outcome("do $$ begin raise notice '%', repeat('x', 20000000); end $$").await;
+    assert_eq!(noticed.outcome, Outcome::Succeeded("[]".into()));
+}
+
 pub async fn a_timeout_cancels_the_statement(mut bench: Bench) {
     // Longer than anybody waits here: it does not end by itself.
     let tables = setting(Duration::from_secs(600), 100).await;
