@@ -14,7 +14,7 @@ use crate::outbound::OutboundPolicy;
 use crate::rehearsal::{Chance, Draws, Rehearsal, StageClock};
 use crate::script::{Entry, Script};
 use crate::source;
-use crate::sql::Databases;
+use crate::sql::{AttemptDatabases, Databases};
 use crate::texts::{check_json, message};
 use crate::web::WebHooks;
 use heddle_domain::state::{ErrorKind, tells_of_no_grant};
@@ -71,7 +71,7 @@ impl Runner {
             services: request.host,
             journal: journal.clone(),
             effects: Effects::default(),
-            databases: Arc::clone(&self.databases),
+            databases: Arc::new(AttemptDatabases::new(Arc::clone(&self.databases))),
             clock,
             chance,
             stage: stage.clone(),
@@ -237,6 +237,9 @@ async fn call(
         _ => None,
     };
     let mut store = runner.store(request, journal, meter, command);
+    if !matches!(script.inner.entry, Entry::Source(_)) {
+        store.data_mut().count_statements();
+    }
     let answer = match &script.inner.entry {
         Entry::Task(pre) => {
             let instance = pre.instantiate_async(&mut store).await?;

@@ -72,6 +72,7 @@ const TESTS: &[Test] = tests![
     queries::typed_rows,
     queries::bounds_and_errors,
     queries::messages_that_are_too_large,
+    queries::statements_count_as_memory,
     queries::a_timeout_cancels_the_statement,
     bounded::schemas_that_multiply_end,
     bounded::others_go_on_beside_an_attack,

@@ -19,6 +19,7 @@
 
 mod address;
 mod copy;
+mod counted;
 mod dial;
 mod encode;
 mod failure;
@@ -30,6 +31,7 @@ mod wire;
 use crate::rehearsal::{SqlAnswer, SqlStatement};
 use crate::services::ConnectionTarget;
 pub use address::check_connection_url;
+pub(crate) use counted::AttemptDatabases;
 use deadpool_postgres::{
     Manager, ManagerConfig, Object, Pool, PoolError, RecyclingMethod, Runtime, TimeoutType, Timeouts,
 };
@@ -84,6 +86,7 @@ const BY_SQL: &str = "!";
 #[derive(Default)]
 pub(crate) struct Databases {
     pools: Mutex<HashMap<String, Database>>,
+    readers: encode::Readers,
 }
 
 /// The bounds of one statement.
@@ -197,6 +200,7 @@ impl Databases {
             connection: Some(connection),
             cancel,
             dial: database.dial,
+            readers: self.readers.clone(),
             words: Words {
                 read_only: target.read_only,
                 cut,
@@ -367,6 +371,7 @@ struct Session {
     connection: Option<Object>,
     cancel: CancelToken,
     dial: Dial,
+    readers: encode::Readers,
     words: Words,
     /// The server's timeout for this statement, if it differs from that of the session.
     statement_timeout: Option<Duration>,
@@ -386,7 +391,7 @@ impl Session {
     async fn prepare(&mut self, statement: &str, params: &str) -> Result<(Statement, Vec<encode::Text>), Broken> {
         let words = self.words.clone();
         let connection = self.connection()?;
-        let params = encode::parse(params).map_err(Broken::wrong)?;
+        let given = self.readers.read(params, encode::count).await.map_err(Broken::wrong)?;
         let broken = |error| words.of(error);
         if let Some(timeout) = self.statement_timeout {
             // It ends when the session is cleaned. Zero means no limit.
@@ -399,14 +404,16 @@ impl Session {
         }
         let prepared = connection.prepare(statement).await.map_err(broken)?;
         self.statement = Some(prepared.clone());
-        if prepared.params().len() != params.len() {
+        let types = prepared.params().to_vec();
+        if types.len() != given {
             return Err(Broken::wrong(format!(
-                "the statement has {} parameters, `params` has {}",
-                prepared.params().len(),
-                params.len()
+                "the statement has {} parameters, `params` has {given}",
+                types.len()
             )));
         }
-        Ok((prepared, params))
+        let texts = self.readers.read(params, move |params| encode::texts(params, &types));
+        let texts = texts.await.map_err(Broken::wrong)?;
+        Ok((prepared, texts))
     }
 
     async fn query(
