@@ -11,6 +11,7 @@ use crate::journal::Journal;
 use crate::lanes::Signals;
 use crate::memory::{MemoryBudget, MemoryGuard, MemoryMeter, tells_of_memory};
 use crate::outbound::OutboundPolicy;
+use crate::outgoing::NodeRequests;
 use crate::rehearsal::{Chance, Draws, Rehearsal, StageClock};
 use crate::script::{Entry, Script};
 use crate::source;
@@ -34,6 +35,7 @@ pub(crate) struct Runner {
     pub client: reqwest::Client,
     pub policy: OutboundPolicy,
     pub databases: Arc<Databases>,
+    pub requests: NodeRequests,
     pub budget: Arc<MemoryBudget>,
     pub node: tokio::runtime::Handle,
     pub io: tokio::runtime::Handle,
@@ -87,6 +89,7 @@ impl Runner {
             grants,
             exchanges,
             stage,
+            outgoing: self.requests.of_attempt(),
         };
         let guard = MemoryGuard::new(request.limits.memory_bytes, meter, Arc::clone(&self.budget));
         Guest::store(&self.engine, host, hooks, guard, command)
