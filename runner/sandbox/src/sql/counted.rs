@@ -29,7 +29,7 @@ impl AttemptDatabases {
         }
     }
 
-    /// See [`Databases::carry_out`].
+    /// The same as [`Databases::carry_out`]; a statement for which there is no memory is refused.
     pub async fn carry_out(
         &self,
         target: &ConnectionTarget,

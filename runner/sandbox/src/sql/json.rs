@@ -106,7 +106,7 @@ impl Out {
         }
     }
 
-    /// The whole array.
+    /// The text of the whole array.
     pub fn complete(mut self) -> String {
         self.text.push(']');
         self.text
