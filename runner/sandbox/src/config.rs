@@ -1,5 +1,6 @@
 //! The settings of a node's sandbox.
 
+use crate::outgoing::requests_of_files;
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -39,6 +40,8 @@ pub struct SandboxConfig {
     pub total_memory_bytes: u64,
     /// The maximum bytes of linked scripts in memory.
     pub max_loaded_bytes: u64,
+    /// The maximum of HTTP requests that all scripts together have under way.
+    pub max_requests: usize,
     /// Private host names, addresses and networks (CIDR) that may be reached all the same.
     pub private_hosts: Vec<String>,
 }
@@ -60,9 +63,21 @@ impl SandboxConfig {
             max_memory_bytes: 1 << 30,
             total_memory_bytes: physical_memory_bytes().map_or(4 << 30, |all| all / 4 * 3),
             max_loaded_bytes: 1 << 30,
+            max_requests: requests_of_files(open_files_max().unwrap_or(0)),
             private_hosts: Vec::new(),
         }
     }
+}
+
+/// How many files this process may open.
+fn open_files_max() -> Option<u64> {
+    let mut limit = libc::rlimit {
+        rlim_cur: 0,
+        rlim_max: 0,
+    };
+    // SAFETY: the pointer is to a live rlimit.
+    let known = unsafe { libc::getrlimit(libc::RLIMIT_NOFILE, &mut limit) } == 0;
+    known.then_some(limit.rlim_cur)
 }
 
 /// The memory of the machine, or the part of it that the container may use.

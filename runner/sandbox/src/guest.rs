@@ -9,7 +9,7 @@ use crate::memory::MemoryGuard;
 use crate::rehearsal::{Chance, Draws, Exchanges, StageClock, StageTime};
 use crate::services::HostServices;
 use crate::source::SourceState;
-use crate::sql::Databases;
+use crate::sql::AttemptDatabases;
 use crate::unsent::Kept;
 use crate::web::WebHooks;
 use heddle_domain::{Clock, Time};
@@ -51,7 +51,7 @@ pub(crate) struct HostSide {
     pub services: Arc<dyn HostServices>,
     pub journal: Journal,
     pub effects: Effects,
-    pub databases: Arc<Databases>,
+    pub databases: Arc<AttemptDatabases>,
     /// The clock of the script; it is the node's own, except in a rehearsal.
     pub clock: Arc<dyn Clock>,
     pub chance: Chance,
@@ -109,6 +109,12 @@ impl Guest {
     /// How requests of a text script are sent.
     pub fn web(&self) -> WebHooks {
         self.hooks.clone()
+    }
+
+    /// Lets its statements count as its memory. The calls of source scripts count on their own.
+    pub fn count_statements(&mut self) {
+        let databases = self.host.databases.counted(self.guard.holder());
+        self.host.databases = Arc::new(databases);
     }
 
     /// A store for one attempt.

@@ -20,7 +20,7 @@
 //! | `guest`, `bindings`, `imports`, `command` | a store's contents; the worlds of components; the host functions; WASI commands' streams |
 //! | `memory` | what counts as memory of an attempt, inside and outside of wasm |
 //! | `attempt`, `run`, `texts` | one attempt: its input and result; running it; the texts that it gives |
-//! | `outbound`, `web` | where HTTP requests may go; `wasi:http` |
+//! | `outbound`, `outgoing`, `web` | where HTTP requests may go; how many at the same time; `wasi:http` |
 //! | `requests`, `unsent` | what a component may keep in requests before it sends them; their bodies |
 //! | `sql` | named external databases |
 //! | `rehearsal` | attempts that authors try out, with their own clock, chance and world |
@@ -51,6 +51,7 @@ mod lanes;
 mod loaded;
 mod memory;
 pub mod outbound;
+mod outgoing;
 mod query;
 mod rehearsal;
 mod requests;

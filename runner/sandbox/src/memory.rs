@@ -92,6 +92,27 @@ fn add_within(counter: &AtomicU64, more: u64, limit: u64) -> bool {
     }
 }
 
+/// Holds bytes for an attempt, wherever its store is.
+#[derive(Clone)]
+pub(crate) struct Holder(Arc<Account>);
+
+impl Holder {
+    /// Holds so many bytes. The error is a text for the script's author.
+    pub fn hold(&self, bytes: usize) -> Result<Held, String> {
+        let mut held = self.hold_nothing();
+        held.grow(bytes)?;
+        Ok(held)
+    }
+
+    /// For what is not there yet: see [`Held::grow`].
+    pub fn hold_nothing(&self) -> Held {
+        Held {
+            account: Arc::clone(&self.0),
+            bytes: 0,
+        }
+    }
+}
+
 /// Bytes outside of the linear memories that count for an attempt until this is dropped.
 pub(crate) struct Held {
     account: Arc<Account>,
@@ -157,17 +178,17 @@ impl MemoryGuard {
 
     /// Holds bytes for the attempt outside of its linear memories. The error is a text for the script's author.
     pub fn hold(&self, bytes: usize) -> Result<Held, String> {
-        let mut held = self.hold_nothing();
-        held.grow(bytes)?;
-        Ok(held)
+        self.holder().hold(bytes)
+    }
+
+    /// What holds bytes for the attempt elsewhere.
+    pub fn holder(&self) -> Holder {
+        Holder(Arc::clone(&self.account))
     }
 
     /// For what is not there yet: see [`Held::grow`].
     pub fn hold_nothing(&self) -> Held {
-        Held {
-            account: Arc::clone(&self.account),
-            bytes: 0,
-        }
+        self.holder().hold_nothing()
     }
 }
 

@@ -11,10 +11,11 @@ use crate::journal::Journal;
 use crate::lanes::Signals;
 use crate::memory::{MemoryBudget, MemoryGuard, MemoryMeter, tells_of_memory};
 use crate::outbound::OutboundPolicy;
+use crate::outgoing::NodeRequests;
 use crate::rehearsal::{Chance, Draws, Rehearsal, StageClock};
 use crate::script::{Entry, Script};
 use crate::source;
-use crate::sql::Databases;
+use crate::sql::{AttemptDatabases, Databases};
 use crate::texts::{check_json, message};
 use crate::web::WebHooks;
 use heddle_domain::state::{ErrorKind, tells_of_no_grant};
@@ -34,6 +35,7 @@ pub(crate) struct Runner {
     pub client: reqwest::Client,
     pub policy: OutboundPolicy,
     pub databases: Arc<Databases>,
+    pub requests: NodeRequests,
     pub budget: Arc<MemoryBudget>,
     pub node: tokio::runtime::Handle,
     pub io: tokio::runtime::Handle,
@@ -72,7 +74,7 @@ impl Runner {
             services: request.host,
             journal: journal.clone(),
             effects: Effects::held_by(guard.hold_nothing()),
-            databases: Arc::clone(&self.databases),
+            databases: Arc::new(AttemptDatabases::new(Arc::clone(&self.databases))),
             clock,
             chance,
             stage: stage.clone(),
@@ -88,6 +90,7 @@ impl Runner {
             grants,
             exchanges,
             stage,
+            outgoing: self.requests.of_attempt(),
         };
         Guest::store(&self.engine, host, hooks, guard, command)
     }
@@ -237,6 +240,9 @@ async fn call(
         _ => None,
     };
     let mut store = runner.store(request, journal, meter, command);
+    if !matches!(script.inner.entry, Entry::Source(_)) {
+        store.data_mut().count_statements();
+    }
     let answer = match &script.inner.entry {
         Entry::Task(pre) => {
             let instance = pre.instantiate_async(&mut store).await?;

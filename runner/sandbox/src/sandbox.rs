@@ -10,6 +10,7 @@ use crate::lanes::{AttemptHandle, Lanes, Signals, SlotKind};
 use crate::loaded::{self, Loaded};
 use crate::memory::MemoryBudget;
 use crate::outbound::OutboundPolicy;
+use crate::outgoing::NodeRequests;
 use crate::run::{Done, Export, Runner, attempt};
 use crate::script::{Linker, Script, World};
 use crate::source::kept::Kept;
@@ -239,6 +240,7 @@ impl Sandbox {
             client,
             policy,
             databases: Arc::default(),
+            requests: NodeRequests::new(config.max_requests),
             budget: Arc::new(MemoryBudget {
                 limit_bytes: config.total_memory_bytes,
                 used_bytes: AtomicU64::new(0),

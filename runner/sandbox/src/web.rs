@@ -2,6 +2,7 @@
 
 use crate::attempt::Grants;
 use crate::outbound::{OutboundPolicy, Refused, refusal};
+use crate::outgoing::{Outgoing, Slot, Turn};
 use crate::rehearsal::{Exchanges, StageClock, WebAnswer, WebRequest};
 use bytes::Bytes;
 use http_body::Body as _;
@@ -36,6 +37,8 @@ pub(crate) struct WebHooks {
     /// Answers instead, or is told the answers.
     pub exchanges: Option<Arc<dyn Exchanges>>,
     pub stage: Option<Arc<StageClock>>,
+    /// How many of its requests are under way.
+    pub outgoing: Outgoing,
 }
 
 impl WasiHttpHooks for WebHooks {
@@ -87,14 +90,21 @@ impl WebHooks {
         }
         let wait = options.first_byte_timeout.unwrap_or(MAX_WAIT).min(MAX_WAIT);
         let connect = options.connect_timeout.unwrap_or(MAX_WAIT);
-        let response = tokio::time::timeout(wait.saturating_add(connect).min(MAX_WAIT), outgoing.send())
-            .await
-            .map_err(|_| Error::HttpResponseTimeout)?
-            .map_err(|error| sending_error(&error))?;
+        let (turn, wait) = (Turn::default(), wait.saturating_add(connect).min(MAX_WAIT));
+        let sending = async {
+            let slot = self.outgoing.slot(&turn).await;
+            (slot, outgoing.send().await)
+        };
+        let (slot, response) = tokio::time::timeout(wait, sending).await.map_err(|_| {
+            let late = turn.late(wait);
+            late.map_or(Error::HttpResponseTimeout, |why| Error::InternalError(Some(why)))
+        })?;
+        let response = response.map_err(|error| sending_error(&error))?;
         let response = http::Response::<reqwest::Body>::from(response);
         let between = options.between_bytes_timeout.unwrap_or(MAX_WAIT).min(MAX_WAIT);
         Ok(response.map(|body| {
             Patient {
+                slot: Some(slot).filter(|_| !body.is_end_stream()),
                 body,
                 between,
                 timer: None,
@@ -216,8 +226,10 @@ fn sending_error(error: &reqwest::Error) -> Error {
     }
 }
 
-/// A response's body that ends with an error when nothing arrives for too long.
+/// A response's body that ends with an error when nothing arrives for too long. Its request is under way until then, or
+/// until all of it has been read.
 struct Patient {
+    slot: Option<Slot>,
     body: reqwest::Body,
     between: Duration,
     timer: Option<std::pin::Pin<Box<tokio::time::Sleep>>>,
@@ -236,6 +248,9 @@ impl http_body::Body for Patient {
         match std::pin::Pin::new(&mut this.body).poll_frame(cx) {
             Poll::Ready(frame) => {
                 this.timer = None;
+                if !matches!(frame, Some(Ok(_))) || this.body.is_end_stream() {
+                    this.slot = None;
+                }
                 Poll::Ready(frame.map(|frame| frame.map_err(|error| sending_error(&error))))
             }
             Poll::Pending => {
@@ -255,5 +270,71 @@ impl http_body::Body for Patient {
 
     fn size_hint(&self) -> http_body::SizeHint {
         self.body.size_hint()
+    }
+}
+
+#[cfg(test)]
+pub(crate) mod tests {
+    use super::*;
+    use crate::outgoing::NodeRequests;
+    use tokio::io::{AsyncReadExt, AsyncWriteExt};
+
+    /// For an attempt that may send requests to this machine.
+    pub(crate) fn hooks() -> WebHooks {
+        let policy = OutboundPolicy::new(&["127.0.0.1".into()]).unwrap();
+        let grants = Grants {
+            allow_hosts: vec!["127.0.0.1".parse().unwrap()],
+            ..Grants::default()
+        };
+        WebHooks {
+            client: policy.client().unwrap(),
+            policy,
+            grants: Arc::new(grants),
+            exchanges: None,
+            stage: None,
+            outgoing: NodeRequests::new(1_000).of_attempt(),
+        }
+    }
+
+    #[tokio::test]
+    async fn responses_that_nobody_reads_keep_their_slots() {
+        let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let address = listener.local_addr().unwrap();
+        // It sends each response but for its last byte, and then nothing.
+        tokio::spawn(async move {
+            let mut sockets = Vec::new();
+            while let Ok((mut socket, _)) = listener.accept().await {
+                let _ = socket.read(&mut [0; 1_024]).await;
+                let response = b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\nx";
+                let _ = socket.write_all(response).await;
+                sockets.push(socket);
+            }
+        });
+        let web = hooks();
+        let get = || {
+            let request = http::Request::get(format!("http://{address}/"));
+            request.body(full(Bytes::new())).unwrap()
+        };
+        let mut unread = Vec::new();
+        for _ in 0..64 {
+            unread.push(web.send(get(), RequestOptions::default()).await.unwrap());
+        }
+        let options = RequestOptions {
+            connect_timeout: Some(Duration::ZERO),
+            first_byte_timeout: Some(Duration::from_millis(20)),
+            ..RequestOptions::default()
+        };
+        match web.send(get(), options).await {
+            Err(Error::InternalError(Some(why))) => {
+                assert!(
+                    why.contains("an attempt may have 64 requests at the same time"),
+                    "{why}"
+                );
+            }
+            other => panic!("{:?}", other.map(drop)),
+        }
+        // One that is given up makes room for the next one.
+        unread.pop();
+        unread.push(web.send(get(), RequestOptions::default()).await.unwrap());
     }
 }

@@ -71,6 +71,8 @@ const TESTS: &[Test] = tests![
     hostile::sleeping_is_not_running,
     queries::typed_rows,
     queries::bounds_and_errors,
+    queries::messages_that_are_too_large,
+    queries::statements_count_as_memory,
     queries::a_timeout_cancels_the_statement,
     bounded::schemas_that_multiply_end,
     bounded::others_go_on_beside_an_attack,

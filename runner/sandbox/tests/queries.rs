@@ -223,6 +223,60 @@ pub async fn bounds_and_errors(mut bench: Bench) {
     );
 }
 
+/// The statement of a component counts as its memory while it runs, as the calls of source scripts do.
+pub async fn statements_count_as_memory(_: Bench) {
+    // The memory of the script below: two pages, and the 200 that it asks for.
+    let linear_bytes = 202 * (64 << 10);
+    let statement = "select length($1::text) as v";
+    let params = format!("[\"{}\"]", "x".repeat(50_000));
+    let outcome = async |more_bytes: usize| {
+        let mut bench = Bench::with(|config| config.total_memory_bytes = (linear_bytes + more_bytes) as u64);
+        bench.grants.sql = vec!["db".into()];
+        bench.params = params.clone();
+        let tables = setting(Duration::from_secs(60), 100).await;
+        let script = bench.script(querying(statement)).await;
+        bench.run_with(&script, &tables).await
+    };
+    let holds = statement.len() + params.len();
+    let refused = outcome(holds - 1).await;
+    let (_, message) = failure(&refused);
+    assert!(message.contains("the node has no memory left"), "{message}");
+    let result = outcome(holds).await;
+    assert_eq!(result.outcome, Outcome::Succeeded("[{\"v\":50000}]".into()));
+}
+
+/// What a database sends is refused by its length, before it is in memory.
+pub async fn messages_that_are_too_large(mut bench: Bench) {
+    let tables = setting(Duration::from_secs(60), 100).await;
+    bench.grants.sql = vec!["db".into()];
+    bench.params = "[]".into();
+    let outcome = async |statement: &str| {
+        let script = bench.script(querying(statement)).await;
+        bench.run_with(&script, &tables).await
+    };
+    for (statement, said) in [
+        (
+            "select repeat('x', 100000000)",
+            "a row of more than the maximum of 16777216 bytes; select less data",
+        ),
+        (
+            "do $$ begin raise exception '%', repeat('x', 20000000); end $$",
+            "a message of more than the maximum of 16777216 bytes",
+        ),
+    ] {
+        let result = outcome(statement).await;
+        let (kind, message) = failure(&result);
+        assert_eq!(kind, ErrorKind::Fatal);
+        assert!(message.contains(said), "{message}");
+        // The session of that is not used again.
+        let next = outcome("select 1 as v").await.outcome;
+        assert_eq!(next, Outcome::Succeeded("[{\"v\":1}]".into()));
+    }
+    // Nobody reads a notice.
+    let noticed = outcome("do $$ begin raise notice '%', repeat('x', 20000000); end $$").await;
+    assert_eq!(noticed.outcome, Outcome::Succeeded("[]".into()));
+}
+
 pub async fn a_timeout_cancels_the_statement(mut bench: Bench) {
     // Longer than anybody waits here: it does not end by itself.
     let tables = setting(Duration::from_secs(600), 100).await;

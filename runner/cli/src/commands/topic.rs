@@ -16,18 +16,12 @@ use serde_json::{Value, json};
 
 use super::backfill::bar;
 use super::patience::Patience;
-use super::topic_send::{send, with_progress};
+use super::topic_send::{BAR, STEP, report_accepted, send, with_progress};
 use crate::document::{self, Kind};
 use crate::exit::{NO, done};
 use crate::output::{self, Format};
 use crate::session::Session;
 use crate::terminal::{self, tell};
-
-/// The time between two reads of something that is watched.
-pub(super) const STEP: Duration = Duration::from_millis(300);
-
-/// How wide a bar is.
-pub(super) const BAR: usize = 30;
 
 /// How many lines are made at once.
 const LINES: u64 = 1_000;
@@ -309,25 +303,6 @@ async fn cancel(session: &Session, name: &str, filter: MessageFilter) -> Result<
             1 => "1 message cancelled".to_owned(),
             cancelled => format!("{cancelled} messages cancelled"),
         })
-}
-
-/// Prints how many messages were accepted, as the result, and tells which lines were rejected, as errors.
-pub(super) fn report_accepted(session: &Session, answer: &MessagesAccepted) -> Result<ExitCode> {
-    session
-        .output
-        .print(&serde_json::to_value(answer)?, |_| match answer.repeated {
-            0 => format!("{} accepted", answer.accepted),
-            repeated => format!("{} accepted, {repeated} of them already existed", answer.accepted),
-        })?;
-    if answer.rejected_total == 0 {
-        return done();
-    }
-    if session.output == Format::Table {
-        for line in rejections(answer) {
-            tell!("error: {line}");
-        }
-    }
-    Ok(ExitCode::from(NO))
 }
 
 /// Why lines were rejected: each reason once.

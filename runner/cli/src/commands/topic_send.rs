@@ -13,10 +13,15 @@ use heddle_client::MessagesAccepted;
 use tokio::sync::mpsc;
 
 use super::backfill::bar;
-use super::topic::{BAR, STEP, report_accepted};
 use crate::exit::usage;
 use crate::session::Session;
 use crate::terminal;
+
+/// The time between two reads of something that is watched.
+pub(super) const STEP: Duration = Duration::from_millis(300);
+
+/// How wide a bar is.
+pub(super) const BAR: usize = 30;
 
 /// How much of a file is read at once, and how many such pieces wait to be sent.
 const PIECE_BYTES: usize = 256 << 10;
@@ -168,4 +173,23 @@ mod tests {
         assert!(error.to_string().contains(&directory.display().to_string()), "{error}");
         assert_eq!(code(&error), USAGE);
     }
+}
+
+/// Prints how many messages were accepted, as the result, and tells which lines were rejected, as errors.
+pub(super) fn report_accepted(session: &Session, answer: &MessagesAccepted) -> Result<ExitCode> {
+    session
+        .output
+        .print(&serde_json::to_value(answer)?, |_| match answer.repeated {
+            0 => format!("{} accepted", answer.accepted),
+            repeated => format!("{} accepted, {repeated} of them already existed", answer.accepted),
+        })?;
+    if answer.rejected_total == 0 {
+        return done();
+    }
+    if session.output == Format::Table {
+        for line in rejections(answer) {
+            tell!("error: {line}");
+        }
+    }
+    Ok(ExitCode::from(NO))
 }

@@ -2,6 +2,7 @@
 
 use crate::memory::Held;
 use crate::outbound::{self, MAX_REDIRECTS};
+use crate::outgoing::Turn;
 use crate::rehearsal::{WebAnswer, WebRequest};
 use crate::web::{self, MAX_WAIT, WebHooks};
 use base64::Engine as _;
@@ -42,14 +43,18 @@ pub(super) async fn send(web: &WebHooks, fetch: Fetch, held: &mut Held) -> Resul
     let wait = fetch
         .timeout_ms
         .map_or(MAX_WAIT, |asked| Duration::from_millis(asked).min(MAX_WAIT));
-    let exchange = exchange(web, fetch, held);
+    let turn = Turn::default();
+    let exchange = exchange(web, fetch, held, &turn);
     match tokio::time::timeout(wait, exchange).await {
         Ok(answer) => answer.map_err(|why| format!("fetch failed: {why}")),
-        Err(_) => Err(format!("fetch failed: no response within {wait:?}")),
+        Err(_) => Err(match turn.late(wait) {
+            Some(why) => format!("fetch failed: {why}"),
+            None => format!("fetch failed: no response within {wait:?}"),
+        }),
     }
 }
 
-async fn exchange(web: &WebHooks, fetch: Fetch, held: &mut Held) -> Result<Value, String> {
+async fn exchange(web: &WebHooks, fetch: Fetch, held: &mut Held, turn: &Turn) -> Result<Value, String> {
     let mut url = Url::parse(&fetch.url).map_err(|error| format!("{}: {error}", fetch.url))?;
     let mut method =
         Method::from_bytes(fetch.method.as_bytes()).map_err(|_| format!("`{}` is not a valid method", fetch.method))?;
@@ -62,6 +67,8 @@ async fn exchange(web: &WebHooks, fetch: Fetch, held: &mut Held) -> Result<Value
     let mut redirects = 0;
     loop {
         let follows = !matches!(fetch.redirect, Redirect::Manual);
+        // Until the response has been read.
+        let _slot = web.outgoing.slot(turn).await;
         let answered = match &web.exchanges {
             None => receive(web, &method, &url, &headers, body.as_ref(), follows, held).await?,
             Some(exchanges) => {
@@ -220,4 +227,52 @@ fn cause_of(error: &reqwest::Error) -> String {
         cause = next;
     }
     format!("{host}: {cause}")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::memory::{MemoryBudget, MemoryGuard};
+    use std::sync::Arc;
+    use std::sync::atomic::AtomicU64;
+
+    /// A request of a script that waits for so long.
+    async fn fetch(web: WebHooks, address: std::net::SocketAddr, timeout_ms: Option<u64>) -> Result<Value, String> {
+        let asked = json!({
+            "url": format!("http://{address}/"), "method": "GET", "headers": [], "redirect": "follow",
+            "text": null, "base64": null, "timeout_ms": timeout_ms,
+        });
+        let budget = Arc::new(MemoryBudget {
+            limit_bytes: 1 << 20,
+            used_bytes: AtomicU64::new(0),
+        });
+        let guard = MemoryGuard::new(1 << 20, Arc::default(), budget);
+        let mut held = guard.hold(0)?;
+        send(&web, serde_json::from_value(asked).unwrap(), &mut held).await
+    }
+
+    #[tokio::test]
+    async fn requests_of_an_attempt_are_bounded() {
+        // It accepts, and says nothing.
+        let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let address = listener.local_addr().unwrap();
+        let web = web::tests::hooks();
+        let (mut under_way, mut sockets) = (Vec::new(), Vec::new());
+        for _ in 0..64 {
+            under_way.push(tokio::spawn(fetch(web.clone(), address, None)));
+            sockets.push(listener.accept().await.unwrap());
+        }
+        let said = fetch(web.clone(), address, Some(20)).await.unwrap_err();
+        let expect = "fetch failed: not sent within 20ms: an attempt may have 64 requests at the same time";
+        assert!(said.starts_with(expect), "{said}");
+        // It has not connected. One does as soon as another one is given up.
+        assert!(futures::FutureExt::now_or_never(listener.accept()).is_none());
+        let next = tokio::spawn(fetch(web.clone(), address, None));
+        under_way[0].abort();
+        sockets.push(listener.accept().await.unwrap());
+        next.abort();
+        for request in under_way {
+            request.abort();
+        }
+    }
 }

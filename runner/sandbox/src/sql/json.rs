@@ -17,6 +17,7 @@
 //! Anything else is an error that asks for a cast to text.
 
 use std::fmt::Write as _;
+use std::io::{self, Write as _};
 use std::net::{Ipv4Addr, Ipv6Addr};
 use tokio_postgres::Row;
 use tokio_postgres::types::{FromSql, Kind, Type};
@@ -42,76 +43,148 @@ impl<'a> FromSql<'a> for Raw<'a> {
     }
 }
 
-/// Writes a row as an object.
-pub(super) fn write_row(out: &mut String, row: &Row) -> Result<(), String> {
-    out.push('{');
-    for (index, column) in row.columns().iter().enumerate() {
-        if index > 0 {
-            out.push(',');
-        }
-        string(out, column.name());
-        out.push(':');
-        let value: Option<Raw<'_>> = row.try_get(index).map_err(|error| error.to_string())?;
-        match value {
-            Some(Raw(raw)) => write_value(out, column.type_(), raw).ok_or_else(|| {
-                format!(
-                    "column `{}` has the type {}, which is not supported; cast it to text",
-                    column.name(),
-                    column.type_().name()
-                )
-            })?,
-            None => out.push_str("null"),
-        }
-    }
-    out.push('}');
-    Ok(())
+/// Why a row has no JSON.
+pub(super) enum NotWritten {
+    /// All rows together would be too long.
+    TooLong,
+    /// For the author of the statement: a column's type is unknown.
+    Unknown(String),
 }
 
-/// Writes a value; `None` if its type is unknown here, or it is not valid for its type.
-fn write_value(out: &mut String, ty: &Type, raw: &[u8]) -> Option<()> {
+/// The JSON of rows: an array of objects, never longer than its bound. A value that does not fit is not written, and
+/// neither is what comes after it.
+pub(super) struct Out {
+    text: String,
+    bytes_max: usize,
+    is_full: bool,
+}
+
+impl Out {
+    /// For so many bytes, with the bracket at its end.
+    pub fn new(bytes_max: usize) -> Self {
+        Self {
+            text: String::from("["),
+            bytes_max,
+            is_full: false,
+        }
+    }
+
+    /// Writes a row as an object.
+    pub fn row(&mut self, row: &Row) -> Result<(), NotWritten> {
+        let begin = if self.text.len() > 1 { ",{" } else { "{" };
+        self.push(begin).ok_or(NotWritten::TooLong)?;
+        for (index, column) in row.columns().iter().enumerate() {
+            let value: Option<Raw<'_>> = row
+                .try_get(index)
+                .map_err(|error| NotWritten::Unknown(error.to_string()))?;
+            let written = self.field(index, column.name(), column.type_(), value.map(|Raw(raw)| raw));
+            match written {
+                Some(()) => {}
+                None if self.is_full => return Err(NotWritten::TooLong),
+                None => {
+                    return Err(NotWritten::Unknown(format!(
+                        "column `{}` has the type {}, which is not supported; cast it to text",
+                        column.name(),
+                        column.type_().name()
+                    )));
+                }
+            }
+        }
+        self.push("}").ok_or(NotWritten::TooLong)
+    }
+
+    /// Writes a value with its name; `None` is NULL.
+    fn field(&mut self, index: usize, name: &str, ty: &Type, value: Option<&[u8]>) -> Option<()> {
+        if index > 0 {
+            self.push(",")?;
+        }
+        string(self, name)?;
+        self.push(":")?;
+        match value {
+            Some(raw) => write_value(self, ty, raw),
+            None => self.push("null"),
+        }
+    }
+
+    /// The text of the whole array.
+    pub fn complete(mut self) -> String {
+        self.text.push(']');
+        self.text
+    }
+
+    /// Says whether so many bytes more are allowed, before anything is made of them. The last bracket has its place.
+    fn has_room(&mut self, bytes: usize) -> Option<()> {
+        let left = self.bytes_max.saturating_sub(self.text.len() + 1);
+        self.is_full |= bytes > left;
+        (!self.is_full).then_some(())
+    }
+
+    fn push(&mut self, text: &str) -> Option<()> {
+        self.has_room(text.len())?;
+        self.text.push_str(text);
+        Some(())
+    }
+}
+
+/// For what writes in small parts: each of them is a text.
+impl io::Write for Out {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        let text = std::str::from_utf8(bytes).map_err(io::Error::other)?;
+        self.push(text).ok_or(io::ErrorKind::StorageFull)?;
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+/// Writes a value; `None` if its type is unknown here, or it is not valid for its type, or there is no room for it.
+fn write_value(out: &mut Out, ty: &Type, raw: &[u8]) -> Option<()> {
     match ty.kind() {
         Kind::Array(element) => return array(out, element, raw),
         Kind::Domain(inner) => return write_value(out, inner, raw),
-        Kind::Enum(_) => {
-            string(out, std::str::from_utf8(raw).ok()?);
-            return Some(());
-        }
+        Kind::Enum(_) => return string(out, std::str::from_utf8(raw).ok()?),
         Kind::Simple => {}
         _ => return None,
     }
     match *ty {
-        Type::BOOL => out.push_str(if *raw.first()? == 0 { "false" } else { "true" }),
+        Type::BOOL => out.push(if *raw.first()? == 0 { "false" } else { "true" })?,
         Type::INT2 => write!(out, "{}", i16::from_be_bytes(raw.try_into().ok()?)).ok()?,
         Type::INT4 => write!(out, "{}", int4(raw)?).ok()?,
         Type::INT8 => write!(out, "{}", int8(raw)?).ok()?,
         Type::OID => write!(out, "{}", u32::from_be_bytes(raw.try_into().ok()?)).ok()?,
         Type::FLOAT4 => {
             let value = f32::from_be_bytes(raw.try_into().ok()?);
-            float(out, value.into(), &value.to_string());
+            float(out, value.into(), &value.to_string())?;
         }
         Type::FLOAT8 => {
             let value = f64::from_be_bytes(raw.try_into().ok()?);
-            float(out, value, &format!("{value:?}"));
+            float(out, value, &format!("{value:?}"))?;
         }
         Type::NUMERIC => numeric(out, raw)?,
-        Type::JSON => out.push_str(std::str::from_utf8(raw).ok()?),
-        Type::JSONB => out.push_str(std::str::from_utf8(raw.strip_prefix(&[1])?).ok()?),
-        Type::UUID => string(out, &Uuid::from_slice(raw).ok()?.to_string()),
+        Type::JSON => out.push(std::str::from_utf8(raw).ok()?)?,
+        Type::JSONB => out.push(std::str::from_utf8(raw.strip_prefix(&[1])?).ok()?)?,
+        Type::UUID => string(out, &Uuid::from_slice(raw).ok()?.to_string())?,
         Type::BYTEA => {
-            out.push_str("\"\\\\x");
+            // Two digits for each byte.
+            out.has_room(raw.len().saturating_mul(2))?;
+            out.push("\"\\\\x")?;
             for byte in raw {
                 write!(out, "{byte:02x}").ok()?;
             }
-            out.push('"');
+            out.push("\"")?;
         }
         Type::DATE | Type::TIME | Type::TIMETZ | Type::TIMESTAMP | Type::TIMESTAMPTZ => {
-            string(out, &date_or_time(ty, raw)?)
+            string(out, &date_or_time(ty, raw)?)?;
         }
         Type::INTERVAL => interval(out, raw)?,
         Type::INET | Type::CIDR => network(out, raw)?,
-        Type::VOID => out.push_str("null"),
+        Type::VOID => out.push("null")?,
         Type::TEXT | Type::VARCHAR | Type::BPCHAR | Type::NAME | Type::UNKNOWN | Type::XML | Type::CHAR => {
-            string(out, &String::from_utf8_lossy(raw));
+            // What is not UTF-8 becomes longer, never shorter.
+            out.has_room(raw.len())?;
+            string(out, &String::from_utf8_lossy(raw))?;
         }
         _ if matches!(ty.name(), "citext" | "ltree" | "lquery" | "ltxtquery") => {
             // ltree puts a version before its text.
@@ -120,7 +193,7 @@ fn write_value(out: &mut String, ty: &Type, raw: &[u8]) -> Option<()> {
             } else {
                 raw.strip_prefix(&[1]).unwrap_or(raw)
             };
-            string(out, std::str::from_utf8(text).ok()?);
+            string(out, std::str::from_utf8(text).ok()?)?;
         }
         _ => return None,
     }
@@ -164,16 +237,18 @@ fn int8(raw: &[u8]) -> Option<i64> {
     Some(i64::from_be_bytes(raw.try_into().ok()?))
 }
 
-fn string(out: &mut String, text: &str) {
-    out.push_str(&serde_json::Value::from(text).to_string());
+/// Writes a text. Each of its bytes takes one byte or more, beside the quotes.
+fn string(out: &mut Out, text: &str) -> Option<()> {
+    out.has_room(text.len().saturating_add(2))?;
+    serde_json::to_writer(out, text).ok()
 }
 
-fn float(out: &mut String, value: f64, text: &str) {
+fn float(out: &mut Out, value: f64, text: &str) -> Option<()> {
     match value {
-        value if value.is_nan() => out.push_str("\"NaN\""),
-        f64::INFINITY => out.push_str("\"Infinity\""),
-        f64::NEG_INFINITY => out.push_str("\"-Infinity\""),
-        _ => out.push_str(text),
+        value if value.is_nan() => out.push("\"NaN\""),
+        f64::INFINITY => out.push("\"Infinity\""),
+        f64::NEG_INFINITY => out.push("\"-Infinity\""),
+        _ => out.push(text),
     }
 }
 
@@ -195,16 +270,16 @@ fn time_of_day(micros: i64) -> String {
 }
 
 /// Base-10,000 digits with a weight, a sign and the number of decimals to show.
-fn numeric(out: &mut String, raw: &[u8]) -> Option<()> {
+fn numeric(out: &mut Out, raw: &[u8]) -> Option<()> {
     let field = |index: usize| -> Option<[u8; 2]> { raw.get(index * 2..index * 2 + 2)?.try_into().ok() };
     let count = usize::try_from(i16::from_be_bytes(field(0)?)).ok()?;
     let weight = i32::from(i16::from_be_bytes(field(1)?));
     let sign = u16::from_be_bytes(field(2)?);
     let decimals = usize::from(u16::from_be_bytes(field(3)?));
     match sign {
-        0xC000 => out.push_str("\"NaN\""),
-        0xD000 => out.push_str("\"Infinity\""),
-        0xF000 => out.push_str("\"-Infinity\""),
+        0xC000 => out.push("\"NaN\""),
+        0xD000 => out.push("\"Infinity\""),
+        0xF000 => out.push("\"-Infinity\""),
         _ => {
             let digit = |power: i32| -> Option<u16> {
                 match usize::try_from(weight - power) {
@@ -239,16 +314,15 @@ fn numeric(out: &mut String, raw: &[u8]) -> Option<()> {
             let plain: String = text.chars().filter(char::is_ascii_digit).collect();
             let significant = plain.trim_start_matches('0').trim_end_matches('0').len();
             if significant <= EXACT_DIGITS && plain.len() <= 300 {
-                out.push_str(&text);
+                out.push(&text)
             } else {
-                string(out, &text);
+                string(out, &text)
             }
         }
     }
-    Some(())
 }
 
-fn interval(out: &mut String, raw: &[u8]) -> Option<()> {
+fn interval(out: &mut Out, raw: &[u8]) -> Option<()> {
     let (micros, rest) = raw.split_at_checked(8)?;
     let (days, months) = rest.split_at_checked(4)?;
     let (micros, days, months) = (int8(micros)?, int4(days)?, int4(months)?);
@@ -287,11 +361,10 @@ fn interval(out: &mut String, raw: &[u8]) -> Option<()> {
     if text == "P" {
         text.push_str("T0S");
     }
-    string(out, &text);
-    Some(())
+    string(out, &text)
 }
 
-fn network(out: &mut String, raw: &[u8]) -> Option<()> {
+fn network(out: &mut Out, raw: &[u8]) -> Option<()> {
     let [family, bits, cidr, length] = *raw.first_chunk::<4>()?;
     let address = raw.get(4..)?;
     let (text, full) = match (family, length) {
@@ -306,19 +379,17 @@ fn network(out: &mut String, raw: &[u8]) -> Option<()> {
         } else {
             text
         },
-    );
-    Some(())
+    )
 }
 
-fn array(out: &mut String, element: &Type, raw: &[u8]) -> Option<()> {
+fn array(out: &mut Out, element: &Type, raw: &[u8]) -> Option<()> {
     let (dimensions, mut rest) = raw.split_at_checked(4)?;
     let dimensions = usize::try_from(int4(dimensions)?)
         .ok()
         .filter(|count| *count <= MAX_DIMENSIONS)?;
     rest = rest.get(8..)?;
     if dimensions == 0 {
-        out.push_str("[]");
-        return Some(());
+        return out.push("[]");
     }
     let mut lengths = Vec::with_capacity(dimensions);
     for _ in 0..dimensions {
@@ -328,12 +399,12 @@ fn array(out: &mut String, element: &Type, raw: &[u8]) -> Option<()> {
     elements(out, element, &lengths, &mut rest)
 }
 
-fn elements(out: &mut String, element: &Type, lengths: &[usize], rest: &mut &[u8]) -> Option<()> {
+fn elements(out: &mut Out, element: &Type, lengths: &[usize], rest: &mut &[u8]) -> Option<()> {
     let (length, inner) = lengths.split_first()?;
-    out.push('[');
+    out.push("[")?;
     for index in 0..*length {
         if index > 0 {
-            out.push(',');
+            out.push(",")?;
         }
         if !inner.is_empty() {
             elements(out, element, inner, rest)?;
@@ -346,9 +417,57 @@ fn elements(out: &mut String, element: &Type, lengths: &[usize], rest: &mut &[u8
                 write_value(out, element, rest.get(..size)?)?;
                 *rest = rest.get(size..)?;
             }
-            Err(_) => out.push_str("null"),
+            Err(_) => out.push("null")?,
         }
     }
-    out.push(']');
-    Some(())
+    out.push("]")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A value as the last one that is written within so many bytes; `None` if there is no room for it.
+    fn within(bytes_max: usize, ty: &Type, raw: &[u8]) -> Option<String> {
+        let mut out = Out::new(bytes_max);
+        let written = write_value(&mut out, ty, raw);
+        assert_eq!(written.is_none(), out.is_full);
+        assert!(out.text.len() < bytes_max, "{}", out.text.len());
+        written.map(|()| out.complete())
+    }
+
+    #[test]
+    fn nothing_is_written_beyond_the_bound() {
+        // An array of Postgres: dimensions, flags, the type; a length and a lower bound; the elements.
+        let array = |element: &[u8], count: i32| {
+            let mut raw = [1_i32, 0, 25, count, 1].map(i32::to_be_bytes).concat();
+            for _ in 0..count {
+                raw.extend_from_slice(&i32::try_from(element.len()).unwrap().to_be_bytes());
+                raw.extend_from_slice(element);
+            }
+            raw
+        };
+        // Zero with 9,000 decimals: it has no digits.
+        let zero = [0_u16, 0, 0, 9_000].map(u16::to_be_bytes).concat();
+        for (ty, raw, expect) in [
+            (Type::TEXT, b"a\"\x01".to_vec(), r#"["a\"\u0001"]"#.to_owned()),
+            (Type::BYTEA, vec![255; 3], r#"["\\xffffff"]"#.to_owned()),
+            (Type::JSONB, b"\x01{\"a\":1}".to_vec(), r#"[{"a":1}]"#.to_owned()),
+            (Type::INT4, 12_i32.to_be_bytes().to_vec(), "[12]".to_owned()),
+            (Type::TEXT_ARRAY, array(b"x", 3), r#"[["x","x","x"]]"#.to_owned()),
+            (
+                Type::NUMERIC_ARRAY,
+                array(&zero, 2),
+                format!("[[\"0.{0}\",\"0.{0}\"]]", "0".repeat(9_000)),
+            ),
+        ] {
+            assert_eq!(within(expect.len(), &ty, &raw), Some(expect.clone()), "{ty}");
+            for less in 1..(expect.len() - 2).min(20) {
+                assert_eq!(within(expect.len() - less, &ty, &raw), None, "{ty}");
+            }
+        }
+        // Long before it has written this.
+        assert_eq!(within(1_000, &Type::NUMERIC_ARRAY, &array(&zero, 100_000)), None);
+        assert_eq!(within(1_000, &Type::TEXT, &[1; 999]), None);
+    }
 }

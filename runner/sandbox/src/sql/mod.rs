@@ -11,23 +11,31 @@
 //! is returned only if its prepared statements are the same as before the call's statement ran, and is closed otherwise.
 //! What extensions keep in a session (such as connections of `dblink`) is not known here, and stays (`docs/scripts.md`).
 //!
+//! Neither a row nor its JSON is taken into memory beyond a bound: `wire` looks at the length of each message before the
+//! driver reads it, and [`json::Out`] at what is left before it writes a value.
+//!
 //! If the attempt ends in the middle of a statement, the server is told to cancel it, and the connection is
 //! closed. Errors have their SQLSTATE, and never the address of the connection.
 
 mod address;
 mod copy;
+mod counted;
+mod dial;
 mod encode;
 mod failure;
 mod json;
 mod reach;
 mod tls;
+mod wire;
 
 use crate::rehearsal::{SqlAnswer, SqlStatement};
 use crate::services::ConnectionTarget;
 pub use address::check_connection_url;
+pub(crate) use counted::AttemptDatabases;
 use deadpool_postgres::{
     Manager, ManagerConfig, Object, Pool, PoolError, RecyclingMethod, Runtime, TimeoutType, Timeouts,
 };
+use dial::Dial;
 pub use failure::{Class, Failure};
 use futures::TryStreamExt;
 use futures::future::join;
@@ -37,10 +45,8 @@ use std::collections::HashMap;
 use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
-use tls::Tls;
-use tokio_postgres::config::{Host, SslMode};
 use tokio_postgres::error::SqlState;
-use tokio_postgres::{CancelToken, NoTls, SimpleQueryMessage, Statement};
+use tokio_postgres::{CancelToken, SimpleQueryMessage, Statement};
 
 /// The maximum of connections to one database, per node, whatever the configuration.
 const MAX_POOL_SIZE: usize = 100;
@@ -80,6 +86,7 @@ const BY_SQL: &str = "!";
 #[derive(Default)]
 pub(crate) struct Databases {
     pools: Mutex<HashMap<String, Database>>,
+    readers: encode::Readers,
 }
 
 /// The bounds of one statement.
@@ -104,7 +111,7 @@ impl Default for Bounds {
 struct Database {
     id: String,
     pool: Pool,
-    tls: Option<Tls>,
+    dial: Dial,
 }
 
 impl Databases {
@@ -192,7 +199,8 @@ impl Databases {
         Ok(Session {
             connection: Some(connection),
             cancel,
-            tls: database.tls,
+            dial: database.dial,
+            readers: self.readers.clone(),
             words: Words {
                 read_only: target.read_only,
                 cut,
@@ -216,21 +224,11 @@ impl Databases {
         if config.get_application_name().is_none() {
             config.application_name("heddle");
         }
-        // Sockets have no TLS, and no host name for it.
-        let sockets = config.get_hosts().iter().all(|host| matches!(host, Host::Unix(_)));
-        let encrypted = !sockets && config.get_ssl_mode() != SslMode::Disable;
-        let tls = if encrypted {
-            Some(tls::connector(config.get_ssl_mode()).map_err(Failure::fatal)?)
-        } else {
-            None
-        };
+        let dial = Dial::new(&config).map_err(Failure::fatal)?;
         let recycling = ManagerConfig {
             recycling_method: RecyclingMethod::Fast,
         };
-        let manager = match &tls {
-            Some(tls) => Manager::from_config(config, tls.clone(), recycling),
-            None => Manager::from_config(config, NoTls, recycling),
-        };
+        let manager = Manager::from_connect(config, dial.clone(), recycling);
         let pool = Pool::builder(manager)
             .max_size((target.max_connections as usize).clamp(1, MAX_POOL_SIZE))
             .runtime(Runtime::Tokio1)
@@ -251,7 +249,7 @@ impl Databases {
         let database = Database {
             id: target.id.clone(),
             pool,
-            tls,
+            dial,
         };
         pools.insert(name.to_owned(), database.clone());
         Ok(database)
@@ -329,6 +327,10 @@ impl Words {
             let message = format!("the connection to the database failed: {error}");
             return Broken::Connection(Failure::passing(message));
         };
+        // `wire` made it, in place of what the server has sent.
+        if db.routine() == Some(wire::ROUTINE) {
+            return Broken::too_much(db.message().to_owned());
+        }
         let code = db.code().code();
         let message = failure::message_of(db.message(), code, [db.detail(), db.hint()], self.cut.as_ref());
         let stale = failure::is_stale(code, db.routine());
@@ -363,7 +365,8 @@ fn is_unexpected(error: &tokio_postgres::Error) -> bool {
 struct Session {
     connection: Option<Object>,
     cancel: CancelToken,
-    tls: Option<Tls>,
+    dial: Dial,
+    readers: encode::Readers,
     words: Words,
     /// The server's timeout for this statement, if it differs from that of the session.
     statement_timeout: Option<Duration>,
@@ -383,7 +386,7 @@ impl Session {
     async fn prepare(&mut self, statement: &str, params: &str) -> Result<(Statement, Vec<encode::Text>), Broken> {
         let words = self.words.clone();
         let connection = self.connection()?;
-        let params = encode::parse(params).map_err(Broken::wrong)?;
+        let given = self.readers.read(params, encode::count).await.map_err(Broken::wrong)?;
         let broken = |error| words.of(error);
         if let Some(timeout) = self.statement_timeout {
             // It ends when the session is cleaned. Zero means no limit.
@@ -396,14 +399,16 @@ impl Session {
         }
         let prepared = connection.prepare(statement).await.map_err(broken)?;
         self.statement = Some(prepared.clone());
-        if prepared.params().len() != params.len() {
+        let types = prepared.params().to_vec();
+        if types.len() != given {
             return Err(Broken::wrong(format!(
-                "the statement has {} parameters, `params` has {}",
-                prepared.params().len(),
-                params.len()
+                "the statement has {} parameters, `params` has {given}",
+                types.len()
             )));
         }
-        Ok((prepared, params))
+        let texts = self.readers.read(params, move |params| encode::texts(params, &types));
+        let texts = texts.await.map_err(Broken::wrong)?;
+        Ok((prepared, texts))
     }
 
     async fn query(
@@ -435,7 +440,7 @@ impl Session {
         let looked = self.ran_after(before);
         let rows = rows.map_err(|error| broken(reason(error, looked)))?;
         let mut rows = pin!(rows);
-        let mut out = String::from("[");
+        let mut out = json::Out::new(max_bytes);
         let mut count = 0;
         while let Some(row) = rows.try_next().await.map_err(broken)? {
             count += 1;
@@ -445,19 +450,15 @@ impl Session {
                     fewer rows"
                 )));
             }
-            if count > 1 {
-                out.push(',');
-            }
-            json::write_row(&mut out, &row).map_err(|error| Broken::Connection(Failure::fatal(error)))?;
-            if out.len() >= max_bytes {
-                return Err(Broken::too_much(format!(
+            out.row(&row).map_err(|error| match error {
+                json::NotWritten::TooLong => Broken::too_much(format!(
                     "the result has more than the maximum of {max_bytes} bytes; \
                     select less data"
-                )));
-            }
+                )),
+                json::NotWritten::Unknown(why) => Broken::Connection(Failure::fatal(why)),
+            })?;
         }
-        out.push(']');
-        Ok(out)
+        Ok(out.complete())
     }
 
     async fn execute(&mut self, statement: &str, params: &str) -> Result<u64, Broken> {
@@ -523,17 +524,11 @@ impl Drop for Session {
             return;
         };
         let connection = Object::take(connection);
-        let (cancel, tls) = (self.cancel.clone(), self.tls.clone());
+        let (cancel, dial) = (self.cancel.clone(), self.dial.clone());
         if let Ok(runtime) = tokio::runtime::Handle::try_current() {
             runtime.spawn(async move {
-                let cancelling = async {
-                    match tls {
-                        Some(tls) => cancel.cancel_query(tls).await,
-                        None => cancel.cancel_query(NoTls).await,
-                    }
-                };
-                let cancelled = tokio::time::timeout(CLEAN_TIMEOUT, cancelling).await;
-                if !matches!(cancelled, Ok(Ok(()))) {
+                let cancelled = tokio::time::timeout(CLEAN_TIMEOUT, dial.cancel(&cancel)).await;
+                if !matches!(cancelled, Ok(true)) {
                     tracing::debug!("cannot cancel a statement; its connection is closed");
                 }
                 drop(connection);
