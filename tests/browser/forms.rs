@@ -279,6 +279,79 @@ async fn a_change_of_members_names_whom_it_did_not_change() {
     assert!(page.text.contains("Name at least one user."), "{}", page.text);
 }
 
+/// The hidden fields of each form of a page that is sent to this path.
+fn hidden<'a>(page: &'a str, path: &str) -> Vec<Vec<(&'a str, &'a str)>> {
+    let action = format!("action=\"{path}\"");
+    let forms = page
+        .split("<form")
+        .skip(1)
+        .map(|form| form.split("</form>").next().unwrap());
+    let fields = |form: &'a str| {
+        let fields = form.split("type=\"hidden\" name=\"").skip(1);
+        let field = |field: &'a str| {
+            let (name, rest) = field.split_once('"').unwrap();
+            (name, rest.split('"').nth(1).unwrap())
+        };
+        fields.map(field).collect::<Vec<_>>()
+    };
+    forms.filter(|form| form.contains(&action)).map(fields).collect()
+}
+
+/// A second press, or a browser that sends once more what was not answered: what a form starts is started once.
+#[tokio::test]
+async fn a_form_that_is_sent_twice_starts_its_runs_once() {
+    let (_world, node) = World::with_node().await;
+    node.put_group("pressed", json!({"tasks": {"a": {"script": "hello"}}}))
+        .await;
+    for _ in 0..3 {
+        node.run("pressed", json!({})).await;
+    }
+    let visitor = Visitor::signed_in(node.base(), TOKEN).await;
+    let count = async || node.all("/v1/runs?group=pressed").await.len();
+    // Many runs, of which the new ones match the filter too.
+    let preview = [("group", "pressed"), ("action", "rerun"), ("do", "preview")];
+    let page = visitor.post("/runs/bulk", &preview).await.fine();
+    let mut form = hidden(&page, "/runs/bulk").remove(0);
+    form.push(("do", "start"));
+    for _ in 0..2 {
+        let done = visitor.post("/runs/bulk", &form).await;
+        assert_eq!(done.leads_to(), "/runs?group=pressed", "{}", done.text);
+        assert_eq!(count().await, 6);
+    }
+    // One run, with the same params and with others.
+    let run = heddle_tests::id(&node.all("/v1/runs?group=pressed").await[0]);
+    let path = format!("/runs/{run}/rerun");
+    let page = visitor.get(&path).await.fine();
+    let forms = hidden(&page, &path);
+    assert_eq!(forms.len(), 2, "{page}");
+    for (mut form, more) in forms.into_iter().zip([("scripts", "pinned"), ("params", "{}")]) {
+        form.push(more);
+        let before = count().await;
+        let [first, second] = [visitor.post(&path, &form).await, visitor.post(&path, &form).await];
+        assert!(first.leads_to().starts_with("/runs/"), "{}", first.text);
+        assert_eq!(first.leads_to(), second.leads_to(), "{more:?}: {}", second.text);
+        assert_eq!(count().await, before + 1, "{more:?}");
+    }
+    // A run of the group. A form that was refused keeps its key; each new form has another.
+    let path = "/groups/pressed/run";
+    let page = visitor.get(path).await.fine();
+    let mut form = hidden(&page, path).remove(0);
+    let key = form[0].1;
+    let wrong = visitor.post(path, &[form[0], ("priority", "high")]).await;
+    assert_eq!(wrong.status, StatusCode::UNPROCESSABLE_ENTITY, "{}", wrong.text);
+    assert_eq!(hidden(&wrong.text, path), [form.clone()]);
+    form.push(("priority", "7"));
+    let [first, second] = [visitor.post(path, &form).await, visitor.post(path, &form).await];
+    assert_eq!(first.leads_to(), second.leads_to(), "{}", second.text);
+    assert_eq!(count().await, 9);
+    assert_ne!(hidden(&visitor.get(path).await.fine(), path)[0][0].1, key);
+    // The key says nothing to people.
+    for page in [first.leads_to(), "/runs?group=pressed"] {
+        let page = visitor.get(page).await.fine();
+        assert!(!page.contains(key), "{page}");
+    }
+}
+
 /// A backfill for which nothing is left to do says so once.
 #[tokio::test]
 async fn a_backfill_with_nothing_to_do_says_so_once() {

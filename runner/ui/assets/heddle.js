@@ -211,12 +211,22 @@ document.addEventListener("submit", (event) => {
   // If nothing is picked, there is nothing to confirm: the server's answer says what is missing.
   const picked = event.target.matches("[data-picks]") ? document.querySelectorAll(`[data-pick][form="${event.target.id}"]:checked`).length : 1;
   if (question && picked && !confirm(question.replace("#", picked))) { event.preventDefault(); return; }
-  // A second press of the same button is not a second run.
+  // A second press of the same button does nothing, however long the answer takes, until the page is left. A form whose answer
+  // opens beside the page does not leave it.
   if (event.target.method === "post") {
     if (event.target.dataset.sent) { event.preventDefault(); return; }
     event.target.dataset.sent = "1";
-    setTimeout(() => delete event.target.dataset.sent, 4000);
+    if (event.target.target === "_blank") setTimeout(() => delete event.target.dataset.sent, 4000);
   }
+});
+// What somebody has changed since is another form: the answer of the first may have been stopped.
+document.addEventListener("input", (event) => { if (event.target.form) delete event.target.form.dataset.sent; });
+// Whoever comes back to a page wants what it offers once more. So a form that starts runs gets another key.
+addEventListener("pageshow", (event) => {
+  for (const form of document.querySelectorAll("form[data-sent]")) delete form.dataset.sent;
+  if (!event.persisted && performance.getEntriesByType("navigation")[0]?.type !== "back_forward") return;
+  const digits = () => [...crypto.getRandomValues(new Uint8Array(16))].map((byte) => byte.toString(16).padStart(2, "0")).join("");
+  for (const field of document.querySelectorAll("input[data-once]")) field.value = field.value.slice(0, -32) + digits();
 });
 
 document.addEventListener("click", async (event) => {

@@ -399,6 +399,7 @@ number-below = less than { $n }
 number-default = default { $value }
 number-missing = a number is missing
 said-started = Started.
+said-started-before = This form has already started this run. To start another one, open the form again.
 backfill-title = Run for past times
 backfill-no-history = Backfills are not allowed for this group: its spec does not say `history: true`. If its scripts can work on a past logical time, add that to the spec. To run the group for a single past time, use Run and give a logical time.
 backfill-edit-spec = Edit the spec

@@ -366,6 +366,7 @@ number-below = 小于 { $n }
 number-default = 默认 { $value }
 number-missing = 缺少数字
 said-started = 已启动。
+said-started-before = 此表单已启动了这次运行。要再启动一次，请重新打开表单。
 backfill-title = 为过去的时间运行
 backfill-no-history = 该组不允许回填：其定义中没有 `history: true`。如果其脚本能够处理过去的逻辑时间，请在定义中加上它。只为某一个过去的时间运行，请使用“运行”并填写逻辑时间。
 backfill-edit-spec = 编辑定义

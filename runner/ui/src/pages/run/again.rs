@@ -12,31 +12,29 @@ use crate::ctx::segment;
 use crate::form::{field, object};
 use crate::pages::answer::Answer;
 use crate::words::t;
-use crate::{Ctx, Trouble};
+use crate::{Ctx, Trouble, once};
 
 /// A new run like this one; with other params it is a new submission of its group.
 pub(super) async fn rerun(ctx: &Ctx, id: Uuid) -> Result<Answer, Trouble> {
     let form = ctx.form();
     let force = field(&form, "force").is_some();
-    let made: Run = if field(&form, "params").is_some() {
+    let key = once::of(&form);
+    let answer: Result<Run, Trouble> = if field(&form, "params").is_some() {
         let run = view::read(ctx, id).await?;
         let params = object(&form, "params")?;
-        let body = json!({ "params": params, "task_params": run.task_params, "logical_time": run.logical_time, "labels": run.labels, "force": force });
+        let body = json!({ "params": params, "task_params": run.task_params, "logical_time": run.logical_time, "labels": run.labels, "force": force, "key": key });
         ctx.ask(Method::POST, &format!("/v1/groups/{}/runs", segment(&run.group)), &body)
-            .await?
+            .await
     } else {
         let scripts = field(&form, "scripts").unwrap_or("pinned");
         ctx.ask(
             Method::POST,
             &format!("/v1/runs/{id}/rerun"),
-            &json!({ "scripts": scripts, "force": force }),
+            &json!({ "scripts": scripts, "force": force, "key": key }),
         )
-        .await?
+        .await
     };
-    Ok(Answer::Go {
-        to: format!("/runs/{}", made.id),
-        said: Some(t!(ctx, "said-started")),
-    })
+    once::started(ctx, &form, answer).await
 }
 
 /// The two ways to run it anew; `disabled`: its group is.
@@ -59,11 +57,17 @@ pub(super) fn inside(ctx: &Ctx, run: &Run, disabled: bool) -> Result<Markup, Tro
             label { input type="checkbox" name="force" value="true" required checked[field(&form, "force").is_some()]; (t!(ctx, "force-disabled")) }
         }
     };
+    // The form that was refused keeps its key. Each of the two has its own: they start different runs.
+    let (of_same, of_changed) = match field(&form, "params") {
+        None => (form.as_slice(), once::NEW),
+        Some(_) => (once::NEW, form.as_slice()),
+    };
     Ok(html! {
         div.two {
             section.panel {
                 h2 { (t!(ctx, "rerun-same")) }
                 form.fields method="post" action={ "/runs/" (id) "/rerun" } {
+                    (once::field(ctx, of_same))
                     label { input type="radio" name="scripts" value="pinned" checked; (t!(ctx, "scripts-pinned")) }
                     label { input type="radio" name="scripts" value="active"; (t!(ctx, "scripts-active")) }
                     (forced)
@@ -74,6 +78,7 @@ pub(super) fn inside(ctx: &Ctx, run: &Run, disabled: bool) -> Result<Markup, Tro
                 h2 { (t!(ctx, "rerun-changed")) }
                 @if let Some(why) = &run.params_error { p.why { (t!(ctx, "params-unread", why = why)) } }
                 form.fields method="post" action={ "/runs/" (id) "/rerun" } {
+                    (once::field(ctx, of_changed))
                     label.field { span { (t!(ctx, "params-json")) } textarea name="params" rows=(params.lines().count().clamp(3, 20)) spellcheck="false" { (params) } }
                     (forced)
                     div { button type="submit" { (t!(ctx, "start-run")) } }
