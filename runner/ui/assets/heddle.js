@@ -53,6 +53,9 @@ if (dot) {
   let brief = false;
   let deaf = 0;
   let streams = false;
+  // What the page has by now: the newest id of an event, in the format of `has` in the address of the stream. It names each
+  // part once, so it is not longer than that.
+  let newest = "";
   const show = (state, text) => {
     if (dot.dataset.state === state && dot.lastElementChild.textContent === text) return;
     dot.dataset.state = state;
@@ -106,7 +109,16 @@ if (dot) {
     const page = new DOMParser().parseFromString(await answer.text(), "text/html");
     document.getElementById("main").prepend(...page.querySelectorAll("#main > section"));
   };
-  htmx.createEventSource = (url) => {
+  // A new source knows no id of an earlier one, and the address tells what the page had when it was loaded: a part that is
+  // again as it was then would not be sent, and the page would keep what it was in between.
+  const fromNow = (url) => {
+    if (!newest) return url;
+    const address = new URL(url, location.href);
+    address.searchParams.set("has", newest);
+    return address.pathname + address.search;
+  };
+  htmx.createEventSource = (address) => {
+    const url = fromNow(address);
     // The page may have been woken while the extension still waited to open another one: there is only one.
     open?.close();
     const source = new EventSource(brief ? `${url}&brief=1` : url, { withCredentials: true });
@@ -154,7 +166,7 @@ if (dot) {
   addEventListener("pageshow", wake);
   addEventListener("focus", wake);
   document.addEventListener("visibilitychange", () => { if (document.hidden) { if (!resting()) rests = setTimeout(rest, 10000); } else wake(); });
-  document.addEventListener("htmx:sseMessage", fine);
+  document.addEventListener("htmx:sseMessage", (event) => { newest = event.detail.lastEventId || newest; fine(); });
   // Signing out leads to another page. Without this, the message about the ended session would load this page again.
   document.addEventListener("submit", (event) => { if (event.target.matches('[action="/sign-out"]')) { over = true; open?.close(); } });
   setInterval(() => { if (since) tellLost(); }, 1000);
