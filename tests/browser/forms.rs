@@ -352,6 +352,36 @@ async fn a_form_that_is_sent_twice_starts_its_runs_once() {
     }
 }
 
+/// A run with other params has those of its form, and all else of the run that it is like. An empty field means no params.
+#[tokio::test]
+async fn a_run_with_other_params_has_those_of_its_form() {
+    let (_world, node) = World::with_node().await;
+    node.put_group("like", json!({"tasks": {"a": {"script": "hello"}}}))
+        .await;
+    let old = json!({"params": {"name": "Ada"}, "priority": 7, "labels": {"by": "hand"}});
+    let old = heddle_tests::id(&node.run("like", old).await);
+    let visitor = Visitor::signed_in(node.base(), TOKEN).await;
+    for (written, params) in [
+        ("", json!({})),
+        (" \n", json!({})),
+        (r#"{"name": "Bo"}"#, json!({"name": "Bo"})),
+    ] {
+        let made = visitor
+            .post(&format!("/runs/{old}/rerun"), &[("params", written)])
+            .await;
+        let id = made.leads_to().strip_prefix("/runs/");
+        let id = id.unwrap_or_else(|| panic!("{written:?}: {}", made.text));
+        let run = node.run_now(id).await;
+        assert_eq!(run["params"], params, "{written:?}");
+        assert_eq!((&run["priority"], &run["labels"]["by"]), (&json!(7), &json!("hand")));
+        assert_eq!(run["trigger"], "manual", "{written:?}");
+    }
+    // What cannot be read is shown again as it was written.
+    let wrong = visitor.post(&format!("/runs/{old}/rerun"), &[("params", "{")]).await;
+    assert_eq!(wrong.status, StatusCode::UNPROCESSABLE_ENTITY, "{}", wrong.text);
+    assert!(wrong.text.contains(">{</textarea>"), "{}", wrong.text);
+}
+
 /// A backfill for which nothing is left to do says so once.
 #[tokio::test]
 async fn a_backfill_with_nothing_to_do_says_so_once() {

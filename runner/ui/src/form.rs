@@ -364,6 +364,13 @@ pub(crate) fn field<'a>(form: &'a [(String, String)], name: &str) -> Option<&'a 
         .map(|(_, value)| value.as_str())
 }
 
+/// A field that the form has, even if somebody has emptied it.
+pub(crate) fn sent<'a>(form: &'a [(String, String)], name: &str) -> Option<&'a str> {
+    form.iter()
+        .find(|(key, _)| key == name)
+        .map(|(_, value)| value.as_str())
+}
+
 #[cfg(test)]
 mod tests {
     use serde_json::json;

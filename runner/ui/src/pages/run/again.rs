@@ -4,12 +4,12 @@ use axum::http::Method;
 use heddle_api::Run;
 use heddle_domain::run::Control;
 use maud::{Markup, html};
-use serde_json::json;
+use serde_json::{Value, json};
 use uuid::Uuid;
 
 use super::view;
 use crate::ctx::segment;
-use crate::form::{field, object};
+use crate::form::{field, object, sent};
 use crate::pages::answer::Answer;
 use crate::words::t;
 use crate::{Ctx, Trouble, once};
@@ -19,10 +19,9 @@ pub(super) async fn rerun(ctx: &Ctx, id: Uuid) -> Result<Answer, Trouble> {
     let form = ctx.form();
     let force = field(&form, "force").is_some();
     let key = once::of(&form);
-    let answer: Result<Run, Trouble> = if field(&form, "params").is_some() {
+    let answer: Result<Run, Trouble> = if sent(&form, "params").is_some() {
         let run = view::read(ctx, id).await?;
-        let params = object(&form, "params")?;
-        let body = json!({ "params": params, "task_params": run.task_params, "logical_time": run.logical_time, "labels": run.labels, "force": force, "key": key });
+        let body = with_other_params(&run, &form, force, key)?;
         ctx.ask(Method::POST, &format!("/v1/groups/{}/runs", segment(&run.group)), &body)
             .await
     } else {
@@ -37,6 +36,15 @@ pub(super) async fn rerun(ctx: &Ctx, id: Uuid) -> Result<Answer, Trouble> {
     once::started(ctx, &form, answer).await
 }
 
+/// A submission like a run, with the params of the form: none, if somebody has emptied their field.
+fn with_other_params(run: &Run, form: &[(String, String)], force: bool, key: Option<&str>) -> Result<Value, Trouble> {
+    let params = object(form, "params")?;
+    Ok(json!({
+        "params": params, "task_params": run.task_params, "logical_time": run.logical_time, "priority": run.priority,
+        "labels": run.labels, "force": force, "key": key,
+    }))
+}
+
 /// The two ways to run it anew; `disabled`: its group is.
 pub(super) fn inside(ctx: &Ctx, run: &Run, disabled: bool) -> Result<Markup, Trouble> {
     let id = run.id;
@@ -47,7 +55,7 @@ pub(super) fn inside(ctx: &Ctx, run: &Run, disabled: bool) -> Result<Markup, Tro
         return Ok(html! { section.panel { p.empty { (why) } } });
     }
     let form = ctx.form();
-    let params = match field(&form, "params") {
+    let params = match sent(&form, "params") {
         Some(written) => written.to_owned(),
         None => serde_json::to_string_pretty(&run.params).unwrap_or_default(),
     };
@@ -58,7 +66,7 @@ pub(super) fn inside(ctx: &Ctx, run: &Run, disabled: bool) -> Result<Markup, Tro
         }
     };
     // The form that was refused keeps its key. Each of the two has its own: they start different runs.
-    let (of_same, of_changed) = match field(&form, "params") {
+    let (of_same, of_changed) = match sent(&form, "params") {
         None => (form.as_slice(), once::NEW),
         Some(_) => (once::NEW, form.as_slice()),
     };
