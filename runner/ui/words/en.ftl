@@ -813,6 +813,10 @@ cancel-would = { $n ->
         [one] { $n } message matches and has not been sent.
        *[other] { $n } messages match and have not been sent.
     }
+cancel-would-most = { $n ->
+        [one] Up to { $n } message matches: it is in the queue, where a worker may have it.
+       *[other] Up to { $n } messages match: some are in the queue, where a worker may have them.
+    }
 cancel-messages-will = Messages already in progress are still sent
 said-cancelled-messages = { $n ->
         [one] { $n } message cancelled.

@@ -723,6 +723,7 @@ cancel-count = 计数…
 cancel-hint = 填写日期、发送者或接收者。会先显示有多少条消息。
 cancel-missing = 请填写日期、发送者或接收者。
 cancel-would = 有 { $n } 条匹配的消息尚未发送。
+cancel-would-most = 最多 { $n } 条匹配的消息：其中有些在队列中，可能已被工作者领取。
 cancel-messages-will = 正在发送的消息仍会发出
 said-cancelled-messages = 已取消 { $n } 条消息。
 user = 用户

@@ -198,7 +198,7 @@ async fn days(ctx: &Ctx, topic: &str, api: &str) -> Result<Answer, Trouble> {
     let mut items = found.items;
     items.retain(|one| one.day < behind);
     let looked = beside(ctx, look_up(ctx, api).await)?;
-    let asked = beside(ctx, asked_cancel(ctx, api).await)?;
+    let asked = beside(ctx, asked_cancel(ctx, &one, api).await)?;
     let status = refused(&looked).or(refused(&asked)).unwrap_or(200);
     let held_up = held_up(ctx, &one, &items).await;
     let errors = message_errors::shown(ctx, topic, &items).await?;
@@ -400,7 +400,7 @@ async fn one_day(ctx: &Ctx, topic: &str, date: &str, api: &str) -> Result<Answer
     ctx.beats_with(Beat::Cluster);
     let target = format!("{api}/days/{}", segment(date));
     let (one, day): (Topic, Day) = futures::try_join!(ctx.get(api), ctx.get(&target))?;
-    let asked = beside(ctx, asked_cancel(ctx, api).await)?;
+    let asked = beside(ctx, asked_cancel(ctx, &one, api).await)?;
     let status = refused(&asked).unwrap_or(200);
     let days = std::slice::from_ref(&day);
     let held_up = held_up(ctx, &one, days).await;
