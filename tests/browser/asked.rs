@@ -72,6 +72,42 @@ async fn runs_are_found_by_their_params() {
     assert_eq!(found(&node, "group=asked&history=true").await.0.len(), runs.len());
 }
 
+/// A report names a thousand refused runs, and counts all of them: so does the preview of an action.
+#[tokio::test]
+async fn a_preview_counts_all_runs_that_would_not_change() {
+    let (_world, node) = World::with_node().await;
+    node.put_group("many", json!({"tasks": {"t": {"queue": "nobody"}}}))
+        .await;
+    let runs = json!({"runs": vec![json!({}); 1_003]});
+    node.post("/v1/groups/many/runs/batch", runs).await.expect_status(202);
+    let cancel = json!({"filter": {"group": "many"}, "action": "cancel"});
+    let report = node.post("/v1/runs/bulk", cancel).await.expect_status(200);
+    assert_eq!(
+        (&report["changed"], &report["refused_total"]),
+        (&json!(1_003), &json!(0))
+    );
+    let visitor = Visitor::signed_in(node.base(), TOKEN).await;
+    let preview = [("group", "many"), ("action", "cancel"), ("do", "preview")];
+    let page = visitor.post("/runs/bulk", &preview).await;
+    check_page("/runs/bulk", &page);
+    let page = page.fine();
+    for said in [
+        "1,003 runs match. 1,003 of them would not change.",
+        "983 more",
+        "value=\"start\" disabled",
+    ] {
+        assert!(page.contains(said), "{said}: {page}");
+    }
+    // One of them changes.
+    node.start("many", json!({})).await;
+    let page = visitor.post("/runs/bulk", &preview).await.fine();
+    assert!(
+        page.contains("1,004 runs match. 1,003 of them would not change."),
+        "{page}"
+    );
+    assert!(!page.contains("value=\"start\" disabled"), "{page}");
+}
+
 #[tokio::test]
 async fn a_queue_shows_how_it_stood() {
     let (_world, node) = World::with_node().await;

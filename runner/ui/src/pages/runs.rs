@@ -224,20 +224,20 @@ pub(super) async fn bulk(ctx: &Ctx) -> Result<Answer, Trouble> {
         });
     }
     let matched = report.matched as i64;
-    let refused = &report.refused;
+    let (refused, refusals) = (&report.refused, report.refusals() as i64);
     let named = named(ctx, refused).await?;
-    let changes = matched > refused.len() as i64;
+    let changes = matched > refusals;
     let title = t!(ctx, "bulk-title");
     let body = html! {
         div.heading { h1 { (title) } }
         section.panel.stack {
-            p { (would(ctx.lang, &t!(ctx, action), matched, refused.len())) }
+            p { (would(ctx.lang, &t!(ctx, action), matched, refusals)) }
             @if !refused.is_empty() {
                 table.cards {
                     thead { tr { th { (t!(ctx, "group")) } th { (t!(ctx, "logical-time")) } th { (t!(ctx, "state")) } th { (t!(ctx, "bulk-why-not")) } } }
                     tbody { @for one in refused.iter().take(REFUSED_SHOWN) { (refused_row(ctx, one, named.get(&one.id))) } }
                 }
-                @if refused.len() > REFUSED_SHOWN { p.muted { (t!(ctx, "and-more", n = refused.len() - REFUSED_SHOWN)) } }
+                @if refusals > REFUSED_SHOWN as i64 { p.muted { (t!(ctx, "and-more", n = refusals - REFUSED_SHOWN as i64)) } }
             }
             form.row method="post" action="/runs/bulk" {
                 @for (name, value) in form.iter().filter(|(name, _)| !["do", UNTIL, once::FIELD].contains(&name.as_str())) { input type="hidden" name=(name) value=(value); }
@@ -273,7 +273,7 @@ fn keep_until(filter: &mut Value, until: &str) {
 }
 
 /// How many runs a bulk control would find, and how many of these it would not change, if any.
-fn would(lang: Lang, action: &str, matched: i64, refused: usize) -> String {
+fn would(lang: Lang, action: &str, matched: i64, refused: i64) -> String {
     let matching = lang.t("bulk-would", &[("action", action.into()), ("matched", matched.into())]);
     match refused {
         0 => matching,
