@@ -154,6 +154,48 @@ async fn a_queue_shows_how_it_stood() {
     }
 }
 
+/// The data of a run shows the defaults of each script, of the version that the run has. It asks for no script by itself, however
+/// many there are.
+#[tokio::test]
+async fn the_data_of_a_run_has_the_defaults_of_its_scripts() {
+    const SCRIPTS: usize = 9;
+    let (_world, node) = World::with_node().await;
+    let upload = async |n: usize, region: &str| {
+        let text = format!("export const defaults = {{region: \"{region}-{n}\"}};\nexport default () => 1;\n");
+        node.put_bytes(&format!("/v1/scripts/s-{n}"), "text/javascript", text)
+            .await
+            .expect_status(201);
+    };
+    let mut tasks = serde_json::Map::new();
+    for n in 0..SCRIPTS {
+        upload(n, "old").await;
+        tasks.insert(format!("t-{n}"), json!({"script": format!("s-{n}")}));
+    }
+    node.put_group("scripts", json!({ "tasks": tasks })).await;
+    let run = heddle_tests::id(&node.run("scripts", json!({})).await);
+    for n in 0..SCRIPTS {
+        upload(n, "new").await;
+    }
+    let visitor = Visitor::signed_in(node.base(), TOKEN).await;
+    // A page counts the calls of the API that it makes itself.
+    let answers = async || {
+        let metrics = node.get("/metrics").await.expect_status(200);
+        let mut lines = metrics.as_str().unwrap().lines();
+        let count = lines.find_map(|line| line.strip_prefix("heddle_http_answers_total{status=\"2xx\"} "));
+        count.expect("a count").parse::<usize>().unwrap()
+    };
+    let before = answers().await;
+    let page = visitor.get(&format!("/runs/{run}/data")).await.fine();
+    let asked = answers().await - before;
+    assert!(asked < SCRIPTS, "{asked} answers");
+    for n in 0..SCRIPTS {
+        assert!(
+            page.contains(&format!("old-{n}")) && !page.contains(&format!("new-{n}")),
+            "{page}"
+        );
+    }
+}
+
 #[tokio::test]
 async fn versions_tell_in_words_what_their_params_are_now() {
     let (_world, node) = World::with_node().await;

@@ -118,7 +118,7 @@ async fn with_trouble(ctx: &Ctx, id: Uuid, tab: &str, wrong: Option<Trouble>) ->
     let inside = match tab {
         "graph" => graph::inside(ctx, &whole).await?,
         "log" => log::inside(ctx, run).await?,
-        "data" => data::inside(ctx, run).await?,
+        "data" => data::inside(ctx, &whole).await?,
         "attempts" => attempts::inside(ctx, &whole).await?,
         "events" => events::inside(ctx, &whole).await?,
         "rerun" => again::inside(ctx, run, disabled)?,

@@ -8,7 +8,7 @@ use heddle_api::{AuditEntry, List, Run, RunState};
 use heddle_domain::id::RunId;
 use heddle_domain::plan::PlanTask;
 use heddle_domain::run::TaskKey;
-use heddle_engine::{Ended, Revision};
+use heddle_engine::{Ended, Resolution, Revision};
 use heddle_store::run::{AttemptView, Outputs, RunDetail, RunRow};
 use serde::Deserialize;
 use tokio::sync::OnceCell;
@@ -100,6 +100,15 @@ impl Whole {
     pub(in crate::pages) async fn revision(&self, ctx: &Ctx) -> Result<Arc<Revision>, Trouble> {
         let id = self.row(ctx).await?.revision_id;
         Ok(ctx.ui.engine.catalog().revision(id).await?)
+    }
+
+    /// The script versions of its tasks; `None`: they are not chosen yet.
+    pub(in crate::pages) async fn resolution(&self, ctx: &Ctx) -> Result<Option<Arc<Resolution>>, Trouble> {
+        let Some(id) = self.row(ctx).await?.resolution_id else {
+            return Ok(None);
+        };
+        let revision = self.revision(ctx).await?;
+        Ok(Some(ctx.ui.engine.catalog().resolution(id, &revision).await?))
     }
 
     /// The actions of people on the run, newest first; empty if the audit cannot be read.
