@@ -49,6 +49,32 @@ async fn nobody_replaces_a_script_that_they_have_not_seen() {
     assert_eq!(page.status, StatusCode::PRECONDITION_FAILED, "{}", page.text);
 }
 
+/// Two people create a group of one name at the same moment: one of them does, and the other one is told.
+#[tokio::test]
+async fn a_new_group_replaces_no_other() {
+    let (_world, node) = World::with_node().await;
+    let visitor = Visitor::signed_in(node.base(), TOKEN).await;
+    let create = async |name: &str, mine: &str| {
+        let spec = format!("description: {mine}\ntasks: {{a: {{script: hello}}}}\n");
+        let form = [("name", name), ("spec", spec.as_str()), ("do", "save")];
+        visitor.post("/groups/new", &form).await
+    };
+    for n in 0..10 {
+        let name = format!("both-{n}");
+        let (ann, bob) = tokio::join!(create(&name, "Ann"), create(&name, "Bob"));
+        let (made, refused, by) = match ann.status {
+            StatusCode::SEE_OTHER => (ann, bob, "Ann"),
+            _ => (bob, ann, "Bob"),
+        };
+        assert_eq!(made.leads_to(), format!("/groups/{name}"), "{}", made.text);
+        assert_eq!(refused.status, StatusCode::CONFLICT, "{}", refused.text);
+        let said = format!("A group named {name} already exists.");
+        assert!(refused.text.contains(&said), "{}", refused.text);
+        let group = node.get(&format!("/v1/groups/{name}")).await.expect_status(200);
+        assert_eq!((&group["description"], &group["revision"]), (&json!(by), &json!(1)));
+    }
+}
+
 /// A form: its path, its fields, and what the page must show of them.
 type Posted<'a> = (&'a str, &'a [(&'a str, &'a str)], &'a [&'a str]);
 
