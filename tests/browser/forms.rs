@@ -75,6 +75,36 @@ async fn a_new_group_replaces_no_other() {
     }
 }
 
+/// Of several groups, one is gone: the others are changed, and the page says which is not.
+#[tokio::test]
+async fn groups_are_switched_although_one_is_gone() {
+    let (_world, node) = World::with_node().await;
+    for name in ["a", "c"] {
+        node.put_group(name, json!({"tasks": {"t": {"script": "hello"}}})).await;
+    }
+    let visitor = Visitor::signed_in(node.base(), TOKEN).await;
+    for (enable, enabled) in [("false", false), ("true", true)] {
+        let form = [("group", "a"), ("group", "b"), ("group", "c"), ("enable", enable)];
+        let page = visitor.post("/groups/set", &form).await;
+        assert_eq!(page.status, StatusCode::SEE_OTHER, "{}", page.text);
+        let said = page.headers["set-cookie"].to_str().unwrap();
+        let in_part = "heddle_said=%21Changed%3A%202%20of%203%2E%20Not%20changed%3A%20b%20";
+        assert!(said.starts_with(in_part), "{said}");
+        for name in ["a", "c"] {
+            let group = node.get(&format!("/v1/groups/{name}")).await.expect_status(200);
+            assert_eq!(group["enabled"], enabled, "{name}");
+        }
+    }
+    // One alone says what is wrong with it.
+    let page = visitor.post("/groups/set", &[("group", "b"), ("enable", "true")]).await;
+    let said = page.headers.get("set-cookie").map_or("", |said| said.to_str().unwrap());
+    assert!(
+        said.starts_with("heddle_said=%21") && !said.contains("Changed"),
+        "{said}: {}",
+        page.text
+    );
+}
+
 /// A form: its path, its fields, and what the page must show of them.
 type Posted<'a> = (&'a str, &'a [(&'a str, &'a str)], &'a [&'a str]);
 

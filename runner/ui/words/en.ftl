@@ -281,6 +281,7 @@ said-disabled-many =
        *[other] { $n } groups disabled. Active runs will finish.
     }
 many-ticked = Selected groups:
+said-set-in-part = Changed: { $n } of { $all }. Not changed: { $names } ({ $why })
 many-none = Select at least one group first.
 many-enable-sure = Enable the selected groups (#)? Their schedules start runs again.
 many-disable-sure = Disable the selected groups (#)? They start no new runs; active runs finish.

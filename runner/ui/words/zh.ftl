@@ -252,6 +252,7 @@ said-disabled = 已停用。活动的运行会继续到结束。
 said-enabled-many = 已启用 { $n } 个组。
 said-disabled-many = 已停用 { $n } 个组。活动的运行会继续到结束。
 many-ticked = 已选择的组：
+said-set-in-part = 已更改 { $n } 个，共 { $all } 个。未更改：{ $names }（{ $why }）
 many-none = 请先选择至少一个组。
 many-enable-sure = 启用已选择的 # 个组？它们的计划将恢复并产生新的运行。
 many-disable-sure = 停用已选择的 # 个组？它们不再产生新的运行；活动的运行会继续到结束。
