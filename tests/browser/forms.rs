@@ -105,6 +105,36 @@ async fn groups_are_switched_although_one_is_gone() {
     );
 }
 
+/// A new token is shown once. Nothing keeps the page, and it is shown although the lists below it cannot be read.
+#[tokio::test]
+async fn a_new_token_is_shown_whatever_else_can_be() {
+    let (world, node) = World::with_node().await;
+    let visitor = Visitor::signed_in(node.base(), TOKEN).await;
+    let make = async |name: &str| {
+        let form = [("name", name), ("role", "viewer")];
+        let page = visitor.post("/system/tokens", &form).await;
+        check_page("/system/tokens", &page);
+        assert_eq!(page.status, StatusCode::OK, "{}", page.text);
+        assert_eq!(page.headers["cache-control"], "no-store");
+        assert!(!page.headers.contains_key("etag"), "{:?}", page.headers);
+        let token = page.text.split("data-copy=\"").nth(1).expect("a token");
+        (token.split('"').next().unwrap().to_owned(), page.text)
+    };
+    let (token, page) = make("first").await;
+    assert!(token.starts_with("hdl_") && page.contains("Signed in now"), "{page}");
+    // The list of those who have signed in cannot be read.
+    let sql = world.sql().await;
+    let rename = "ALTER TABLE heddle.sessions RENAME COLUMN";
+    sql.batch_execute(&format!("{rename} subject TO other")).await.unwrap();
+    let (token, page) = make("second").await;
+    sql.batch_execute(&format!("{rename} other TO subject")).await.unwrap();
+    assert!(
+        !page.contains("Signed in now") && page.contains("role=\"alert\""),
+        "{page}"
+    );
+    Visitor::signed_in(node.base(), &token).await;
+}
+
 /// A form: its path, its fields, and what the page must show of them.
 type Posted<'a> = (&'a str, &'a [(&'a str, &'a str)], &'a [&'a str]);
 

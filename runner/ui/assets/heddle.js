@@ -241,10 +241,19 @@ addEventListener("pageshow", (event) => {
   for (const field of document.querySelectorAll("input[data-once]")) field.value = field.value.slice(0, -32) + digits();
 });
 
+// Browsers have a clipboard for pages over HTTPS only, and may refuse it. The text beside the button is then selected, and
+// copied if the browser still does that; otherwise one key copies it.
+async function copies(button) {
+  if (navigator.clipboard && await navigator.clipboard.writeText(button.dataset.copy).then(() => true, () => false)) return true;
+  const texts = [...button.closest("li, section").querySelectorAll("code, pre")];
+  const shown = texts.find((one) => one.textContent === button.dataset.copy) ?? texts[0];
+  if (!shown) return false;
+  getSelection().selectAllChildren(shown);
+  return document.execCommand("copy");
+}
 document.addEventListener("click", async (event) => {
   const button = event.target.closest("[data-copy]");
-  if (!button) return;
-  await navigator.clipboard.writeText(button.dataset.copy);
+  if (!button || !await copies(button)) return;
   const before = button.textContent;
   button.textContent = words.copied;
   setTimeout(() => { button.textContent = before; }, 1500);
