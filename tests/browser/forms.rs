@@ -468,6 +468,40 @@ async fn a_run_with_other_params_has_those_of_its_form() {
     assert!(wrong.text.contains(">{</textarea>"), "{}", wrong.text);
 }
 
+/// The form for a backfill of a disabled group offers what the form for a run offers, and takes as many runs at once as the API.
+#[tokio::test]
+async fn a_disabled_group_is_filled_with_force() {
+    let (_world, node) = World::with_node().await;
+    node.put_group(
+        "off",
+        json!({"history": true, "schedules": {"daily": {"cron": "0 0 * * *"}}, "tasks": {"a": {"script": "hello"}}}),
+    )
+    .await;
+    let visitor = Visitor::signed_in(node.base(), TOKEN).await;
+    let path = "/groups/off/backfill";
+    let page = visitor.get(path).await.fine();
+    assert!(
+        !page.contains("name=\"force\"") && page.contains("max=\"10000\""),
+        "{page}"
+    );
+    node.post("/v1/groups/off/disable", json!({})).await.expect_status(200);
+    let form = [
+        ("from", "2026-01-01"),
+        ("to", "2026-01-02"),
+        ("max_active", "1001"),
+        ("do", "start"),
+    ];
+    let wrong = eventually("a page that says that the group is disabled", async || {
+        let page = visitor.post(path, &form).await;
+        (page.status == StatusCode::CONFLICT).then_some(page.text)
+    })
+    .await;
+    assert!(wrong.contains("name=\"force\" value=\"true\""), "{wrong}");
+    let with_force = [form.as_slice(), &[("force", "true")]].concat();
+    let made = visitor.post(path, &with_force).await;
+    assert!(made.leads_to().starts_with("/backfills/"), "{}", made.text);
+}
+
 /// A backfill for which nothing is left to do says so once.
 #[tokio::test]
 async fn a_backfill_with_nothing_to_do_says_so_once() {
