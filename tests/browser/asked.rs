@@ -355,6 +355,32 @@ async fn lists_say_that_there_is_more() {
     assert!(second.contains("/topics/t-100\""), "{second}");
 }
 
+/// So does the table of the messages of somebody.
+#[tokio::test]
+async fn messages_that_are_looked_up_may_be_the_first_of_many() {
+    let (world, node) = World::with_node().await;
+    let due = crate::later(world.now().await).to_string();
+    node.put("/v1/topics/letters", json!({"queue": "post"}))
+        .await
+        .expect_status(201);
+    let visitor = Visitor::signed_in(node.base(), TOKEN).await;
+    let mut receivers = 0..;
+    for (more, is_cut) in [(50, false), (1, true)] {
+        let messages: Vec<Value> = receivers
+            .by_ref()
+            .take(more)
+            .map(|n: i64| json!({"sender": 7, "receiver": n, "due": due, "payload": {}}))
+            .collect();
+        node.post("/v1/topics/letters/messages", json!(messages))
+            .await
+            .expect_status(200);
+        let page = visitor.get("/topics/letters?sender=7&receiver=").await;
+        check_page("/topics/letters", &page);
+        let page = page.fine();
+        assert_eq!(page.contains("Only the first 50 are shown."), is_cut, "{page}");
+    }
+}
+
 /// The lists of the dispatch pages that have no further pages say so too.
 #[tokio::test]
 async fn dispatch_says_that_there_is_more() {
