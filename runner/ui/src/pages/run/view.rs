@@ -111,14 +111,16 @@ impl Whole {
         Ok(Some(ctx.ui.engine.catalog().resolution(id, &revision).await?))
     }
 
-    /// The actions of people on the run, newest first; empty if the audit cannot be read.
+    /// The actions of people on the run, newest first; empty if the audit cannot be read: it is then read again for the next
+    /// page.
     pub(in crate::pages) async fn deeds(&self, ctx: &Ctx) -> &[AuditEntry] {
         let read = async || {
             let target = format!("/v1/audit?kind=run&name={}&limit={DEEDS_MAX}", self.run.id);
-            let found: Option<List<AuditEntry>> = ctx.get(&target).await.ok();
-            found.map(|found| found.items).unwrap_or_default()
+            let found: Result<List<AuditEntry>, Trouble> = ctx.get(&target).await;
+            found.map(|found| found.items)
         };
-        self.deeds.get_or_init(read).await
+        let found = self.deeds.get_or_try_init(read).await;
+        found.map(Vec::as_slice).unwrap_or_default()
     }
 
     /// The runs that its tasks have started, the newest of each task last.
