@@ -61,7 +61,7 @@ async fn thousands_are_cancelled_while_the_node_answers_others() {
     assert_eq!(report["ids"].as_array().map(Vec::len), Some(1_000));
     assert_eq!(report["ids"][0], ended["id"]);
     let refused = json!([{"id": ended["id"], "detail": "the run is cancelled"}]);
-    assert_eq!(report["refused"], refused);
+    assert_eq!((&report["refused"], &report["refused_total"]), (&refused, &json!(1)));
     let sql = world.sql().await;
     assert_eq!(count(&sql, CANCELLED).await, RUNS + 1);
     assert_eq!(count(&sql, ON_RECORD).await, RUNS + 1, "each is on record once");
@@ -73,6 +73,7 @@ async fn thousands_are_cancelled_while_the_node_answers_others() {
     assert_eq!((&again["matched"], &again["changed"]), (&json!(RUNS + 1), &json!(0)));
     let details: Vec<&Value> = again["refused"].as_array().expect("refusals").iter().collect();
     assert_eq!(details.len(), 1_000);
+    assert_eq!(again["refused_total"], RUNS + 1, "of which it names the first");
     assert!(details.iter().all(|one| one["detail"] == "the run is cancelled"));
 }
 

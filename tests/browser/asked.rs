@@ -72,6 +72,42 @@ async fn runs_are_found_by_their_params() {
     assert_eq!(found(&node, "group=asked&history=true").await.0.len(), runs.len());
 }
 
+/// A report names a thousand refused runs, and counts all of them: so does the preview of an action.
+#[tokio::test]
+async fn a_preview_counts_all_runs_that_would_not_change() {
+    let (_world, node) = World::with_node().await;
+    node.put_group("many", json!({"tasks": {"t": {"queue": "nobody"}}}))
+        .await;
+    let runs = json!({"runs": vec![json!({}); 1_003]});
+    node.post("/v1/groups/many/runs/batch", runs).await.expect_status(202);
+    let cancel = json!({"filter": {"group": "many"}, "action": "cancel"});
+    let report = node.post("/v1/runs/bulk", cancel).await.expect_status(200);
+    assert_eq!(
+        (&report["changed"], &report["refused_total"]),
+        (&json!(1_003), &json!(0))
+    );
+    let visitor = Visitor::signed_in(node.base(), TOKEN).await;
+    let preview = [("group", "many"), ("action", "cancel"), ("do", "preview")];
+    let page = visitor.post("/runs/bulk", &preview).await;
+    check_page("/runs/bulk", &page);
+    let page = page.fine();
+    for said in [
+        "1,003 runs match. 1,003 of them would not change.",
+        "983 more",
+        "value=\"start\" disabled",
+    ] {
+        assert!(page.contains(said), "{said}: {page}");
+    }
+    // One of them changes.
+    node.start("many", json!({})).await;
+    let page = visitor.post("/runs/bulk", &preview).await.fine();
+    assert!(
+        page.contains("1,004 runs match. 1,003 of them would not change."),
+        "{page}"
+    );
+    assert!(!page.contains("value=\"start\" disabled"), "{page}");
+}
+
 #[tokio::test]
 async fn a_queue_shows_how_it_stood() {
     let (_world, node) = World::with_node().await;
@@ -115,6 +151,48 @@ async fn a_queue_shows_how_it_stood() {
         let page = visitor.get(path).await.fine();
         assert!(page.contains("2 task runs are waiting: the queue is paused"), "{page}");
         assert!(page.contains("paused by <bdi>e2e</bdi>"), "{page}");
+    }
+}
+
+/// The data of a run shows the defaults of each script, of the version that the run has. It asks for no script by itself, however
+/// many there are.
+#[tokio::test]
+async fn the_data_of_a_run_has_the_defaults_of_its_scripts() {
+    const SCRIPTS: usize = 9;
+    let (_world, node) = World::with_node().await;
+    let upload = async |n: usize, region: &str| {
+        let text = format!("export const defaults = {{region: \"{region}-{n}\"}};\nexport default () => 1;\n");
+        node.put_bytes(&format!("/v1/scripts/s-{n}"), "text/javascript", text)
+            .await
+            .expect_status(201);
+    };
+    let mut tasks = serde_json::Map::new();
+    for n in 0..SCRIPTS {
+        upload(n, "old").await;
+        tasks.insert(format!("t-{n}"), json!({"script": format!("s-{n}")}));
+    }
+    node.put_group("scripts", json!({ "tasks": tasks })).await;
+    let run = heddle_tests::id(&node.run("scripts", json!({})).await);
+    for n in 0..SCRIPTS {
+        upload(n, "new").await;
+    }
+    let visitor = Visitor::signed_in(node.base(), TOKEN).await;
+    // A page counts the calls of the API that it makes itself.
+    let answers = async || {
+        let metrics = node.get("/metrics").await.expect_status(200);
+        let mut lines = metrics.as_str().unwrap().lines();
+        let count = lines.find_map(|line| line.strip_prefix("heddle_http_answers_total{status=\"2xx\"} "));
+        count.expect("a count").parse::<usize>().unwrap()
+    };
+    let before = answers().await;
+    let page = visitor.get(&format!("/runs/{run}/data")).await.fine();
+    let asked = answers().await - before;
+    assert!(asked < SCRIPTS, "{asked} answers");
+    for n in 0..SCRIPTS {
+        assert!(
+            page.contains(&format!("old-{n}")) && !page.contains(&format!("new-{n}")),
+            "{page}"
+        );
     }
 }
 
@@ -275,6 +353,32 @@ async fn lists_say_that_there_is_more() {
     let second = visitor.get(&format!("/topics?cursor={next}")).await.fine();
     assert!(!second.contains("/topics/t-000\""), "{second}");
     assert!(second.contains("/topics/t-100\""), "{second}");
+}
+
+/// So does the table of the messages of somebody.
+#[tokio::test]
+async fn messages_that_are_looked_up_may_be_the_first_of_many() {
+    let (world, node) = World::with_node().await;
+    let due = crate::later(world.now().await).to_string();
+    node.put("/v1/topics/letters", json!({"queue": "post"}))
+        .await
+        .expect_status(201);
+    let visitor = Visitor::signed_in(node.base(), TOKEN).await;
+    let mut receivers = 0..;
+    for (more, is_cut) in [(50, false), (1, true)] {
+        let messages: Vec<Value> = receivers
+            .by_ref()
+            .take(more)
+            .map(|n: i64| json!({"sender": 7, "receiver": n, "due": due, "payload": {}}))
+            .collect();
+        node.post("/v1/topics/letters/messages", json!(messages))
+            .await
+            .expect_status(200);
+        let page = visitor.get("/topics/letters?sender=7&receiver=").await;
+        check_page("/topics/letters", &page);
+        let page = page.fine();
+        assert_eq!(page.contains("Only the first 50 are shown."), is_cut, "{page}");
+    }
 }
 
 /// The lists of the dispatch pages that have no further pages say so too.

@@ -460,6 +460,56 @@ async fn messages_are_counted_before_they_are_cancelled() {
     assert!(page.contains("4 messages match"), "{page}");
 }
 
+/// What waits in the queue of a topic has left the topic, and can be cancelled all the same.
+#[tokio::test]
+async fn messages_that_wait_in_a_queue_are_cancelled() {
+    let (world, node) = World::with_node().await;
+    node.put("/v1/topics/letters", json!({"queue": "post"}))
+        .await
+        .expect_status(201);
+    let today = world.now().await.date_naive();
+    let messages: Vec<_> = (0..3)
+        .map(|n| json!({"sender": 1, "receiver": n, "due": today.to_string(), "payload": {"n": n}}))
+        .collect();
+    node.post("/v1/topics/letters/messages", json!(messages))
+        .await
+        .expect_status(200);
+    let day = async || {
+        let day = node.get(&format!("/v1/topics/letters/days/{today}"));
+        day.await.expect_status(200)
+    };
+    eventually("messages in the queue", async || {
+        (day().await["in_hand"] == 3).then_some(())
+    })
+    .await;
+    let acts = with_role(&node, "operator").await;
+    let today = today.to_string();
+    for (query, field) in [
+        (format!("cancel_day={today}"), ("day", today.as_str())),
+        ("cancel_sender=1".to_owned(), ("sender", "1")),
+    ] {
+        let page = acts.get(&format!("/topics/letters?cancel=count&{query}")).await.fine();
+        assert!(page.contains("Up to 3 messages match"), "{query}: {page}");
+        let (name, value) = field;
+        let field =
+            format!("action=\"/topics/letters/cancel\"><input type=\"hidden\" name=\"{name}\" value=\"{value}\">");
+        assert!(page.contains(&field), "{query}: {page}");
+    }
+    // A batch that a node is just putting into the queue is in hand for a moment.
+    eventually("the cancel of all of them", async || {
+        let done = acts.post("/topics/letters/cancel", &[("sender", "1")]).await;
+        assert_eq!(done.status, StatusCode::SEE_OTHER, "{}", done.text);
+        (day().await["cancelled"] == 3).then_some(())
+    })
+    .await;
+    // Whoever has counted may cancel, also if nothing was found: more may come in.
+    let page = acts.get("/topics/letters?cancel=count&cancel_sender=2").await.fine();
+    assert!(
+        page.contains("0 messages match") && page.contains("action=\"/topics/letters/cancel\""),
+        "{page}"
+    );
+}
+
 #[tokio::test]
 async fn scripts_say_what_they_need_and_which_time_out() {
     let (_world, node) = World::with_node().await;

@@ -90,6 +90,41 @@ async fn a_form_that_is_sent_too_late_can_be_sent_again() {
     assert!(text.contains("kept"), "{text}");
 }
 
+/// Whoever presses a button too late signs in, and is led to the page with the button: the button's own address has no page.
+#[tokio::test]
+async fn a_button_that_is_pressed_too_late_leads_back_to_its_page() {
+    let (_world, node) = World::with_node().await;
+    group_and_token(&node).await;
+    let run = heddle_tests::id(&node.run("short", json!({})).await);
+    let mut nobody = Visitor::new(node.base());
+    for (home, action) in [
+        (format!("/runs/{run}?item=1"), format!("/runs/{run}/restart")),
+        ("/groups?q=short".to_owned(), "/groups/set".to_owned()),
+        ("/runs?group=short".to_owned(), "/runs/bulk".to_owned()),
+        ("/groups/short/spec?edit=1".to_owned(), "/groups/short/spec".to_owned()),
+    ] {
+        let button = nobody.form(&action, &[("group", "short"), ("to", "2026-01-01")], node.base());
+        let page = nobody
+            .send(button.header("referer", format!("{}{home}", node.base())))
+            .await;
+        let page = page.fine();
+        let back = format!("name=\"to\" value=\"{home}\"");
+        assert!(
+            page.contains("name=\"token\"") && page.contains(&back),
+            "{action}: {page}"
+        );
+        // A browser that does not tell where the button is.
+        let page = nobody.post(&action, &[]).await.fine();
+        assert!(page.contains("name=\"to\" value=\"/\""), "{action}: {page}");
+        let signed = nobody.post("/sign-in", &[("token", TOKEN), ("to", &home)]).await;
+        assert_eq!(signed.leads_to(), home, "{}", signed.text);
+        let cookie = signed.headers["set-cookie"].to_str().unwrap();
+        nobody.cookie = cookie.split(';').next().unwrap().to_owned();
+        nobody.get(&home).await.fine();
+        nobody.cookie.clear();
+    }
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn what_somebody_types_outlives_the_session() {
     let Some(mut chrome) = browser().await else { return };

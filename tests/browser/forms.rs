@@ -49,6 +49,92 @@ async fn nobody_replaces_a_script_that_they_have_not_seen() {
     assert_eq!(page.status, StatusCode::PRECONDITION_FAILED, "{}", page.text);
 }
 
+/// Two people create a group of one name at the same moment: one of them does, and the other one is told.
+#[tokio::test]
+async fn a_new_group_replaces_no_other() {
+    let (_world, node) = World::with_node().await;
+    let visitor = Visitor::signed_in(node.base(), TOKEN).await;
+    let create = async |name: &str, mine: &str| {
+        let spec = format!("description: {mine}\ntasks: {{a: {{script: hello}}}}\n");
+        let form = [("name", name), ("spec", spec.as_str()), ("do", "save")];
+        visitor.post("/groups/new", &form).await
+    };
+    for n in 0..10 {
+        let name = format!("both-{n}");
+        let (ann, bob) = tokio::join!(create(&name, "Ann"), create(&name, "Bob"));
+        let (made, refused, by) = match ann.status {
+            StatusCode::SEE_OTHER => (ann, bob, "Ann"),
+            _ => (bob, ann, "Bob"),
+        };
+        assert_eq!(made.leads_to(), format!("/groups/{name}"), "{}", made.text);
+        assert_eq!(refused.status, StatusCode::CONFLICT, "{}", refused.text);
+        let said = format!("A group named {name} already exists.");
+        assert!(refused.text.contains(&said), "{}", refused.text);
+        let group = node.get(&format!("/v1/groups/{name}")).await.expect_status(200);
+        assert_eq!((&group["description"], &group["revision"]), (&json!(by), &json!(1)));
+    }
+}
+
+/// Of several groups, one is gone: the others are changed, and the page says which is not.
+#[tokio::test]
+async fn groups_are_switched_although_one_is_gone() {
+    let (_world, node) = World::with_node().await;
+    for name in ["a", "c"] {
+        node.put_group(name, json!({"tasks": {"t": {"script": "hello"}}})).await;
+    }
+    let visitor = Visitor::signed_in(node.base(), TOKEN).await;
+    for (enable, enabled) in [("false", false), ("true", true)] {
+        let form = [("group", "a"), ("group", "b"), ("group", "c"), ("enable", enable)];
+        let page = visitor.post("/groups/set", &form).await;
+        assert_eq!(page.status, StatusCode::SEE_OTHER, "{}", page.text);
+        let said = page.headers["set-cookie"].to_str().unwrap();
+        let in_part = "heddle_said=%21Changed%3A%202%20of%203%2E%20Not%20changed%3A%20b%20";
+        assert!(said.starts_with(in_part), "{said}");
+        for name in ["a", "c"] {
+            let group = node.get(&format!("/v1/groups/{name}")).await.expect_status(200);
+            assert_eq!(group["enabled"], enabled, "{name}");
+        }
+    }
+    // One alone says what is wrong with it.
+    let page = visitor.post("/groups/set", &[("group", "b"), ("enable", "true")]).await;
+    let said = page.headers.get("set-cookie").map_or("", |said| said.to_str().unwrap());
+    assert!(
+        said.starts_with("heddle_said=%21") && !said.contains("Changed"),
+        "{said}: {}",
+        page.text
+    );
+}
+
+/// A new token is shown once. Nothing keeps the page, and it is shown although the lists below it cannot be read.
+#[tokio::test]
+async fn a_new_token_is_shown_whatever_else_can_be() {
+    let (world, node) = World::with_node().await;
+    let visitor = Visitor::signed_in(node.base(), TOKEN).await;
+    let make = async |name: &str| {
+        let form = [("name", name), ("role", "viewer")];
+        let page = visitor.post("/system/tokens", &form).await;
+        check_page("/system/tokens", &page);
+        assert_eq!(page.status, StatusCode::OK, "{}", page.text);
+        assert_eq!(page.headers["cache-control"], "no-store");
+        assert!(!page.headers.contains_key("etag"), "{:?}", page.headers);
+        let token = page.text.split("data-copy=\"").nth(1).expect("a token");
+        (token.split('"').next().unwrap().to_owned(), page.text)
+    };
+    let (token, page) = make("first").await;
+    assert!(token.starts_with("hdl_") && page.contains("Signed in now"), "{page}");
+    // The list of those who have signed in cannot be read.
+    let sql = world.sql().await;
+    let rename = "ALTER TABLE heddle.sessions RENAME COLUMN";
+    sql.batch_execute(&format!("{rename} subject TO other")).await.unwrap();
+    let (token, page) = make("second").await;
+    sql.batch_execute(&format!("{rename} other TO subject")).await.unwrap();
+    assert!(
+        !page.contains("Signed in now") && page.contains("role=\"alert\""),
+        "{page}"
+    );
+    Visitor::signed_in(node.base(), &token).await;
+}
+
 /// A form: its path, its fields, and what the page must show of them.
 type Posted<'a> = (&'a str, &'a [(&'a str, &'a str)], &'a [&'a str]);
 
@@ -277,6 +363,143 @@ async fn a_change_of_members_names_whom_it_did_not_change() {
     check_page(path, &page);
     assert_eq!(page.status, StatusCode::UNPROCESSABLE_ENTITY, "{}", page.text);
     assert!(page.text.contains("Name at least one user."), "{}", page.text);
+}
+
+/// The hidden fields of each form of a page that is sent to this path.
+fn hidden<'a>(page: &'a str, path: &str) -> Vec<Vec<(&'a str, &'a str)>> {
+    let action = format!("action=\"{path}\"");
+    let forms = page
+        .split("<form")
+        .skip(1)
+        .map(|form| form.split("</form>").next().unwrap());
+    let fields = |form: &'a str| {
+        let fields = form.split("type=\"hidden\" name=\"").skip(1);
+        let field = |field: &'a str| {
+            let (name, rest) = field.split_once('"').unwrap();
+            (name, rest.split('"').nth(1).unwrap())
+        };
+        fields.map(field).collect::<Vec<_>>()
+    };
+    forms.filter(|form| form.contains(&action)).map(fields).collect()
+}
+
+/// A second press, or a browser that sends once more what was not answered: what a form starts is started once.
+#[tokio::test]
+async fn a_form_that_is_sent_twice_starts_its_runs_once() {
+    let (_world, node) = World::with_node().await;
+    node.put_group("pressed", json!({"tasks": {"a": {"script": "hello"}}}))
+        .await;
+    for _ in 0..3 {
+        node.run("pressed", json!({})).await;
+    }
+    let visitor = Visitor::signed_in(node.base(), TOKEN).await;
+    let count = async || node.all("/v1/runs?group=pressed").await.len();
+    // Many runs, of which the new ones match the filter too.
+    let preview = [("group", "pressed"), ("action", "rerun"), ("do", "preview")];
+    let page = visitor.post("/runs/bulk", &preview).await.fine();
+    let mut form = hidden(&page, "/runs/bulk").remove(0);
+    form.push(("do", "start"));
+    for _ in 0..2 {
+        let done = visitor.post("/runs/bulk", &form).await;
+        assert_eq!(done.leads_to(), "/runs?group=pressed", "{}", done.text);
+        assert_eq!(count().await, 6);
+    }
+    // One run, with the same params and with others.
+    let run = heddle_tests::id(&node.all("/v1/runs?group=pressed").await[0]);
+    let path = format!("/runs/{run}/rerun");
+    let page = visitor.get(&path).await.fine();
+    let forms = hidden(&page, &path);
+    assert_eq!(forms.len(), 2, "{page}");
+    for (mut form, more) in forms.into_iter().zip([("scripts", "pinned"), ("params", "{}")]) {
+        form.push(more);
+        let before = count().await;
+        let [first, second] = [visitor.post(&path, &form).await, visitor.post(&path, &form).await];
+        assert!(first.leads_to().starts_with("/runs/"), "{}", first.text);
+        assert_eq!(first.leads_to(), second.leads_to(), "{more:?}: {}", second.text);
+        assert_eq!(count().await, before + 1, "{more:?}");
+    }
+    // A run of the group. A form that was refused keeps its key; each new form has another.
+    let path = "/groups/pressed/run";
+    let page = visitor.get(path).await.fine();
+    let mut form = hidden(&page, path).remove(0);
+    let key = form[0].1;
+    let wrong = visitor.post(path, &[form[0], ("priority", "high")]).await;
+    assert_eq!(wrong.status, StatusCode::UNPROCESSABLE_ENTITY, "{}", wrong.text);
+    assert_eq!(hidden(&wrong.text, path), [form.clone()]);
+    form.push(("priority", "7"));
+    let [first, second] = [visitor.post(path, &form).await, visitor.post(path, &form).await];
+    assert_eq!(first.leads_to(), second.leads_to(), "{}", second.text);
+    assert_eq!(count().await, 9);
+    assert_ne!(hidden(&visitor.get(path).await.fine(), path)[0][0].1, key);
+    // The key says nothing to people.
+    for page in [first.leads_to(), "/runs?group=pressed"] {
+        let page = visitor.get(page).await.fine();
+        assert!(!page.contains(key), "{page}");
+    }
+}
+
+/// A run with other params has those of its form, and all else of the run that it is like. An empty field means no params.
+#[tokio::test]
+async fn a_run_with_other_params_has_those_of_its_form() {
+    let (_world, node) = World::with_node().await;
+    node.put_group("like", json!({"tasks": {"a": {"script": "hello"}}}))
+        .await;
+    let old = json!({"params": {"name": "Ada"}, "priority": 7, "labels": {"by": "hand"}});
+    let old = heddle_tests::id(&node.run("like", old).await);
+    let visitor = Visitor::signed_in(node.base(), TOKEN).await;
+    for (written, params) in [
+        ("", json!({})),
+        (" \n", json!({})),
+        (r#"{"name": "Bo"}"#, json!({"name": "Bo"})),
+    ] {
+        let made = visitor
+            .post(&format!("/runs/{old}/rerun"), &[("params", written)])
+            .await;
+        let id = made.leads_to().strip_prefix("/runs/");
+        let id = id.unwrap_or_else(|| panic!("{written:?}: {}", made.text));
+        let run = node.run_now(id).await;
+        assert_eq!(run["params"], params, "{written:?}");
+        assert_eq!((&run["priority"], &run["labels"]["by"]), (&json!(7), &json!("hand")));
+        assert_eq!(run["trigger"], "manual", "{written:?}");
+    }
+    // What cannot be read is shown again as it was written.
+    let wrong = visitor.post(&format!("/runs/{old}/rerun"), &[("params", "{")]).await;
+    assert_eq!(wrong.status, StatusCode::UNPROCESSABLE_ENTITY, "{}", wrong.text);
+    assert!(wrong.text.contains(">{</textarea>"), "{}", wrong.text);
+}
+
+/// The form for a backfill of a disabled group offers what the form for a run offers, and takes as many runs at once as the API.
+#[tokio::test]
+async fn a_disabled_group_is_filled_with_force() {
+    let (_world, node) = World::with_node().await;
+    node.put_group(
+        "off",
+        json!({"history": true, "schedules": {"daily": {"cron": "0 0 * * *"}}, "tasks": {"a": {"script": "hello"}}}),
+    )
+    .await;
+    let visitor = Visitor::signed_in(node.base(), TOKEN).await;
+    let path = "/groups/off/backfill";
+    let page = visitor.get(path).await.fine();
+    assert!(
+        !page.contains("name=\"force\"") && page.contains("max=\"10000\""),
+        "{page}"
+    );
+    node.post("/v1/groups/off/disable", json!({})).await.expect_status(200);
+    let form = [
+        ("from", "2026-01-01"),
+        ("to", "2026-01-02"),
+        ("max_active", "1001"),
+        ("do", "start"),
+    ];
+    let wrong = eventually("a page that says that the group is disabled", async || {
+        let page = visitor.post(path, &form).await;
+        (page.status == StatusCode::CONFLICT).then_some(page.text)
+    })
+    .await;
+    assert!(wrong.contains("name=\"force\" value=\"true\""), "{wrong}");
+    let with_force = [form.as_slice(), &[("force", "true")]].concat();
+    let made = visitor.post(path, &with_force).await;
+    assert!(made.leads_to().starts_with("/backfills/"), "{}", made.text);
 }
 
 /// A backfill for which nothing is left to do says so once.

@@ -6,7 +6,7 @@ use heddle_tests::{TOKEN, World, eventually, path_part};
 use reqwest::StatusCode;
 use serde_json::json;
 
-use crate::open::{browser, open_signed_in};
+use crate::open::{browser, open_signed_in, shows};
 use crate::{Visitor, check_page, hear};
 
 #[expect(clippy::disallowed_methods, reason = "what is sent is timed")]
@@ -316,6 +316,28 @@ async fn a_run_that_goes_away_while_its_page_is_open_is_said() {
         .await;
     node.delete(&format!("/v1/runs/{seen}")).await.expect_status(204);
     chrome.until(&says("was deleted by")).await;
+}
+
+/// A page that was left is come back to when it has to look as it did when it was loaded. It had changed in between.
+#[tokio::test(flavor = "multi_thread")]
+async fn what_is_over_goes_from_a_page_that_is_come_back_to() {
+    let Some(mut chrome) = browser().await else { return };
+    let (_world, node) = World::with_node().await;
+    node.put_group("waits", json!({"tasks": {"t": {"queue": "nobody"}}}))
+        .await;
+    open_signed_in(&mut chrome, node.base(), "/runs?group=waits&state=running").await;
+    chrome.until(&shows(0, "live")).await;
+    for _ in 0..2 {
+        let run = node.start("waits", json!({})).await;
+        chrome.until(&shows(1, "live")).await;
+        chrome.value("dispatchEvent(new Event('pagehide')); 0").await;
+        node.post(&format!("/v1/runs/{run}/cancel"), json!({}))
+            .await
+            .expect_status(200);
+        node.run_becomes(&run, "cancelled").await;
+        chrome.value("dispatchEvent(new Event('pageshow')); 0").await;
+        chrome.until(&shows(0, "live")).await;
+    }
 }
 
 /// A list that grows beyond its page while it is open gets the link to the next page, and no row more.

@@ -81,6 +81,25 @@ async fn a_page_behind_a_proxy_that_gathers_is_up_to_date_all_the_same() {
     }
 }
 
+/// Over plain HTTP, a browser has no clipboard for a page: the text is selected, to be copied with a key.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_token_is_copied_without_a_clipboard() {
+    let Some(mut chrome) = browser().await else { return };
+    let (_world, node) = World::with_node().await;
+    open_signed_in(&mut chrome, node.base(), "/system/tokens").await;
+    chrome
+        .value("document.querySelector('form [name=name]').value = 'mine'; 0")
+        .await;
+    chrome.click("form[action='/system/tokens'] button.primary").await;
+    chrome.until("!!document.querySelector('[data-copy]')").await;
+    let hide = "Object.defineProperty(navigator, 'clipboard', {value: undefined}); 0";
+    chrome.value(hide).await;
+    chrome.click("[data-copy]").await;
+    chrome
+        .until("getSelection().toString().trim() === document.querySelector('[data-copy]').dataset.copy")
+        .await;
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn two_tabs_are_of_one_mind_and_end_with_their_session() {
     let Some(mut chrome) = browser().await else { return };

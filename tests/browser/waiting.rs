@@ -136,6 +136,28 @@ async fn a_reason_of_a_newer_version_hides_no_run() {
     }
 }
 
+/// Who cancelled a run is read once it has ended, and kept with the run: but not that it could not be read.
+#[tokio::test]
+async fn who_cancelled_a_run_is_said_as_soon_as_it_can_be_read() {
+    let (world, node) = World::with_node().await;
+    let visitor = Visitor::signed_in(node.base(), TOKEN).await;
+    let run = task(&node, "gone", json!({"queue": "nobody"}), "ready").await;
+    node.post(&format!("/v1/runs/{run}/cancel"), json!({}))
+        .await
+        .expect_status(200);
+    node.run_becomes(&run, "cancelled").await;
+    let (sql, path) = (world.sql().await, format!("/runs/{run}"));
+    let rename = "ALTER TABLE heddle.audit RENAME COLUMN";
+    sql.batch_execute(&format!("{rename} before TO hidden")).await.unwrap();
+    let text = read(&visitor, &path).await;
+    assert!(!text.contains("cancelled by"), "{text}");
+    sql.batch_execute(&format!("{rename} hidden TO before")).await.unwrap();
+    for _ in 0..2 {
+        let text = read(&visitor, &path).await;
+        assert!(text.contains("cancelled by e2e"), "{text}");
+    }
+}
+
 #[tokio::test]
 async fn a_task_that_starts_runs_leads_to_them() {
     let (_world, node) = World::with_node().await;

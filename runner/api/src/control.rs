@@ -328,6 +328,10 @@ pub struct BulkReport {
     /// The runs that were not changed, or in a dry run would not be changed, and why: their state does not allow it, or
     /// Heddle cannot read or write them. At most 1,000.
     pub refused: Vec<BulkRefusal>,
+    /// The number of all runs that were not changed, or in a dry run would not be changed. (A node of an earlier version does
+    /// not say it: 0.)
+    #[serde(default)]
+    pub refused_total: u64,
     /// Whether this was a dry run.
     pub dry_run: bool,
 }
@@ -335,6 +339,11 @@ pub struct BulkReport {
 impl BulkReport {
     /// The maximum number of runs in `ids` and in `refused`.
     pub const IDS_MAX: usize = 1_000;
+
+    /// How many runs were refused, whatever the version of the node that says it.
+    pub fn refusals(&self) -> u64 {
+        self.refused_total.max(self.refused.len() as u64)
+    }
 }
 
 /// A run that a bulk control did not change.

@@ -53,6 +53,9 @@ if (dot) {
   let brief = false;
   let deaf = 0;
   let streams = false;
+  // What the page has by now: the newest id of an event, in the format of `has` in the address of the stream. It names each
+  // part once, so it is not longer than that.
+  let newest = "";
   const show = (state, text) => {
     if (dot.dataset.state === state && dot.lastElementChild.textContent === text) return;
     dot.dataset.state = state;
@@ -106,7 +109,16 @@ if (dot) {
     const page = new DOMParser().parseFromString(await answer.text(), "text/html");
     document.getElementById("main").prepend(...page.querySelectorAll("#main > section"));
   };
-  htmx.createEventSource = (url) => {
+  // A new source knows no id of an earlier one, and the address tells what the page had when it was loaded: a part that is
+  // again as it was then would not be sent, and the page would keep what it was in between.
+  const fromNow = (url) => {
+    if (!newest) return url;
+    const address = new URL(url, location.href);
+    address.searchParams.set("has", newest);
+    return address.pathname + address.search;
+  };
+  htmx.createEventSource = (address) => {
+    const url = fromNow(address);
     // The page may have been woken while the extension still waited to open another one: there is only one.
     open?.close();
     const source = new EventSource(brief ? `${url}&brief=1` : url, { withCredentials: true });
@@ -154,7 +166,7 @@ if (dot) {
   addEventListener("pageshow", wake);
   addEventListener("focus", wake);
   document.addEventListener("visibilitychange", () => { if (document.hidden) { if (!resting()) rests = setTimeout(rest, 10000); } else wake(); });
-  document.addEventListener("htmx:sseMessage", fine);
+  document.addEventListener("htmx:sseMessage", (event) => { newest = event.detail.lastEventId || newest; fine(); });
   // Signing out leads to another page. Without this, the message about the ended session would load this page again.
   document.addEventListener("submit", (event) => { if (event.target.matches('[action="/sign-out"]')) { over = true; open?.close(); } });
   setInterval(() => { if (since) tellLost(); }, 1000);
@@ -211,18 +223,37 @@ document.addEventListener("submit", (event) => {
   // If nothing is picked, there is nothing to confirm: the server's answer says what is missing.
   const picked = event.target.matches("[data-picks]") ? document.querySelectorAll(`[data-pick][form="${event.target.id}"]:checked`).length : 1;
   if (question && picked && !confirm(question.replace("#", picked))) { event.preventDefault(); return; }
-  // A second press of the same button is not a second run.
+  // A second press of the same button does nothing, however long the answer takes, until the page is left. A form whose answer
+  // opens beside the page does not leave it.
   if (event.target.method === "post") {
     if (event.target.dataset.sent) { event.preventDefault(); return; }
     event.target.dataset.sent = "1";
-    setTimeout(() => delete event.target.dataset.sent, 4000);
+    if (event.target.target === "_blank") setTimeout(() => delete event.target.dataset.sent, 4000);
   }
 });
+// What somebody has changed since is another form: the answer of the first may have been stopped.
+document.addEventListener("input", (event) => { if (event.target.form) delete event.target.form.dataset.sent; });
+// Whoever comes back to a page wants what it offers once more. So a form that starts runs gets another key.
+addEventListener("pageshow", (event) => {
+  for (const form of document.querySelectorAll("form[data-sent]")) delete form.dataset.sent;
+  if (!event.persisted && performance.getEntriesByType("navigation")[0]?.type !== "back_forward") return;
+  const digits = () => [...crypto.getRandomValues(new Uint8Array(16))].map((byte) => byte.toString(16).padStart(2, "0")).join("");
+  for (const field of document.querySelectorAll("input[data-once]")) field.value = field.value.slice(0, -32) + digits();
+});
 
+// Browsers have a clipboard for pages over HTTPS only, and may refuse it. The text beside the button is then selected, and
+// copied if the browser still does that; otherwise one key copies it.
+async function copies(button) {
+  if (navigator.clipboard && await navigator.clipboard.writeText(button.dataset.copy).then(() => true, () => false)) return true;
+  const texts = [...button.closest("li, section").querySelectorAll("code, pre")];
+  const shown = texts.find((one) => one.textContent === button.dataset.copy) ?? texts[0];
+  if (!shown) return false;
+  getSelection().selectAllChildren(shown);
+  return document.execCommand("copy");
+}
 document.addEventListener("click", async (event) => {
   const button = event.target.closest("[data-copy]");
-  if (!button) return;
-  await navigator.clipboard.writeText(button.dataset.copy);
+  if (!button || !await copies(button)) return;
   const before = button.textContent;
   button.textContent = words.copied;
   setTimeout(() => { button.textContent = before; }, 1500);

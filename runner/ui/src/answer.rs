@@ -321,8 +321,14 @@ fn for_cookie(said: &str) -> String {
 
 fn html_page(ctx: &Ctx, page: Page, headers: &HeaderMap) -> Response {
     let status = StatusCode::from_u16(page.status).unwrap_or(StatusCode::OK);
+    let once = page.once;
     let text = printable(frame::write(ctx, page).into_string());
     let mut response = text_html(status, text.into(), headers);
+    if once {
+        let answers = response.headers_mut();
+        answers.insert(header::CACHE_CONTROL, HeaderValue::from_static("no-store"));
+        answers.remove(header::ETAG);
+    }
     if ctx.said.is_some() {
         set_cookie(&mut response, "heddle_said=; Path=/; Max-Age=0; HttpOnly; SameSite=Lax");
     }

@@ -6,7 +6,7 @@ use heddle_api::ProblemFault;
 use heddle_domain::fault::pointer_token;
 use maud::{Markup, html};
 use serde::Serialize;
-use serde_json::{Map, Value};
+use serde_json::{Map, Number, Value};
 
 use crate::elements::prose;
 use crate::trouble::{fault, is_within};
@@ -286,16 +286,36 @@ fn value(schema: &Value, text: &str) -> Result<Value, &'static str> {
     }
     match kind(schema) {
         Kind::Text => Ok(Value::String(text.to_owned())),
-        Kind::Integer => text.parse::<i64>().map(Value::from).map_err(|_| "a whole number"),
-        // An integer stays an integer.
-        Kind::Number => match text.parse::<i64>() {
-            Ok(whole) => Ok(Value::from(whole)),
-            Err(_) => text.parse::<f64>().map(Value::from).map_err(|_| "a number"),
-        },
+        Kind::Integer => integer(text),
+        Kind::Number => number(text),
         Kind::Bool => text.parse::<bool>().map(Value::from).map_err(|_| "true or false"),
         Kind::Loose => Ok(serde_json::from_str(text).unwrap_or_else(|_| Value::String(text.to_owned()))),
         Kind::Json => serde_json::from_str(text).map_err(|_| "valid JSON"),
     }
+}
+
+/// What is said of a whole number that would lose digits.
+const TOO_LONG: &str = "a whole number of at most 64 bits";
+
+fn is_whole(text: &str) -> bool {
+    let digits = text.strip_prefix(['+', '-']).unwrap_or(text);
+    !digits.is_empty() && digits.bytes().all(|byte| byte.is_ascii_digit())
+}
+
+/// A whole number with all its digits.
+fn integer(text: &str) -> Result<Value, &'static str> {
+    let signed = text.parse::<i64>().map(Value::from);
+    let read = signed.or_else(|_| text.parse::<u64>().map(Value::from));
+    read.map_err(|_| if is_whole(text) { TOO_LONG } else { "a whole number" })
+}
+
+/// A number. An integer stays an integer. What no number of JSON is, such as an infinite one, would become null.
+fn number(text: &str) -> Result<Value, &'static str> {
+    if is_whole(text) {
+        return integer(text);
+    }
+    let read = text.parse::<f64>().map_err(|_| "a number")?;
+    Number::from_f64(read).map(Value::Number).ok_or("a finite number")
 }
 
 /// A field whose text is a JSON object, or nothing.
@@ -364,6 +384,13 @@ pub(crate) fn field<'a>(form: &'a [(String, String)], name: &str) -> Option<&'a 
         .map(|(_, value)| value.as_str())
 }
 
+/// A field that the form has, even if somebody has emptied it.
+pub(crate) fn sent<'a>(form: &'a [(String, String)], name: &str) -> Option<&'a str> {
+    form.iter()
+        .find(|(key, _)| key == name)
+        .map(|(_, value)| value.as_str())
+}
+
 #[cfg(test)]
 mod tests {
     use serde_json::json;
@@ -427,6 +454,20 @@ mod tests {
         assert_eq!(read_one(json!({"type": ["integer", "null"]}), "7"), Ok(json!(7)));
         assert_eq!(read_one(json!({"type": "number"}), "7.5"), Ok(json!(7.5)));
         assert_eq!(read_one(json!({"type": "number"}), "7"), Ok(json!(7)));
+        assert_eq!(read_one(json!({"type": "number"}), "-.5e1"), Ok(json!(-5.0)));
+        for kind in ["number", "integer"] {
+            let read = |text: &str| read_one(json!({ "type": kind }), text);
+            assert_eq!(read("18446744073709551615"), Ok(json!(u64::MAX)), "{kind}");
+            assert_eq!(read("-9223372036854775808"), Ok(json!(i64::MIN)), "{kind}");
+            for long in ["18446744073709551616", "-9223372036854775809"] {
+                let wrong = format!("/params/x: `{long}` is not a whole number of at most 64 bits");
+                assert_eq!(read(long), Err(wrong), "{kind}");
+            }
+        }
+        for text in ["nan", "NaN", "inf", "-Infinity", "1e400"] {
+            let wrong = format!("/params/x: `{text}` is not a finite number");
+            assert_eq!(read_one(json!({"type": "number"}), text), Err(wrong));
+        }
         assert_eq!(read_one(json!({"type": "boolean"}), "true"), Ok(json!(true)));
         assert_eq!(read_one(json!({"enum": [1, "a"]}), "1"), Ok(json!(1)));
         assert_eq!(read_one(json!({"type": "array"}), "[1,2]"), Ok(json!([1, 2])));

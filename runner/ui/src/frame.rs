@@ -26,6 +26,8 @@ pub(crate) struct Page {
     pub(crate) refresh: Option<u32>,
     /// Without the rail, because nobody has signed in.
     pub(crate) bare: bool,
+    /// It shows what is shown once: nothing may keep it.
+    pub(crate) once: bool,
 }
 
 impl Page {
@@ -40,6 +42,7 @@ impl Page {
             body,
             refresh: None,
             bare: false,
+            once: false,
         }
     }
 

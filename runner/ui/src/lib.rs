@@ -32,6 +32,7 @@ mod frame;
 mod home;
 mod layout;
 mod live;
+mod once;
 mod pages;
 mod span;
 mod trouble;

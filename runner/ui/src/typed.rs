@@ -9,7 +9,7 @@ use crate::words::{Lang, t};
 
 /// Fields of forms that nobody types: buttons, boxes, what the page itself has put into the form. And the field for a
 /// token, whose text is never shown.
-const NOT_TYPED: [&str; 11] = [
+const NOT_TYPED: [&str; 13] = [
     "do",
     "downstream",
     "enable",
@@ -18,9 +18,11 @@ const NOT_TYPED: [&str; 11] = [
     "include_downstream",
     "keep",
     "lang",
+    "once",
     "opened",
     "scripts",
     "token",
+    "until",
 ];
 
 /// Fields that no error names, and the keys of their labels.

@@ -281,6 +281,7 @@ said-disabled-many =
        *[other] { $n } groups disabled. Active runs will finish.
     }
 many-ticked = Selected groups:
+said-set-in-part = Changed: { $n } of { $all }. Not changed: { $names } ({ $why })
 many-none = Select at least one group first.
 many-enable-sure = Enable the selected groups (#)? Their schedules start runs again.
 many-disable-sure = Disable the selected groups (#)? They start no new runs; active runs finish.
@@ -399,6 +400,7 @@ number-below = less than { $n }
 number-default = default { $value }
 number-missing = a number is missing
 said-started = Started.
+said-started-before = This form has already started this run. To start another one, open the form again.
 backfill-title = Run for past times
 backfill-no-history = Backfills are not allowed for this group: its spec does not say `history: true`. If its scripts can work on a past logical time, add that to the spec. To run the group for a single past time, use Run and give a logical time.
 backfill-edit-spec = Edit the spec
@@ -811,6 +813,10 @@ cancel-missing = Give a day, a sender or a receiver.
 cancel-would = { $n ->
         [one] { $n } message matches and has not been sent.
        *[other] { $n } messages match and have not been sent.
+    }
+cancel-would-most = { $n ->
+        [one] Up to { $n } message matches: it is in the queue, where a worker may have it.
+       *[other] Up to { $n } messages match: some are in the queue, where a worker may have them.
     }
 cancel-messages-will = Messages already in progress are still sent
 said-cancelled-messages = { $n ->

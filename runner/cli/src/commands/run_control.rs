@@ -146,13 +146,14 @@ fn in_words(report: &BulkReport, done: &str) -> String {
         matched => format!("{matched} runs match"),
     };
     match report.dry_run {
-        true if report.refused.is_empty() => format!("{runs}, and would be {done}"),
+        true if report.refusals() == 0 => format!("{runs}, and would be {done}"),
         true => format!("{runs}; those that are not refused would be {done}"),
         false => format!("{runs}, {} {done}", report.changed),
     }
 }
 
-/// Why runs are left as they are: each reason once, with the first of its runs.
+/// Why runs are left as they are: each reason once, with the first of its runs; and how many more there are that the server does
+/// not name.
 fn refusals(report: &BulkReport) -> Vec<String> {
     let mut reasons: Vec<(&str, Uuid, u64)> = Vec::new();
     for refused in &report.refused {
@@ -165,7 +166,12 @@ fn refusals(report: &BulkReport) -> Vec<String> {
         1 => format!("run {first}: {detail}"),
         _ => format!("run {first} and {} more: {detail}", count - 1),
     });
-    lines.collect()
+    let mut lines: Vec<String> = lines.collect();
+    let unnamed = report.refusals() - report.refused.len() as u64;
+    if unnamed > 0 {
+        lines.push(format!("{unnamed} more runs are left as they are"));
+    }
+    lines
 }
 
 #[cfg(test)]
@@ -190,6 +196,11 @@ mod tests {
             refusals(&some),
             [format!("run {} and 1 more: it has ended", Uuid::nil())]
         );
+        let many = BulkReport {
+            refused_total: 1_200,
+            ..some
+        };
+        assert_eq!(refusals(&many)[1], "1198 more runs are left as they are");
         let dry = report(2, 0, &[], true);
         assert_eq!(in_words(&dry, "deleted"), "2 runs match, and would be deleted");
     }

@@ -208,6 +208,7 @@ pub(crate) async fn bulk(
         changed: 0,
         ids: runs.iter().take(BulkReport::IDS_MAX).map(|id| id.0).collect(),
         refused: Vec::new(),
+        refused_total: 0,
         dry_run,
     };
     let done = if dry_run {
@@ -222,9 +223,11 @@ pub(crate) async fn bulk(
             report.changed += u64::from(!dry_run);
             continue;
         };
-        if let Some(detail) = left_out(error, id, &control)?
-            && report.refused.len() < BulkReport::IDS_MAX
-        {
+        let Some(detail) = left_out(error, id, &control)? else {
+            continue;
+        };
+        report.refused_total += 1;
+        if report.refused.len() < BulkReport::IDS_MAX {
             report.refused.push(BulkRefusal { id: id.0, detail });
         }
     }

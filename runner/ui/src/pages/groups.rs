@@ -15,8 +15,10 @@ use super::answer::Answer;
 use super::picture;
 use crate::chart::strip;
 use crate::ctx::{Beat, segment};
-use crate::elements::{ago, choice, empty, group_link, group_or_topic, listed, millis, number, state, with_query};
-use crate::frame::Page;
+use crate::elements::{
+    ago, choice, empty, group_link, group_or_topic, listed, millis, named, number, state, with_query,
+};
+use crate::frame::{Page, means};
 use crate::words::t;
 use crate::{Ctx, Trouble};
 
@@ -229,7 +231,26 @@ fn switch(ctx: &Ctx, line: &GroupLine) -> Markup {
     }
 }
 
-/// Enables or disables groups.
+/// How many groups were changed, which were not, and why the first of these was not.
+fn said_in_part(ctx: &Ctx, all: usize, failed: &[(&str, Trouble)]) -> String {
+    let names: Vec<&str> = failed.iter().map(|(name, _)| *name).collect();
+    let why = failed.first().map(|(_, trouble)| match trouble.said(ctx.lang) {
+        nothing if nothing.is_empty() => means(ctx, trouble.status).1,
+        said => said,
+    });
+    let (done, why) = (all - failed.len(), why.unwrap_or_default());
+    let said = t!(
+        ctx,
+        "said-set-in-part",
+        n = done,
+        all = all,
+        names = named(&names),
+        why = why
+    );
+    format!("!{said}")
+}
+
+/// Enables or disables groups: each for which that is possible, whatever becomes of the others.
 pub(super) async fn set(ctx: &Ctx) -> Result<Answer, Trouble> {
     let form = ctx.form();
     let field = |name: &str| {
@@ -246,15 +267,24 @@ pub(super) async fn set(ctx: &Ctx) -> Result<Answer, Trouble> {
     if names.is_empty() {
         return Err(Trouble::new(422, t!(ctx, "many-none")));
     }
+    let (verb, body) = match enable {
+        true => ("enable", json!({})),
+        false => ("disable", json!({ "mode": field("mode").unwrap_or("drain") })),
+    };
+    let mut failed: Vec<(&str, Trouble)> = Vec::new();
     for name in &names {
-        let verb = if enable { "enable" } else { "disable" };
-        let body = if enable {
-            json!({})
-        } else {
-            json!({ "mode": field("mode").unwrap_or("drain") })
-        };
-        ctx.send(Method::POST, &format!("/v1/groups/{}/{verb}", segment(name)), &body)
-            .await?;
+        let target = format!("/v1/groups/{}/{verb}", segment(name));
+        if let Err(trouble) = ctx.send(Method::POST, &target, &body).await {
+            failed.push((name.as_str(), trouble));
+        }
+    }
+    match failed.pop() {
+        Some((_, trouble)) if names.len() == 1 => return Err(trouble),
+        Some(last) => {
+            failed.push(last);
+            return Answer::back(ctx, Some(said_in_part(ctx, names.len(), &failed)));
+        }
+        None => {}
     }
     Answer::back(
         ctx,

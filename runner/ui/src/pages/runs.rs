@@ -3,11 +3,12 @@
 use std::collections::BTreeMap;
 
 use axum::http::Method;
+use chrono::SecondsFormat;
 use heddle_api::{BulkRefusal, BulkReport, List, Run, RunState, Trigger};
 use heddle_domain::run::{Control, runs_again};
 use heddle_store::run::{RunFilter, RunRow};
 use maud::{Markup, html};
-use serde_json::json;
+use serde_json::{Value, json};
 use uuid::Uuid;
 
 use super::answer::Answer;
@@ -20,7 +21,7 @@ use crate::elements::{
 use crate::form::field;
 use crate::frame::Page;
 use crate::words::{Lang, t};
-use crate::{Ctx, Trouble};
+use crate::{Ctx, Trouble, once};
 
 /// The filters of the list.
 const FILTERS: [&str; 12] = [
@@ -46,6 +47,8 @@ const ACTIONS: [(&str, Control); 5] = [
 ];
 /// For how many runs a preview says why they would not change.
 const REFUSED_SHOWN: usize = 20;
+/// The field of a preview with the time up to which runs are repeated: those that it has counted, and none that it makes.
+const UNTIL: &str = "until";
 
 /// The actions that runs of these groups may allow; those that are possible for runs in this state come first.
 fn actions_for(state: Option<&str>, groups: Option<&str>) -> Vec<&'static str> {
@@ -170,7 +173,7 @@ fn row(ctx: &Ctx, run: &Run) -> Markup {
             td.wide {
                 @if let Some(error) = &run.error { span.error title=(error.message) { (line(&error.message)) } }
                 @if run.state == RunState::Waiting { (waits_for_what(ctx, &run.waiting_for)) }
-                @if let Some(key) = &run.key { " " span.tag { (t!(ctx, "key-is")) (ctx.lang.colon()) (key) } }
+                @if let Some(key) = run.key.as_deref().filter(|key| !once::is_ours(key)) { " " span.tag { (t!(ctx, "key-is")) (ctx.lang.colon()) (key) } }
                 @for (name, value) in &run.labels { " " span.tag { (name) "=" (value) } }
             }
         }
@@ -203,7 +206,14 @@ pub(super) async fn bulk(ctx: &Ctx) -> Result<Answer, Trouble> {
     }
     let action = field(&form, "action").unwrap_or_default();
     let starts = field(&form, "do") == Some("start");
-    let body = json!({ "filter": filter, "action": action, "dry_run": !starts });
+    let until = until(ctx, &form, action, starts);
+    if let Some(until) = &until {
+        keep_until(&mut filter, until);
+    }
+    let mut body = json!({ "filter": filter, "action": action, "dry_run": !starts });
+    if let Some(key) = once::of(&form).filter(|_| starts && action == "rerun") {
+        body["key"] = json!(key);
+    }
     let report: BulkReport = ctx.ask(Method::POST, "/v1/runs/bulk", &body).await?;
     // Back to the list with the same filter, to see the result.
     let to = same_filter(&form);
@@ -214,23 +224,24 @@ pub(super) async fn bulk(ctx: &Ctx) -> Result<Answer, Trouble> {
         });
     }
     let matched = report.matched as i64;
-    let refused = &report.refused;
+    let (refused, refusals) = (&report.refused, report.refusals() as i64);
     let named = named(ctx, refused).await?;
-    let changes = matched > refused.len() as i64;
+    let changes = matched > refusals;
     let title = t!(ctx, "bulk-title");
     let body = html! {
         div.heading { h1 { (title) } }
         section.panel.stack {
-            p { (would(ctx.lang, &t!(ctx, action), matched, refused.len())) }
+            p { (would(ctx.lang, &t!(ctx, action), matched, refusals)) }
             @if !refused.is_empty() {
                 table.cards {
                     thead { tr { th { (t!(ctx, "group")) } th { (t!(ctx, "logical-time")) } th { (t!(ctx, "state")) } th { (t!(ctx, "bulk-why-not")) } } }
                     tbody { @for one in refused.iter().take(REFUSED_SHOWN) { (refused_row(ctx, one, named.get(&one.id))) } }
                 }
-                @if refused.len() > REFUSED_SHOWN { p.muted { (t!(ctx, "and-more", n = refused.len() - REFUSED_SHOWN)) } }
+                @if refusals > REFUSED_SHOWN as i64 { p.muted { (t!(ctx, "and-more", n = refusals - REFUSED_SHOWN as i64)) } }
             }
             form.row method="post" action="/runs/bulk" {
-                @for (name, value) in form.iter().filter(|(name, _)| name != "do") { input type="hidden" name=(name) value=(value); }
+                @for (name, value) in form.iter().filter(|(name, _)| !["do", UNTIL, once::FIELD].contains(&name.as_str())) { input type="hidden" name=(name) value=(value); }
+                @if let Some(until) = &until { input type="hidden" name=(UNTIL) value=(until); (once::field(ctx, once::NEW)) }
                 button.primary type="submit" name="do" value="start" disabled[!changes] { (t!(ctx, action)) }
                 a.button href=(to) { (t!(ctx, "cancel-form")) }
             }
@@ -241,8 +252,28 @@ pub(super) async fn bulk(ctx: &Ctx) -> Result<Answer, Trouble> {
     )
 }
 
+/// Up to which time of their creation runs are repeated: what the preview says, which is now. Other actions find what there is.
+fn until(ctx: &Ctx, form: &[(String, String)], action: &str, starts: bool) -> Option<String> {
+    match action {
+        "rerun" if starts => field(form, UNTIL).map(str::to_owned),
+        "rerun" => Some(ctx.now.to_rfc3339_opts(SecondsFormat::Micros, true)),
+        _ => None,
+    }
+}
+
+/// Leaves out the runs that were created after a time. An empty filter stays empty, and is refused.
+fn keep_until(filter: &mut Value, until: &str) {
+    let is_empty = filter.as_object().is_none_or(serde_json::Map::is_empty);
+    let is_narrower = filter["to"]
+        .as_str()
+        .is_some_and(|to| parse(to).zip(parse(until)).is_none_or(|(to, until)| to <= until));
+    if !is_empty && !is_narrower {
+        filter["to"] = json!(until);
+    }
+}
+
 /// How many runs a bulk control would find, and how many of these it would not change, if any.
-fn would(lang: Lang, action: &str, matched: i64, refused: usize) -> String {
+fn would(lang: Lang, action: &str, matched: i64, refused: i64) -> String {
     let matching = lang.t("bulk-would", &[("action", action.into()), ("matched", matched.into())]);
     match refused {
         0 => matching,
@@ -329,6 +360,24 @@ mod tests {
         assert_eq!(said(1_200, 2), "Restart: 1,200 runs match. 2 of them would not change.");
         let said = would(Lang::Zh, "取消", 12, 2);
         assert_eq!(said, "取消：符合 12 次运行。其中 2 次不会更改。");
+    }
+
+    #[test]
+    fn runs_are_repeated_up_to_a_time() {
+        let until = "2026-11-27T12:00:00.000001Z";
+        let kept = |mut filter: Value| {
+            keep_until(&mut filter, until);
+            filter
+        };
+        assert_eq!(kept(json!({})), json!({}), "all runs are not a filter");
+        assert_eq!(kept(json!({"group": "a"})), json!({"group": "a", "to": until}));
+        for (to, kept_to) in [
+            ("2026-11-27T12:00:00Z", "2026-11-27T12:00:00Z"),
+            ("2026-11-28T00:00:00Z", until),
+            ("soon", "soon"),
+        ] {
+            assert_eq!(kept(json!({ "to": to })), json!({ "to": kept_to }), "{to}");
+        }
     }
 
     #[test]

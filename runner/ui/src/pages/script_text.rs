@@ -113,6 +113,19 @@ fn wrong_shown(ctx: &Ctx, wrong: Option<&Trouble>) -> Markup {
     html! { @if let Some(trouble) = wrong { div.said.wrong role="alert" { p { (trouble.said(ctx.lang)) } } } }
 }
 
+/// Whether a new script may have this name. If that cannot be said, none is uploaded: it could be a version of another one.
+async fn is_free(ctx: &Ctx, name: &str) -> Result<(), Trouble> {
+    // The API says what is wrong with it.
+    if name.is_empty() {
+        return Ok(());
+    }
+    match ctx.get::<Script>(&format!("/v1/scripts/{}", segment(name))).await {
+        Ok(_) => Err(Trouble::new(409, t!(ctx, "script-there", name = name))),
+        Err(trouble) if trouble.status == 404 => Ok(()),
+        Err(trouble) => Err(trouble),
+    }
+}
+
 /// The page for a new script.
 pub(super) async fn write(ctx: &Ctx) -> Result<Answer, Trouble> {
     if !ctx.viewer.authors() {
@@ -125,15 +138,10 @@ pub(super) async fn write(ctx: &Ctx) -> Result<Answer, Trouble> {
     let name = field(&form, "name").unwrap_or_default().trim().to_owned();
     let mut wrong = None;
     if ctx.posts() {
-        let there = !name.is_empty()
-            && ctx
-                .get::<Script>(&format!("/v1/scripts/{}", segment(&name)))
-                .await
-                .is_ok();
         let text = written(&form).unwrap_or_default();
-        let answered = match there {
-            true => Err(Trouble::new(409, t!(ctx, "script-there", name = &name))),
-            false => put(ctx, &name, language, &text, field(&form, "keep").is_some()).await,
+        let answered = match is_free(ctx, &name).await {
+            Ok(()) => put(ctx, &name, language, &text, field(&form, "keep").is_some()).await,
+            Err(trouble) => Err(trouble),
         };
         match answered {
             Ok(made) => return Ok(done(ctx, &name, &made, &form)),

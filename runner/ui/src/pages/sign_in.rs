@@ -9,7 +9,6 @@ use serde_json::json;
 
 use super::answer::Answer;
 use super::exists;
-use crate::ctx::UPLOAD;
 use crate::elements::glyph;
 use crate::frame::{Page, languages};
 use crate::home::form_home;
@@ -19,10 +18,12 @@ use crate::{Ctx, SignInFailed, Trouble, Turned, typed};
 /// The page that the person wanted: an address of ours.
 fn wanted(ctx: &Ctx, form: &[(String, String)]) -> String {
     let given = form.iter().find(|(key, _)| key == "to").map(|(_, to)| to.clone());
+    // In other forms, a field of this name is a time.
+    let given = given.filter(|_| ctx.path == "/sign-in");
     let to = given.unwrap_or_else(|| match ctx.path.as_str() {
         path if path == "/sign-out" || path.starts_with("/sign-in") => "/".to_owned(),
-        // The form for files has no page under its own address.
-        path if path == UPLOAD && ctx.posts() => form_home(ctx),
+        // Many addresses of forms and buttons have no page.
+        _ if ctx.posts() => form_home(ctx),
         _ => ctx
             .head()
             .uri

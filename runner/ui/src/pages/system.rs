@@ -14,7 +14,7 @@ use crate::elements::{
     self, Button, ago, button, empty, fault, fault_id, first_only, number, prose, state, tabs, time_exact,
 };
 use crate::form::{field, with_typed};
-use crate::frame::Page;
+use crate::frame::{Page, means};
 use crate::words::t;
 use crate::{Ctx, Trouble, span, yaml};
 
@@ -39,10 +39,10 @@ pub(super) async fn page(ctx: &Ctx, tab: &str) -> Result<Answer, Trouble> {
         "secrets" => secrets(ctx).await?,
         "channels" => notifications::channels(ctx).await?,
         "retention" => retention::shown(ctx).await?,
-        "tokens" => tokens(ctx, None).await?,
+        "tokens" => tokens(ctx).await?,
         _ => return Err(Trouble::not_found()),
     };
-    framed(ctx, tab, inside, admin)
+    Answer::page(framed(ctx, tab, inside, admin))
 }
 
 /// The tabs, and whether each is only for administrators: what somebody may not see is not offered.
@@ -67,7 +67,7 @@ pub(super) fn tab_list(ctx: &Ctx, admin: bool) -> Vec<(String, String, String)> 
     .collect()
 }
 
-fn framed(ctx: &Ctx, tab: &str, inside: Markup, admin: bool) -> Result<Answer, Trouble> {
+fn framed(ctx: &Ctx, tab: &str, inside: Markup, admin: bool) -> Page {
     let all = tab_list(ctx, admin);
     let title = t!(ctx, "nav-system");
     let body = html! {
@@ -80,10 +80,7 @@ fn framed(ctx: &Ctx, tab: &str, inside: Markup, admin: bool) -> Result<Answer, T
         .find(|(name, ..)| name == tab)
         .map(|(.., word)| word.clone())
         .unwrap_or_default();
-    Answer::page(
-        Page::new("system", format!("{word} · {title}"), body)
-            .crumbs(vec![(title, Some("/system".into())), (word, None)]),
-    )
+    Page::new("system", format!("{word} · {title}"), body).crumbs(vec![(title, Some("/system".into())), (word, None)])
 }
 
 async fn nodes(ctx: &Ctx) -> Result<Markup, Trouble> {
@@ -316,8 +313,8 @@ fn changed(ctx: &Ctx, one: &AuditEntry) -> Markup {
     yaml::difference(&before, &after)
 }
 
-/// Tokens, and the form for one; `new` is one that was made just now.
-async fn tokens(ctx: &Ctx, new: Option<&MadeToken>) -> Result<Markup, Trouble> {
+/// Tokens, and the form for one.
+async fn tokens(ctx: &Ctx) -> Result<Markup, Trouble> {
     if !ctx.viewer.administers() {
         return Err(Trouble::new(403, ""));
     }
@@ -325,13 +322,6 @@ async fn tokens(ctx: &Ctx, new: Option<&MadeToken>) -> Result<Markup, Trouble> {
     let signed_in: List<SignedIn> = ctx.get("/v1/sessions?limit=500").await?;
     let typed = |name| ctx.typed(name).unwrap_or_default();
     Ok(html! {
-        @if let Some(new) = new {
-            section.panel role="status" {
-                h2 { (t!(ctx, "token-new")) }
-                p { (t!(ctx, "token-once")) }
-                p.row { code { (new.token) } button type="button" data-copy=(new.token) { (t!(ctx, "copy")) } }
-            }
-        }
         form.panel.filters method="post" action="/system/tokens" {
             label.hidden for="name" { (t!(ctx, "name")) } input #name type="text" name="name" required maxlength="63" placeholder=(t!(ctx, "name")) value=(typed("name"));
             label.hidden for="role" { (t!(ctx, "role")) } select #role name="role" { @for role in Role::ALL { option value=(role.as_str()) selected[role.as_str() == typed("role")] { (role.as_str()) } } }
@@ -445,12 +435,29 @@ fn token_body(zone: chrono_tz::Tz, form: &[(String, String)]) -> Result<Value, T
     with_typed(&token, form, &["role"])
 }
 
-/// Makes a token, and shows it: once, so on the answer to the form itself.
+/// A token that was made just now.
+fn new_token(ctx: &Ctx, new: &MadeToken) -> Markup {
+    html! {
+        section.panel role="status" {
+            h2 { (t!(ctx, "token-new")) }
+            p { (t!(ctx, "token-once")) }
+            p.row { code { (new.token) } button type="button" data-copy=(new.token) { (t!(ctx, "copy")) } }
+        }
+    }
+}
+
+/// Makes a token, and shows it: once, so on the answer to the form itself, also if what is below it cannot be read.
 pub(super) async fn make_token(ctx: &Ctx) -> Result<Answer, Trouble> {
     let form = ctx.form();
     let body = token_body(ctx.zone, &form)?;
     let made: MadeToken = ctx.ask(Method::POST, "/v1/tokens", &body).await?;
-    framed(ctx, "tokens", tokens(ctx, Some(&made)).await?, true)
+    let below = tokens(ctx).await.unwrap_or_else(|trouble| {
+        let (title, text) = means(ctx, trouble.status);
+        html! { section.panel { p.error role="alert" { (title) (ctx.lang.colon()) (text) } } }
+    });
+    let inside = html! { (new_token(ctx, &made)) (below) };
+    let page = framed(ctx, "tokens", inside, true);
+    Answer::page(Page { once: true, ..page })
 }
 
 pub(super) async fn revoke_token(ctx: &Ctx, name: &str) -> Result<Answer, Trouble> {

@@ -15,7 +15,8 @@ use super::{message_errors, queues};
 use crate::chart::fill;
 use crate::ctx::{Beat, segment};
 use crate::elements::{
-    ago, empty, glyph, line, listed, number, parse, script_link, state_called, state_of, time_exact, with_query,
+    ago, empty, first_only, glyph, line, listed, number, parse, script_link, state_called, state_of, time_exact,
+    with_query,
 };
 use crate::frame::Page;
 use crate::words::t;
@@ -198,7 +199,7 @@ async fn days(ctx: &Ctx, topic: &str, api: &str) -> Result<Answer, Trouble> {
     let mut items = found.items;
     items.retain(|one| one.day < behind);
     let looked = beside(ctx, look_up(ctx, api).await)?;
-    let asked = beside(ctx, asked_cancel(ctx, api).await)?;
+    let asked = beside(ctx, asked_cancel(ctx, &one, api).await)?;
     let status = refused(&looked).or(refused(&asked)).unwrap_or(200);
     let held_up = held_up(ctx, &one, &items).await;
     let errors = message_errors::shown(ctx, topic, &items).await?;
@@ -342,7 +343,7 @@ fn number_field(ctx: &Ctx, name: &'static str) -> Markup {
     html! { label.hidden for=(name) { (t!(ctx, name)) } input id=(name) type="search" inputmode="numeric" name=(name) value=[ctx.q(name)] placeholder=(t!(ctx, name)); }
 }
 
-async fn look_up(ctx: &Ctx, api: &str) -> Result<Looked<Vec<MessageView>>, Trouble> {
+async fn look_up(ctx: &Ctx, api: &str) -> Result<Looked<List<MessageView>>, Trouble> {
     if ctx.q("sender").is_none() && ctx.q("receiver").is_none() {
         return match sent(ctx, "sender") {
             true => Err(Trouble::new(422, t!(ctx, "look-missing"))),
@@ -351,10 +352,11 @@ async fn look_up(ctx: &Ctx, api: &str) -> Result<Looked<Vec<MessageView>>, Troub
     }
     let query = ctx.asks(50, &["sender", "receiver", "day"]);
     let found: List<MessageView> = ctx.get(&format!("{api}/messages?{query}")).await?;
-    Ok(Looked::Found(found.items))
+    Ok(Looked::Found(found))
 }
 
-fn messages_table(ctx: &Ctx, messages: &[MessageView]) -> Markup {
+fn messages_table(ctx: &Ctx, found: &List<MessageView>) -> Markup {
+    let messages = &found.items;
     html! {
         @if messages.is_empty() { (empty(&t!(ctx, "no-messages"))) }
         @else {
@@ -370,6 +372,7 @@ fn messages_table(ctx: &Ctx, messages: &[MessageView]) -> Markup {
                 } }
             }
         }
+        (first_only(ctx, messages.len(), found.next_cursor.as_deref()))
     }
 }
 
@@ -400,7 +403,7 @@ async fn one_day(ctx: &Ctx, topic: &str, date: &str, api: &str) -> Result<Answer
     ctx.beats_with(Beat::Cluster);
     let target = format!("{api}/days/{}", segment(date));
     let (one, day): (Topic, Day) = futures::try_join!(ctx.get(api), ctx.get(&target))?;
-    let asked = beside(ctx, asked_cancel(ctx, api).await)?;
+    let asked = beside(ctx, asked_cancel(ctx, &one, api).await)?;
     let status = refused(&asked).unwrap_or(200);
     let days = std::slice::from_ref(&day);
     let held_up = held_up(ctx, &one, days).await;

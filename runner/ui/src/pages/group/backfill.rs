@@ -7,6 +7,7 @@ use chrono::{Datelike, Months, NaiveDate};
 use chrono_tz::Tz;
 use heddle_api::{BackfillPlan, BackfillRequest, BackfillStarted};
 use heddle_domain::Time;
+use heddle_domain::backfill::ACTIVE_MAX;
 use heddle_domain::schedule::local::parse_moment;
 use maud::{Markup, html};
 use serde_json::Value;
@@ -71,7 +72,7 @@ pub(super) async fn page(ctx: &Ctx, here: &Here) -> Result<Answer, Trouble> {
                     label.field { span { (t!(ctx, "from")) } input type="text" name="from" required value=[written("from")] placeholder="2026-01-01"; }
                     label.field { span { (t!(ctx, "to")) } input type="text" name="to" value=[written("to")] placeholder=(t!(ctx, "now")); }
                     @if !grid { label.field { span { (t!(ctx, "step")) } input type="text" name="step" value=[written("step")] placeholder="1d"; } }
-                    label.field { span { (t!(ctx, "max-active")) } input type="number" name="max_active" min="1" max="1000" value=(written("max_active").unwrap_or_else(|| "1".into())); }
+                    label.field { span { (t!(ctx, "max-active")) } input type="number" name="max_active" min="1" max=(ACTIVE_MAX) value=(written("max_active").unwrap_or_else(|| "1".into())); }
                 }
                 p.muted { (prose(&t!(ctx, "backfill-zone", zone = zone(here).name()))) }
                 div.field-row {
@@ -80,6 +81,11 @@ pub(super) async fn page(ctx: &Ctx, here: &Here) -> Result<Answer, Trouble> {
                 }
                 label { input type="checkbox" name="include_downstream" value="true" checked[written("include_downstream").is_some()]; (t!(ctx, "include-downstream")) }
                 details open[written("params").is_some()] { summary { (t!(ctx, "more-params")) } label.field { span { (t!(ctx, "params-json")) } textarea name="params" rows="3" spellcheck="false" placeholder="{}" { (written("params").unwrap_or_default()) } } }
+                // Not required: a preview needs none, and the API says what a start needs.
+                @if !here.group.enabled {
+                    p.why { (t!(ctx, "group-disabled")) }
+                    label { input type="checkbox" name="force" value="true" checked[written("force").is_some()]; (t!(ctx, "force-disabled")) }
+                }
                 div {
                     button type="submit" name="do" value="preview" class=(if planned.is_none() { "primary" } else { "" }) { (t!(ctx, "preview")) }
                     " "
@@ -186,7 +192,7 @@ fn request(lang: Lang, form: &[(String, String)], dry_run: bool) -> Result<Value
         priority: None,
         params: object(form, "params")?,
         dry_run,
-        force: false,
+        force: field(form, "force").is_some(),
     };
     let mut body = with_typed(&request, form, &["step", "on_existing", "order"])?;
     if let Some(n) = whole(lang, form, "max_active")? {
@@ -223,6 +229,7 @@ mod tests {
             ("order", "desc"),
             ("max_active", "7"),
             ("include_downstream", "true"),
+            ("force", "true"),
             ("params", r#"{"a": 1}"#),
         ]
         .map(|(name, text)| (name.to_owned(), text.to_owned()));
@@ -242,5 +249,6 @@ mod tests {
             (7, true, true)
         );
         assert_eq!(read.params, *json!({"a": 1}).as_object().unwrap());
+        assert!(read.force && !request(Lang::En, &[], true).unwrap()["force"].is_boolean());
     }
 }

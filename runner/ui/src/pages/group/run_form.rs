@@ -11,14 +11,13 @@ use heddle_domain::template::{add_params, add_params_of_condition, is_template};
 use heddle_engine::ScriptFacts;
 use maud::{Markup, html};
 use serde_json::{Map, Value, json};
-use uuid::Uuid;
 
 use super::here::{Here, framed};
 use crate::elements::{named, prose};
 use crate::form::{self, Asked, field, fields, marks, object, object_field, said_under, whole, with_typed};
 use crate::pages::answer::Answer;
 use crate::words::{Lang, t};
-use crate::{Ctx, Trouble};
+use crate::{Ctx, Trouble, once};
 
 /// Different values of a param that a field names.
 const PRESETS_NAMED: usize = 3;
@@ -138,12 +137,7 @@ pub(super) async fn page(ctx: &Ctx, here: &Here) -> Result<Answer, Trouble> {
     let mut wrong = None;
     if ctx.posts() {
         match submit(ctx, here, &asked, &form).await {
-            Ok(id) => {
-                return Ok(Answer::Go {
-                    to: format!("/runs/{id}"),
-                    said: Some(t!(ctx, "said-started")),
-                });
-            }
+            Ok(started) => return Ok(started),
             Err(trouble) => wrong = Some(asked.placed(trouble)),
         }
     }
@@ -154,6 +148,7 @@ pub(super) async fn page(ctx: &Ctx, here: &Here) -> Result<Answer, Trouble> {
                 div.said.wrong role="alert" { p { (prose(&trouble.said(ctx.lang))) @if let Some(id) = &trouble.existing { " " a href={ "/runs/" (id) } { (t!(ctx, "open-run")) } } } }
             }
             form.fields method="post" action=(here.address("run")) {
+                (once::field(ctx, &form))
                 @if properties.is_empty() { p.muted { (t!(ctx, "no-params")) } }
                 (fields(ctx, &asked, &form, wrong.as_ref()))
                 (options(ctx, &asked, &form, plan.zone.name(), wrong.as_ref()))
@@ -230,7 +225,7 @@ fn submission(lang: Lang, asked: &Asked<'_>, form: &[(String, String)]) -> Resul
     let mut faults = Vec::new();
     let submission = Submission {
         params: asked.read(form, &mut faults),
-        key: field(form, "key").map(|text| text.trim().to_owned()),
+        key: field(form, "key").map(str::trim).or(once::of(form)).map(str::to_owned),
         force: field(form, "force").is_some(),
         ..Submission::default()
     };
@@ -251,10 +246,10 @@ fn submission(lang: Lang, asked: &Asked<'_>, form: &[(String, String)]) -> Resul
     }
 }
 
-async fn submit(ctx: &Ctx, here: &Here, asked: &Asked<'_>, form: &[(String, String)]) -> Result<Uuid, Trouble> {
+async fn submit(ctx: &Ctx, here: &Here, asked: &Asked<'_>, form: &[(String, String)]) -> Result<Answer, Trouble> {
     let body = submission(ctx.lang, asked, form)?;
-    let run: Run = ctx.ask(Method::POST, &here.api("/runs"), &body).await?;
-    Ok(run.id)
+    let answer: Result<Run, Trouble> = ctx.ask(Method::POST, &here.api("/runs"), &body).await;
+    once::started(ctx, form, answer).await
 }
 
 #[cfg(test)]
@@ -293,6 +288,12 @@ mod tests {
         );
         assert_eq!(body["logical_time"], "2026-01-31T00:00:00Z", "as it was typed");
         assert_eq!(submission(Lang::En, &asked, &[]).unwrap(), json!({}));
+        // The key that somebody has typed, or else that of the form.
+        let carried = (once::FIELD.to_owned(), format!("page/{:032x}", 7));
+        let body = submission(Lang::En, &asked, std::slice::from_ref(&carried)).unwrap();
+        assert_eq!(body, json!({"key": carried.1}));
+        let typed = [carried, ("key".to_owned(), " k ".to_owned())];
+        assert_eq!(submission(Lang::En, &asked, &typed).unwrap(), json!({"key": "k"}));
     }
 
     #[test]

@@ -1,7 +1,7 @@
 //! A group's spec: as YAML, to be changed; its revisions, and what differs between two.
 
 use axum::http::{HeaderValue, Method, header};
-use heddle_api::{Group, List, Revision};
+use heddle_api::{List, Revision};
 use maud::{Markup, html};
 use serde::de::IgnoredAny;
 use serde_json::Value;
@@ -233,6 +233,19 @@ fn any_two(ctx: &Ctx, here: &Here, revisions: &[Revision], shown: i32) -> Markup
     }
 }
 
+/// Creates a group, and never replaces one: not even one that somebody creates at this moment.
+async fn create(ctx: &Ctx, name: &str, target: &str, text: String) -> Result<IgnoredAny, Trouble> {
+    let mut request = ctx.request(Method::PUT, target, "application/yaml", text.into())?;
+    let headers = request.headers_mut();
+    headers.insert(header::IF_NONE_MATCH, HeaderValue::from_static("*"));
+    let answer = ctx.ui.host.call(request).await;
+    let created = ctx.read(target, answer).await;
+    created.map_err(|trouble| match trouble.status {
+        412 => Trouble::new(409, t!(ctx, "group-there", name = name)),
+        _ => trouble,
+    })
+}
+
 /// The page for a new group.
 pub(super) async fn new(ctx: &Ctx) -> Result<Answer, Trouble> {
     if !ctx.viewer.operates() {
@@ -255,10 +268,7 @@ pub(super) async fn new(ctx: &Ctx) -> Result<Answer, Trouble> {
             "/v1/groups/{}",
             segment(if name.is_empty() { "unnamed" } else { &name })
         );
-        let there = !check && ctx.get::<Group>(&target).await.is_ok();
-        let answered = if there {
-            Err(Trouble::new(409, t!(ctx, "group-there", name = &name)))
-        } else if check {
+        let answered = if check {
             ctx.ask_as::<IgnoredAny>(
                 Method::POST,
                 &format!("{target}/validate"),
@@ -267,7 +277,7 @@ pub(super) async fn new(ctx: &Ctx) -> Result<Answer, Trouble> {
             )
             .await
         } else {
-            ctx.ask_as(Method::PUT, &target, "application/yaml", text.into()).await
+            create(ctx, &name, &target, text).await
         };
         match answered {
             Ok(_) if check => valid = true,

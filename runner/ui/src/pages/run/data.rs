@@ -2,14 +2,14 @@
 
 use std::collections::BTreeMap;
 
-use heddle_api::{Run, ScriptVersion, Trigger};
-use heddle_domain::id::RunId;
+use heddle_api::{Run, Trigger};
 use heddle_domain::plan::{Plan, PlanTask};
 use heddle_domain::shortened;
+use heddle_engine::Resolution;
 use maud::{Markup, html};
 use serde_json::{Map, Value};
 
-use crate::ctx::segment;
+use super::view::Whole;
 use crate::elements::{empty, script_link, time_exact};
 use crate::words::t;
 use crate::{Ctx, Trouble, yaml};
@@ -27,10 +27,9 @@ const OPEN_LINES_MAX: usize = 30;
 /// Bytes of an output that are shown.
 const SHOWN_BYTES_MAX: usize = 20_000;
 
-pub(super) async fn inside(ctx: &Ctx, run: &Run) -> Result<Markup, Trouble> {
-    let row = ctx.store().run(RunId(run.id)).await?.ok_or_else(Trouble::not_found)?;
-    let revision = ctx.ui.engine.catalog().revision(row.revision_id).await?;
-    let defaults = defaults(ctx, run).await;
+pub(super) async fn inside(ctx: &Ctx, whole: &Whole) -> Result<Markup, Trouble> {
+    let run = &whole.run;
+    let (revision, resolution) = (whole.revision(ctx).await?, whole.resolution(ctx).await?);
     let outputs = outputs(run);
     let omitted = run.wholes().filter(|task| task.output_omitted == Some(true));
     let omitted: Vec<&str> = omitted.map(|task| task.task.as_str()).collect();
@@ -47,7 +46,7 @@ pub(super) async fn inside(ctx: &Ctx, run: &Run) -> Result<Markup, Trouble> {
                     }
                     @for task in &omitted { p.muted { bdi { (task) } " · " (t!(ctx, "output-omitted")) } }
                 }
-                (by_task(ctx, run, &revision.plan, &defaults, &outputs))
+                (by_task(ctx, run, &revision.plan, resolution.as_deref(), &outputs))
             }
             div.stack {
                 section.panel {
@@ -85,25 +84,6 @@ pub(in crate::pages) fn outputs(run: &Run) -> Vec<(&str, Value)> {
         .collect()
 }
 
-/// The default params of each script, by `name@version`.
-async fn defaults(ctx: &Ctx, run: &Run) -> BTreeMap<String, Map<String, Value>> {
-    let mut found = BTreeMap::new();
-    for full in run.scripts.values() {
-        let Some((name, version)) = full.rsplit_once('@') else {
-            continue;
-        };
-        if found.len() >= TASKS_MAX || found.contains_key(full) {
-            continue;
-        }
-        let target = format!("/v1/scripts/{}/versions/{}", segment(name), segment(version));
-        // Nothing is known about a deleted script.
-        let version: Option<ScriptVersion> = ctx.get(&target).await.ok();
-        let defaults = version.and_then(|version| version.defaults.as_object().cloned());
-        found.insert(full.clone(), defaults.unwrap_or_default());
-    }
-    found
-}
-
 /// The params of a task after merging all layers, each with the layer from which its value comes.
 fn layered<'a>(layers: &[(&'static str, &'a Map<String, Value>)]) -> BTreeMap<&'a str, (&'static str, &'a Value)> {
     let mut merged = BTreeMap::new();
@@ -113,22 +93,18 @@ fn layered<'a>(layers: &[(&'static str, &'a Map<String, Value>)]) -> BTreeMap<&'
     merged
 }
 
-fn by_task(
-    ctx: &Ctx,
-    run: &Run,
-    plan: &Plan,
-    defaults: &BTreeMap<String, Map<String, Value>>,
-    outputs: &[(&str, Value)],
-) -> Markup {
+fn by_task(ctx: &Ctx, run: &Run, plan: &Plan, resolution: Option<&Resolution>, outputs: &[(&str, Value)]) -> Markup {
     let none = Map::new();
     let of_run = run.params.as_object().unwrap_or(&none);
     let open = plan.tasks.len() <= TASKS_OPEN;
+    // Without the versions of the scripts, nothing is known about their defaults.
+    let script = |index: usize| resolution.and_then(|found| found.scripts.get(index)?.as_ref());
     html! {
         section.panel {
             h2 { (t!(ctx, "params-by-task")) }
-            @for task in plan.tasks.iter().take(TASKS_MAX) {
+            @for (index, task) in plan.tasks.iter().take(TASKS_MAX).enumerate() {
                 @let name = task.name.as_str();
-                @let of_script = run.scripts.get(name).and_then(|script| defaults.get(script)).unwrap_or(&none);
+                @let of_script = script(index).map_or(&none, |script| &script.defaults);
                 @let of_task_run = run.task_params.get(name).and_then(Value::as_object).unwrap_or(&none);
                 @let layers = [("param-script", of_script), ("param-group", &plan.spec.params), ("param-task", &task.spec.params), ("param-run", of_run), ("param-task-run", of_task_run)];
                 details open[open] {

@@ -26,9 +26,8 @@ use crate::ctx::{Beat, segment};
 use crate::elements::{self, Button, ago, button, state, tabs, time, took, trigger_word};
 use crate::form::field;
 use crate::frame::Page;
-use crate::span;
 use crate::words::t;
-use crate::{Ctx, Trouble};
+use crate::{Ctx, Trouble, once, span};
 use view::Whole;
 
 pub(super) use overrides::address as override_address;
@@ -119,7 +118,7 @@ async fn with_trouble(ctx: &Ctx, id: Uuid, tab: &str, wrong: Option<Trouble>) ->
     let inside = match tab {
         "graph" => graph::inside(ctx, &whole).await?,
         "log" => log::inside(ctx, run).await?,
-        "data" => data::inside(ctx, run).await?,
+        "data" => data::inside(ctx, &whole).await?,
         "attempts" => attempts::inside(ctx, &whole).await?,
         "events" => events::inside(ctx, &whole).await?,
         "rerun" => again::inside(ctx, run, disabled)?,
@@ -172,7 +171,7 @@ async fn head(ctx: &Ctx, whole: &Whole, typical: Option<i64>) -> Result<Markup, 
                     (maker)
                     " · " a href={ "/groups/" (segment(&run.group)) "/spec?revision=" (run.revision) } { (t!(ctx, "revision-n", n = i64::from(run.revision))) }
                     @if interval.start < interval.end { " · " (t!(ctx, "interval")) " " (time(ctx, interval.start)) " – " (time(ctx, interval.end)) }
-                    @if let Some(key) = &run.key { " · " (t!(ctx, "key-is")) " " code { bdi { (key) } } }
+                    @if let Some(key) = run.key.as_deref().filter(|key| !once::is_ours(key)) { " · " (t!(ctx, "key-is")) " " code { bdi { (key) } } }
                     @for (name, value) in &run.labels { " " span.tag { (name) "=" (value) } }
                     // These are last, because their length changes as time passes.
                     @if let Some(from) = since { " · " (took(ctx, from, run.finished_at)) @if let Some(typical) = typical { " " (t!(ctx, "median-is", span = elements::millis(ctx, typical))) } }

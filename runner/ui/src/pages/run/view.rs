@@ -8,7 +8,7 @@ use heddle_api::{AuditEntry, List, Run, RunState};
 use heddle_domain::id::RunId;
 use heddle_domain::plan::PlanTask;
 use heddle_domain::run::TaskKey;
-use heddle_engine::{Ended, Revision};
+use heddle_engine::{Ended, Resolution, Revision};
 use heddle_store::run::{AttemptView, Outputs, RunDetail, RunRow};
 use serde::Deserialize;
 use tokio::sync::OnceCell;
@@ -102,14 +102,25 @@ impl Whole {
         Ok(ctx.ui.engine.catalog().revision(id).await?)
     }
 
-    /// The actions of people on the run, newest first; empty if the audit cannot be read.
+    /// The script versions of its tasks; `None`: they are not chosen yet.
+    pub(in crate::pages) async fn resolution(&self, ctx: &Ctx) -> Result<Option<Arc<Resolution>>, Trouble> {
+        let Some(id) = self.row(ctx).await?.resolution_id else {
+            return Ok(None);
+        };
+        let revision = self.revision(ctx).await?;
+        Ok(Some(ctx.ui.engine.catalog().resolution(id, &revision).await?))
+    }
+
+    /// The actions of people on the run, newest first; empty if the audit cannot be read: it is then read again for the next
+    /// page.
     pub(in crate::pages) async fn deeds(&self, ctx: &Ctx) -> &[AuditEntry] {
         let read = async || {
             let target = format!("/v1/audit?kind=run&name={}&limit={DEEDS_MAX}", self.run.id);
-            let found: Option<List<AuditEntry>> = ctx.get(&target).await.ok();
-            found.map(|found| found.items).unwrap_or_default()
+            let found: Result<List<AuditEntry>, Trouble> = ctx.get(&target).await;
+            found.map(|found| found.items)
         };
-        self.deeds.get_or_init(read).await
+        let found = self.deeds.get_or_try_init(read).await;
+        found.map(Vec::as_slice).unwrap_or_default()
     }
 
     /// The runs that its tasks have started, the newest of each task last.

@@ -1,7 +1,7 @@
 //! Cancelling messages of a topic: first how many it would be, then the button for it.
 
 use axum::http::Method;
-use heddle_api::{Cancelled, Day, List, MessageView};
+use heddle_api::{Cancelled, Day, List, MessageView, Topic};
 use maud::{Markup, html};
 use serde_json::json;
 
@@ -9,7 +9,7 @@ use super::{Looked, still_to_send, why_not};
 use crate::ctx::segment;
 use crate::form::field;
 use crate::pages::answer::Answer;
-use crate::words::{Arg, t};
+use crate::words::{Arg, Lang, t};
 use crate::{Ctx, Trouble};
 
 /// The filter of a cancel, from the address: a day, a sender, a receiver.
@@ -18,13 +18,15 @@ pub(super) struct AskedCancel {
     /// How many messages it finds, counted up to a maximum.
     count: i64,
     more: bool,
+    /// How many of these have left the topic: they may wait in its queue, where they can be cancelled, or a worker has them.
+    in_queue: i64,
 }
 
 /// How many messages are counted for a cancel, and in pages of how many.
 const COUNTED_PAGES: usize = 10;
 const COUNTED_EACH: u32 = 500;
 
-pub(super) async fn asked_cancel(ctx: &Ctx, api: &str) -> Result<Looked<AskedCancel>, Trouble> {
+pub(super) async fn asked_cancel(ctx: &Ctx, one: &Topic, api: &str) -> Result<Looked<AskedCancel>, Trouble> {
     if ctx.q("cancel").is_none() || !ctx.viewer.operates() {
         return Ok(Looked::Nothing);
     }
@@ -39,10 +41,11 @@ pub(super) async fn asked_cancel(ctx: &Ctx, api: &str) -> Result<Looked<AskedCan
     if fields.is_empty() {
         return Err(Trouble::new(422, t!(ctx, "cancel-missing")));
     }
-    let (mut count, mut more) = (0, false);
+    let (mut count, mut more, mut in_queue) = (0, false, 0);
     if let [("day", day)] = fields.as_slice() {
         let day: Day = ctx.get(&format!("{api}/days/{}", segment(day))).await?;
         count = still_to_send(&day) + day.retrying;
+        in_queue = day.in_hand;
     } else {
         let query = url::form_urlencoded::Serializer::new(format!("limit={COUNTED_EACH}"))
             .extend_pairs(&fields)
@@ -52,6 +55,7 @@ pub(super) async fn asked_cancel(ctx: &Ctx, api: &str) -> Result<Looked<AskedCan
             let page: List<MessageView> = ctx.get(&format!("{api}/messages?{query}{cursor}")).await?;
             let waits = |one: &&MessageView| matches!(one.state.as_str(), "scheduled" | "retrying");
             count += page.items.iter().filter(waits).count() as i64;
+            in_queue += page.items.iter().filter(|one| one.state == "sending").count() as i64;
             more = page.next_cursor.is_some();
             let Some(next) = page.next_cursor else {
                 break;
@@ -59,7 +63,16 @@ pub(super) async fn asked_cancel(ctx: &Ctx, api: &str) -> Result<Looked<AskedCan
             cursor = format!("&cursor={}", segment(&next));
         }
     }
-    Ok(Looked::Found(AskedCancel { fields, count, more }))
+    // Without a queue, what has left the topic is being sent.
+    if one.spec.queue.is_none() {
+        in_queue = 0;
+    }
+    Ok(Looked::Found(AskedCancel {
+        fields,
+        count: count + in_queue,
+        more,
+        in_queue,
+    }))
 }
 
 /// Shows first how many messages a cancel would affect, then the button for it.
@@ -91,12 +104,22 @@ pub(super) fn cancel_form(ctx: &Ctx, topic: &str, day: &str, asked: Looked<Asked
                 Looked::Refused(_, why) => (why_not(&why)),
                 Looked::Found(asked) => form.filters.under method="post" action={ "/topics/" (segment(topic)) "/cancel" } {
                     @for (name, value) in &asked.fields { input type="hidden" name=(name) value=(value); }
-                    p { (t!(ctx, "cancel-would", n = Arg::at_least(asked.count, asked.more))) }
-                    @if asked.count > 0 || asked.more { button.danger type="submit" title=(t!(ctx, "cancel-messages-will")) { (t!(ctx, "cancel-messages")) } }
+                    p { (would(ctx.lang, &asked)) }
+                    // Also if nothing was counted: what comes in until the button is pressed matches, too.
+                    button.danger type="submit" title=(t!(ctx, "cancel-messages-will")) { (t!(ctx, "cancel-messages")) }
                 },
             }
         }
     }
+}
+
+/// How many messages would be cancelled. Of those that have left the topic for its queue, nobody counts how many wait there.
+fn would(lang: Lang, asked: &AskedCancel) -> String {
+    let key = match (asked.in_queue, asked.more) {
+        (0, _) | (_, true) => "cancel-would",
+        _ => "cancel-would-most",
+    };
+    lang.t(key, &[("n", Arg::at_least(asked.count, asked.more))])
 }
 
 pub(super) async fn cancel(ctx: &Ctx, topic: &str, api: &str) -> Result<Answer, Trouble> {
@@ -119,4 +142,37 @@ pub(super) async fn cancel(ctx: &Ctx, topic: &str, api: &str) -> Result<Answer, 
         to: format!("/topics/{}{day}", segment(topic)),
         said: Some(said),
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_count_with_what_is_in_the_queue_is_a_maximum() {
+        let said = |count, in_queue, more| {
+            let asked = AskedCancel {
+                fields: Vec::new(),
+                count,
+                more,
+                in_queue,
+            };
+            [Lang::En, Lang::Zh].map(|lang| would(lang, &asked))
+        };
+        assert_eq!(said(0, 0, false)[0], "0 messages match and have not been sent.");
+        let in_part = said(7, 3, false);
+        assert_eq!(
+            in_part[0],
+            "Up to 7 messages match: some are in the queue, where a worker may have them."
+        );
+        assert!(in_part[1].contains("最多 7 条"), "{}", in_part[1]);
+        assert_eq!(
+            said(1, 1, false)[0],
+            "Up to 1 message matches: it is in the queue, where a worker may have it."
+        );
+        assert!(
+            said(5_000, 1, true)[0].starts_with("5,000+ messages"),
+            "neither is known"
+        );
+    }
 }
