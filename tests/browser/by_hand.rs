@@ -475,8 +475,8 @@ async fn messages_that_wait_in_a_queue_are_cancelled() {
         .await
         .expect_status(200);
     let day = async || {
-        let day = node.get(&format!("/v1/topics/letters/days/{today}"));
-        day.await.expect_status(200)
+        let path = format!("/v1/topics/letters/days/{today}");
+        node.get(&path).await.expect_status(200)
     };
     eventually("messages in the queue", async || {
         (day().await["in_hand"] == 3).then_some(())

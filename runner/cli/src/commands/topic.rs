@@ -4,13 +4,12 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::Duration;
 
 use anyhow::Result;
 use bytes::Bytes;
 use clap::{Args, Subcommand};
 use futures::{Stream, StreamExt, stream};
-use heddle_client::{Day, MessagesAccepted};
+use heddle_client::Day;
 use heddle_engine::NodeClock;
 use serde_json::{Value, json};
 
@@ -305,24 +304,6 @@ async fn cancel(session: &Session, name: &str, filter: MessageFilter) -> Result<
         })
 }
 
-/// Why lines were rejected: each reason once.
-fn rejections(answer: &MessagesAccepted) -> Vec<String> {
-    let mut reasons: Vec<(&str, u64, u64)> = Vec::new();
-    for line in &answer.rejected {
-        match reasons.iter_mut().find(|(detail, ..)| *detail == line.detail) {
-            Some((_, _, count)) => *count += 1,
-            None => reasons.push((&line.detail, line.line, 1)),
-        }
-    }
-    let shown = reasons.iter().map(|(detail, first, count)| match count {
-        1 => format!("line {first}: {detail}"),
-        _ => format!("line {first} and {} more: {detail}", count - 1),
-    });
-    let more = answer.rejected_total.saturating_sub(answer.rejected.len() as u64);
-    let more = (more > 0).then(|| format!("{more} more were rejected"));
-    shown.chain(more).collect()
-}
-
 async fn fill_topic(session: &Session, fill: Fill) -> Result<ExitCode> {
     let due = match (&fill.day, fill.due.as_deref()) {
         (Some(day), _) => day.clone(),
@@ -464,20 +445,6 @@ mod tests {
             narrow.lines().count() == 2 && narrow.lines().all(|line| line.len() <= 80),
             "{narrow}"
         );
-    }
-
-    #[test]
-    fn each_reason_is_said_once() {
-        let line = |line: u64, detail: &str| json!({"line": line, "detail": detail});
-        let mut rejected: Vec<Value> = (1..=998).map(|number| line(number, "/due: no instant")).collect();
-        rejected.insert(1, line(2, "no JSON"));
-        let answer = json!({"accepted": 0, "repeated": 0, "rejected": rejected, "rejected_total": 1_000});
-        let wanted = [
-            "line 1 and 997 more: /due: no instant",
-            "line 2: no JSON",
-            "1 more were rejected",
-        ];
-        assert_eq!(rejections(&serde_json::from_value(answer).unwrap()), wanted);
     }
 
     #[tokio::test]

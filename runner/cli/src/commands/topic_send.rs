@@ -5,6 +5,7 @@ use std::path::Path;
 use std::process::ExitCode;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
+use std::time::Duration;
 
 use anyhow::Result;
 use bytes::Bytes;
@@ -13,9 +14,10 @@ use heddle_client::MessagesAccepted;
 use tokio::sync::mpsc;
 
 use super::backfill::bar;
-use crate::exit::usage;
+use crate::exit::{NO, done, usage};
+use crate::output::Format;
 use crate::session::Session;
-use crate::terminal;
+use crate::terminal::{self, tell};
 
 /// The time between two reads of something that is watched.
 pub(super) const STEP: Duration = Duration::from_millis(300);
@@ -134,9 +136,47 @@ pub(super) async fn with_progress(
     }
 }
 
+/// Prints how many messages were accepted, as the result, and tells which lines were rejected, as errors.
+pub(super) fn report_accepted(session: &Session, answer: &MessagesAccepted) -> Result<ExitCode> {
+    session
+        .output
+        .print(&serde_json::to_value(answer)?, |_| match answer.repeated {
+            0 => format!("{} accepted", answer.accepted),
+            repeated => format!("{} accepted, {repeated} of them already existed", answer.accepted),
+        })?;
+    if answer.rejected_total == 0 {
+        return done();
+    }
+    if session.output == Format::Table {
+        for line in rejections(answer) {
+            tell!("error: {line}");
+        }
+    }
+    Ok(ExitCode::from(NO))
+}
+
+/// Why lines were rejected: each reason once.
+fn rejections(answer: &MessagesAccepted) -> Vec<String> {
+    let mut reasons: Vec<(&str, u64, u64)> = Vec::new();
+    for line in &answer.rejected {
+        match reasons.iter_mut().find(|(detail, ..)| *detail == line.detail) {
+            Some((_, _, count)) => *count += 1,
+            None => reasons.push((&line.detail, line.line, 1)),
+        }
+    }
+    let shown = reasons.iter().map(|(detail, first, count)| match count {
+        1 => format!("line {first}: {detail}"),
+        _ => format!("line {first} and {} more: {detail}", count - 1),
+    });
+    let more = answer.rejected_total.saturating_sub(answer.rejected.len() as u64);
+    let more = (more > 0).then(|| format!("{more} more were rejected"));
+    shown.chain(more).collect()
+}
+
 #[cfg(test)]
 mod tests {
     use futures::StreamExt;
+    use serde_json::{Value, json};
 
     use super::*;
     use crate::exit::{USAGE, code};
@@ -173,23 +213,18 @@ mod tests {
         assert!(error.to_string().contains(&directory.display().to_string()), "{error}");
         assert_eq!(code(&error), USAGE);
     }
-}
 
-/// Prints how many messages were accepted, as the result, and tells which lines were rejected, as errors.
-pub(super) fn report_accepted(session: &Session, answer: &MessagesAccepted) -> Result<ExitCode> {
-    session
-        .output
-        .print(&serde_json::to_value(answer)?, |_| match answer.repeated {
-            0 => format!("{} accepted", answer.accepted),
-            repeated => format!("{} accepted, {repeated} of them already existed", answer.accepted),
-        })?;
-    if answer.rejected_total == 0 {
-        return done();
+    #[test]
+    fn each_reason_is_said_once() {
+        let line = |line: u64, detail: &str| json!({"line": line, "detail": detail});
+        let mut rejected: Vec<Value> = (1..=998).map(|number| line(number, "/due: no instant")).collect();
+        rejected.insert(1, line(2, "no JSON"));
+        let answer = json!({"accepted": 0, "repeated": 0, "rejected": rejected, "rejected_total": 1_000});
+        let wanted = [
+            "line 1 and 997 more: /due: no instant",
+            "line 2: no JSON",
+            "1 more were rejected",
+        ];
+        assert_eq!(rejections(&serde_json::from_value(answer).unwrap()), wanted);
     }
-    if session.output == Format::Table {
-        for line in rejections(answer) {
-            tell!("error: {line}");
-        }
-    }
-    Ok(ExitCode::from(NO))
 }
