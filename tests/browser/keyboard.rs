@@ -134,6 +134,44 @@ async fn everything_is_reached_by_keys() {
     assert_eq!(chrome.value("document.cookie.includes('heddle_theme=')").await, true);
 }
 
+/// A row that was chosen by keys stays chosen while its list changes: when it changes itself, and when others come before it.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_chosen_row_stays_chosen_in_a_list_that_goes_on() {
+    let Some(mut chrome) = browser().await else { return };
+    let (_world, node) = World::with_node().await;
+    node.put_group("waits", json!({"tasks": {"a": {"queue": "nobody"}}}))
+        .await;
+    let older = node.start("waits", json!({})).await;
+    let newer = node.start("waits", json!({})).await;
+    open_signed_in(&mut chrome, node.base(), "/runs?group=waits").await;
+    chrome
+        .until("document.querySelector('#live').dataset.state === 'live' && document.querySelectorAll('main tbody tr').length === 2")
+        .await;
+    types(&mut chrome, "jj").await;
+    // How many rows there are, and that only this one is chosen, in this state, with the focus.
+    let chosen = |rows: usize, run: &str, state: &str| {
+        format!(
+            "(() => {{ const rows = document.querySelectorAll('main tbody tr'); \
+             const chosen = document.querySelectorAll('main tbody tr[aria-selected]'); \
+             return rows.length === {rows} && chosen.length === 1 && chosen[0].textContent.includes('{state}') \
+                 && chosen[0].querySelector('[data-main]').getAttribute('href') === '/runs/{run}' \
+                 && chosen[0].contains({FOCUS}); }})()"
+        )
+    };
+    chrome.until(&chosen(2, &older, "running")).await;
+    node.post(&format!("/v1/runs/{older}/cancel"), json!({}))
+        .await
+        .expect_status(200);
+    chrome.until(&chosen(2, &older, "cancelled")).await;
+    let newest = node.start("waits", json!({})).await;
+    chrome.until(&chosen(3, &older, "cancelled")).await;
+    // The keys go on from there.
+    types(&mut chrome, "k").await;
+    chrome.until(&chosen(3, &newer, "running")).await;
+    types(&mut chrome, "k").await;
+    chrome.until(&chosen(3, &newest, "running")).await;
+}
+
 /// Two keys lead to a place if they were pressed within a second and a half, however long the page needs to get to them.
 #[tokio::test(flavor = "multi_thread")]
 async fn two_keys_belong_together_by_when_they_were_pressed() {

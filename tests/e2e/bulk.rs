@@ -358,3 +358,71 @@ async fn turns_are_waited_for() {
     assert_eq!(done["changed"], 5, "{done:#}");
     settled("the same two at work again").await;
 }
+
+/// The only refusal of a bulk control: the run and the reason.
+fn only_refusal(done: &Value) -> (String, String) {
+    let refused = done["refused"].as_array().expect("refusals");
+    assert_eq!(refused.len(), 1, "{done:#}");
+    let text = |field: &str| refused[0][field].as_str().expect("a text").to_owned();
+    (text("id"), text("detail"))
+}
+
+/// A run that cannot be read is refused by each bulk control, and does not keep the others from it.
+#[tokio::test]
+async fn an_unreadable_run_holds_up_no_others() {
+    let (world, node) = World::with_node().await;
+    let sql = world.sql().await;
+    node.put_group("g", one(json!({"queue": "nobody"}))).await;
+    let mut runs = Vec::new();
+    for _ in 0..4 {
+        runs.push(node.start("g", json!({})).await);
+    }
+    let garble = "UPDATE heddle.runs_live SET progress = '\\xff'::bytea || progress WHERE id = $1::text::uuid";
+    assert_eq!(sql.execute(garble, &[&runs[1]]).await.expect("an update"), 1);
+    for (action, changed) in [("pause", 3), ("cancel", 3), ("cancel", 0)] {
+        // Those that are cancelled are final: each repetition refuses them because of their state.
+        let mut body = of_all("g", action, false);
+        body["filter"]["state"] = json!(["running", "paused"]);
+        let done = bulk(&node, body).await;
+        assert_eq!(done["changed"], changed, "{action}: {done:#}");
+        let (run, detail) = only_refusal(&done);
+        assert_eq!(run, runs[1], "{action}");
+        assert!(detail.contains("progress of run"), "{action}: {detail}");
+    }
+    // The same of a whole group says that one is left.
+    let disabled = node.post("/v1/groups/g/disable", json!({"mode": "stop"})).await;
+    disabled.expect_status(500);
+    node.post("/v1/groups/g/enable", json!({})).await.expect_status(200);
+
+    // A state that there is none of, as a newer node may write it.
+    sql.batch_execute(&format!(
+        "DO $$
+         DECLARE found record;
+         BEGIN
+             FOR found IN SELECT conname FROM pg_constraint
+                           WHERE conrelid = 'heddle.runs_done'::regclass AND contype = 'c' LOOP
+                 EXECUTE format('ALTER TABLE heddle.runs_done DROP CONSTRAINT %I', found.conname);
+             END LOOP;
+         END $$;
+         UPDATE heddle.runs_done SET state = 99 WHERE id = '{}'",
+        runs[2]
+    ))
+    .await
+    .expect("a state");
+    let ids = json!({"ids": [runs[0], runs[2], runs[3]]});
+    for action in ["restart", "rerun", "cancel", "delete"] {
+        for dry_run in [true, false] {
+            let body = json!({"filter": ids, "action": action, "dry_run": dry_run});
+            let done = bulk(&node, body).await;
+            let expect = if dry_run { 0 } else { 2 };
+            assert_eq!(
+                (&done["matched"], &done["changed"]),
+                (&json!(3), &json!(expect)),
+                "{action}: {done:#}"
+            );
+            let (run, detail) = only_refusal(&done);
+            assert_eq!(run, runs[2], "{action}");
+            assert!(detail.contains("state is 99"), "{action}: {detail}");
+        }
+    }
+}

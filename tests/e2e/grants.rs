@@ -214,6 +214,32 @@ async fn read_only_connections() {
     }
     let rows = world.sql().await.query("SELECT FROM shop.orders", &[]).await.unwrap();
     assert_eq!(rows.len(), 0);
+
+    // The options of its URL are kept, and do not change that.
+    let divider = if world.url().contains('?') { '&' } else { '?' };
+    let options = "-c%20search_path%3Dshop%20-c%20default_transaction_read_only%3Doff";
+    let url = format!("{}{divider}options={options}", world.url());
+    node.put(
+        "/v1/connections/shop",
+        json!({"url": url, "groups": ["*"], "read_only": true}),
+    )
+    .await
+    .expect_status(200);
+    for (statement, execute, state) in [
+        ("select count(*) from orders", false, "succeeded"),
+        ("insert into orders values (1)", true, "failed"),
+    ] {
+        node.put_group(
+            "g",
+            one(json!({"script": "query", "sql": ["shop"],
+                "params": {"connection": "shop", "statement": statement, "execute": execute}})),
+        )
+        .await;
+        let run = node.run("g", json!({})).await;
+        assert_eq!(run["state"], state, "{statement}: {run:#}");
+    }
+    let rows = world.sql().await.query("SELECT FROM shop.orders", &[]).await.unwrap();
+    assert_eq!(rows.len(), 0);
 }
 
 /// No network unless granted; private addresses only where the operator lists them.

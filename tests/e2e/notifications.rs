@@ -609,3 +609,33 @@ async fn one_bad_notice_holds_nobody_up() {
     .await;
     assert_eq!(node.all("/v1/notifications").await.len(), 1);
 }
+
+/// A notification that cannot be read does not keep the others from people: a list leaves it out, and the log names its row.
+#[tokio::test]
+async fn an_unreadable_notification_is_left_out_of_lists() {
+    let (world, node) = World::with_node().await;
+    let receiver = Receiver::start(Answer::Status(200)).await;
+    webhook(&node, "hook", &receiver.url, json!({})).await;
+    let mut told = Vec::new();
+    for _ in 0..3 {
+        let sent = node.post("/v1/channels/hook/test", json!({})).await.expect_status(200);
+        told.push(id(&sent));
+    }
+    let garble = "UPDATE heddle.notifications SET facts = '5' WHERE id = $1::text::uuid";
+    assert_eq!(world.sql().await.execute(garble, &[&told[1]]).await.unwrap(), 1);
+    // Also where it would be a page by itself.
+    for limit in [1, 50] {
+        let listed: Vec<String> = node
+            .all(&format!("/v1/notifications?limit={limit}"))
+            .await
+            .iter()
+            .map(id)
+            .collect();
+        assert_eq!(listed, [told[2].clone(), told[0].clone()], "limit {limit}");
+    }
+    let names_it = format!("cannot read row {} in notifications: facts is", told[1]);
+    let log = async || node.log().contains(&names_it).then_some(());
+    eventually("an error that names the row", log).await;
+    let path = format!("/v1/notifications/{}", told[1]);
+    node.get(&path).await.expect_status(500);
+}

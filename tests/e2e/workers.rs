@@ -4,18 +4,25 @@ use std::process::{Command, Stdio};
 
 use heddle_tests::{Node, Process, TOKEN, World, eventually, task};
 use serde_json::{Value, json};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::{TcpListener, TcpStream};
 
 const RUST_WORKER: &str = env!("CARGO_BIN_EXE_example-worker");
 const PYTHON_WORKER: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../runner/client/examples/worker.py");
 
 /// A worker of the queue `q` that does so much at once.
 fn worker(world: &World, node: &Node, program: &[&str], at_once: &str) -> Process {
+    worker_of(world, node.base(), program, at_once)
+}
+
+/// The same of the server at this address.
+fn worker_of(world: &World, base: &str, program: &[&str], at_once: &str) -> Process {
     let log = world.directory().join("worker.log");
     let file = std::fs::File::options().create(true).append(true).open(&log);
     let mut command = Command::new(program[0]);
     command
         .args(&program[1..])
-        .args([node.base(), "q", at_once])
+        .args([base, "q", at_once])
         .env("HEDDLE_TOKEN", TOKEN)
         .stderr(Stdio::from(file.expect("a file for the log")));
     Process::of(command, log)
@@ -77,6 +84,79 @@ async fn the_example_in_python() {
         return;
     }
     works_and_stops(&["python3", PYTHON_WORKER], |worker| worker.terminate()).await;
+}
+
+/// The first line of a request that is read to its end.
+async fn request(stream: &mut TcpStream) -> String {
+    let (mut bytes, mut piece) = (Vec::new(), [0; 4096]);
+    loop {
+        let count = stream.read(&mut piece).await.expect("a request");
+        bytes.extend_from_slice(&piece[..count]);
+        let text = String::from_utf8_lossy(&bytes);
+        if let Some((head, body)) = text.split_once("\r\n\r\n") {
+            let head = head.to_ascii_lowercase();
+            let length = head.lines().find_map(|line| line.strip_prefix("content-length: "));
+            let length: usize = length.map_or(0, |length| length.parse().expect("a length"));
+            if body.len() >= length {
+                return head.lines().next().unwrap_or_default().to_owned();
+            }
+        }
+        assert!(count > 0, "the request breaks off: {text}");
+    }
+}
+
+/// A server that gives out one claim, and closes the connection of this many of its reports before it takes one.
+async fn absent_server(listener: TcpListener, away: usize) {
+    let claim =
+        json!({"id": "c", "token": "t", "group": "g", "task": "t", "run": "r", "context": {}, "params": {"value": 1}});
+    let mut claims = vec![json!({"items": [claim]})];
+    // Whoever asks for more waits.
+    let mut waiting = Vec::new();
+    let mut reports = 0;
+    loop {
+        let (mut stream, _) = listener.accept().await.expect("a connection");
+        let asked = request(&mut stream).await;
+        let answer = if asked.contains("/complete") {
+            reports += 1;
+            if reports <= away {
+                continue;
+            }
+            json!({})
+        } else if asked.contains("/heartbeat") {
+            json!({})
+        } else if let Some(claim) = claims.pop() {
+            claim
+        } else {
+            waiting.push(stream);
+            continue;
+        };
+        let body = answer.to_string();
+        let head = format!(
+            "HTTP/1.1 200 OK\r\nconnection: close\r\ncontent-length: {}\r\n\r\n",
+            body.len()
+        );
+        stream.write_all((head + &body).as_bytes()).await.expect("a reader");
+    }
+}
+
+/// The example in Python reports an outcome for as long as the server is away, also more often than five times.
+#[tokio::test]
+async fn the_example_in_python_outlasts_an_absent_server() {
+    const AWAY: usize = 6;
+    if Command::new("python3").arg("--version").output().is_err() {
+        eprintln!("there is no python3 here: the Python example was not run");
+        return;
+    }
+    let world = World::new().await;
+    let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
+    let base = format!("http://{}", listener.local_addr().expect("an address"));
+    let server = tokio::spawn(absent_server(listener, AWAY));
+    let mut worker = worker_of(&world, &base, &["python3", PYTHON_WORKER], "1");
+    for _ in 0..AWAY {
+        worker.says("cannot reach the server").await;
+    }
+    worker.says("done: g/t r").await;
+    server.abort();
 }
 
 /// `kill -9` of a worker in the middle of its lease: the attempt is lost, without using up a retry (there is none), and

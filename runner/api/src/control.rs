@@ -325,7 +325,8 @@ pub struct BulkReport {
     pub changed: u64,
     /// The ids of the first 1,000 matching runs.
     pub ids: Vec<Uuid>,
-    /// The runs that were not changed, or in a dry run would not be changed, and why. At most 1,000.
+    /// The runs that were not changed, or in a dry run would not be changed, and why: their state does not allow it, or
+    /// Heddle cannot read or write them. At most 1,000.
     pub refused: Vec<BulkRefusal>,
     /// Whether this was a dry run.
     pub dry_run: bool,

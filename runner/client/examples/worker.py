@@ -3,11 +3,14 @@
 
     python3 worker.py http://127.0.0.1:8080 approvals [how many at once]
 
-A token, where one is needed, stands in HEDDLE_TOKEN. Ctrl-C (or SIGTERM) lets what is under way end.
+A token, where one is needed, stands in HEDDLE_TOKEN. Ctrl-C (or SIGTERM) lets what is under way end. While the server is
+away, it goes on trying; after Ctrl-C, for at most 30 seconds more.
 """
 
+import http.client
 import json
 import os
+import random
 import signal
 import sys
 import threading
@@ -18,6 +21,9 @@ from concurrent.futures import ThreadPoolExecutor
 
 LEASE_SECONDS = 10
 WAIT_SECONDS = 5  # short, so that a stop is noticed soon
+PAUSE_SECONDS = 0.1  # the longest before the second try; then it doubles
+PAUSE_SECONDS_MAX = 10
+STOP_SECONDS = 30  # how long outcomes are reported after a stop
 
 
 class Refused(Exception):
@@ -26,6 +32,23 @@ class Refused(Exception):
     def __init__(self, status, detail):
         super().__init__(detail)
         self.status = status
+
+
+def pauses():
+    """Seconds between tries, for as long as somebody asks. Chance takes up to half of each, so that the workers that have
+    lost a server do not all come back to it at the same moment."""
+    longest = PAUSE_SECONDS
+    while True:
+        yield longest * random.uniform(0.5, 1)
+        longest = min(2 * longest, PAUSE_SECONDS_MAX)
+
+
+def detail_of(error):
+    """What an answer of the server says. A proxy whose server is away may answer with anything."""
+    try:
+        return json.loads(error.read())["detail"]
+    except (ValueError, KeyError, TypeError, OSError, http.client.HTTPException):
+        return error.reason
 
 
 class Heddle:
@@ -43,8 +66,11 @@ class Heddle:
             with urllib.request.urlopen(request, timeout=timeout) as answer:
                 return json.load(answer)
         except urllib.error.HTTPError as error:
-            problem = json.loads(error.read() or b"{}")
-            raise Refused(error.code, problem.get("detail", error.reason)) from None
+            raise Refused(error.code, detail_of(error)) from None
+        except OSError:
+            raise
+        except (ValueError, http.client.HTTPException) as error:
+            raise OSError(f"not an answer of Heddle: {error}") from None
 
     def claims(self, queue, worker, max):
         body = {"worker": worker, "max": max, "lease": f"{LEASE_SECONDS}s", "wait": f"{WAIT_SECONDS}s"}
@@ -64,7 +90,30 @@ def work(params, context, stopped, report):
     return {"value": params.get("value"), "by": "python"}
 
 
-def do(heddle, claim):
+def reported(report, stop):
+    """Reports an outcome until the server has answered; says what became of it. If the claim has expired meanwhile, the
+    server says so when it is there again, and somebody else does the work."""
+    stopped_at = None
+    for pause in pauses():
+        try:
+            report()
+            return "done"
+        except Refused as refused:
+            if refused.status < 500 and refused.status != 429:
+                return f"not accepted ({refused})"
+            print(f"the server cannot take it now: {refused}", flush=True)
+        except OSError as error:
+            print(f"cannot reach the server: {error}", flush=True)
+        if not stop.is_set():
+            stop.wait(pause)
+            continue
+        stopped_at = stopped_at or time.monotonic()
+        if time.monotonic() + pause > stopped_at + STOP_SECONDS:
+            return "not reported"
+        time.sleep(pause)
+
+
+def do(heddle, claim, stop):
     """Works on one claim, and keeps its lease alive meanwhile."""
     done, stopped = threading.Event(), threading.Event()
 
@@ -98,18 +147,7 @@ def do(heddle, claim):
             if stopped.is_set():
                 return
             report = lambda: heddle.on_claim(claim, "complete", output=output)
-        for attempt in range(5):
-            try:
-                report()
-                print(f"done: {claim['group']}/{claim['task']} {claim['run']}", flush=True)
-                return
-            except Refused as refused:
-                if refused.status < 500 and refused.status != 429:
-                    print(f"not accepted: {refused}", flush=True)
-                    return
-            except OSError as error:
-                print(f"cannot reach the server: {error}", flush=True)
-            time.sleep(2**attempt / 5)
+        print(f"{reported(report, stop)}: {claim['group']}/{claim['task']} {claim['run']}", flush=True)
     finally:
         done.set()
 
@@ -123,6 +161,7 @@ def main():
     for name in (signal.SIGINT, signal.SIGTERM):
         signal.signal(name, lambda *_: stop.set())
     under_way = set()
+    tries = pauses()
     with ThreadPoolExecutor(at_once) as threads:
         while not stop.is_set():
             under_way = {future for future in under_way if not future.done()}
@@ -136,9 +175,10 @@ def main():
                 print(f"cannot claim: {error}", flush=True)
                 if isinstance(error, Refused) and error.status in (401, 403, 404, 422):
                     return 1
-                stop.wait(1)
+                stop.wait(next(tries))
                 continue
-            under_way |= {threads.submit(do, heddle, claim) for claim in claims}
+            tries = pauses()
+            under_way |= {threads.submit(do, heddle, claim, stop) for claim in claims}
     print("stopped", flush=True)
     return 0
 

@@ -57,7 +57,7 @@ fn refused<T: Send + 'static>(why: String) -> BoxFuture<'static, Result<T, Strin
 pub struct ConnectionTarget {
     /// It changes whenever anything below does: connections are pooled by it.
     pub id: String,
-    /// A `postgres://` address, with its password.
+    /// A `postgres://` address, with its password. Its `options` are kept, except for those that the fields below set.
     pub url: String,
     /// How long one statement may take.
     pub statement_timeout: Duration,
@@ -65,7 +65,7 @@ pub struct ConnectionTarget {
     pub max_rows: u32,
     /// How many connections a node opens at most.
     pub max_connections: u32,
-    /// Whether statements may only read.
+    /// Whether statements may only read, whatever the address says.
     pub read_only: bool,
 }
 

@@ -11,9 +11,14 @@ function open() {
   htmx.trigger(input, "shown");
 }
 
+// The rows of the page's lists, and what a row is about: that may be named behind something else.
+const rows = () => [...document.querySelectorAll("main tbody tr:has(a)")];
+const about = (row) => row.querySelector("[data-main]") ?? row.querySelector("a");
+let chosenRow = null;
+
 // Moves in the palette or in the page's lists; says whether there was somewhere to go.
 function step(by) {
-  const inside = palette?.open ? [...palette.querySelectorAll("#found a")] : [...document.querySelectorAll("main tbody tr:has(a)")];
+  const inside = palette?.open ? [...palette.querySelectorAll("#found a")] : rows();
   if (!inside.length) return false;
   const at = inside.findIndex((one) => one.getAttribute("aria-selected") === "true");
   // At either end the arrows scroll on to what stands there.
@@ -21,11 +26,29 @@ function step(by) {
   if (at >= 0) inside[at].removeAttribute("aria-selected");
   const next = inside[Math.max(0, at + by)];
   next.setAttribute("aria-selected", "true");
-  // What a row is about may be named behind something else.
-  if (!palette?.open) (next.querySelector("[data-main]") ?? next.querySelector("a")).focus({ preventScroll: true });
+  if (!palette?.open) { chosenRow = next; about(next).focus({ preventScroll: true }); }
   next.scrollIntoView({ block: "nearest" });
   return true;
 }
+
+// A live update makes the rows as the node has them: it takes the mark away, and a row may then be about something else. What
+// was chosen stays chosen, with the focus if it was there, wherever it stands now.
+let choice = null;
+document.addEventListener("htmx:sseBeforeMessage", () => {
+  const isChosen = chosenRow?.isConnected && chosenRow.getAttribute("aria-selected") === "true";
+  choice = isChosen ? { href: about(chosenRow)?.href, focused: chosenRow.contains(document.activeElement) } : null;
+});
+document.addEventListener("htmx:sseMessage", () => {
+  if (!choice) return;
+  const { href, focused } = choice;
+  const isIt = (row) => about(row)?.href === href;
+  const now = chosenRow.isConnected && isIt(chosenRow) ? chosenRow : rows().find(isIt);
+  if (now !== chosenRow) chosenRow.removeAttribute("aria-selected");
+  chosenRow = now ?? null;
+  if (!now) return;
+  now.setAttribute("aria-selected", "true");
+  if (focused && !now.contains(document.activeElement)) about(now).focus({ preventScroll: true });
+});
 
 if (palette) {
   palette.addEventListener("keydown", (event) => {

@@ -9,6 +9,7 @@ use serde_json::json;
 use tokio_postgres::{Client, Transaction};
 
 use super::runs::ended_runs;
+use super::schedules::{BACKFILL, backfill, step};
 use super::{Wall, bare_group, begin, by, close, count, meanwhile, new_run, reopening, run, set_up, unhindered};
 
 /// A run that asks for its group.
@@ -110,6 +111,108 @@ async fn whoever_closes_waits() {
     let rollback = async { drop(creation) };
     let deleted = meanwhile(&sql, store.delete_group(by(), "g", false, None), rollback).await;
     assert!(matches!(deleted.unwrap(), GroupDelete::Deleted { .. }));
+}
+
+/// A transaction that disables a group, as far as creations see it.
+async fn disabling(other: &mut Client, group: i64) -> Transaction<'_> {
+    let changes = other.transaction().await.unwrap();
+    changes
+        .batch_execute(&format!(
+            "SELECT pg_advisory_xact_lock(hashtextextended('heddle/group/{group}', 0));
+             UPDATE heddle.groups SET enabled = false WHERE id = {group}"
+        ))
+        .await
+        .unwrap();
+    changes
+}
+
+/// Disables the group once `creation`, which has created the run, is committed: the stop that follows finds the run.
+async fn stop_finds(store: &Store, sql: &Client, number: u128, id: i64, commit: impl Future<Output = ()>) {
+    let disabled = meanwhile(sql, store.set_group_enabled(by(), "g", false, None), commit).await;
+    assert!(matches!(disabled.expect("an answer"), GroupSwitch::Done(_)));
+    let found = store.live_runs_of(id).await.expect("an answer");
+    assert_eq!(found, [run(number)], "what a stop cancels");
+    let again = "DELETE FROM heddle.runs_live; UPDATE heddle.groups SET enabled = true";
+    sql.batch_execute(again).await.unwrap();
+}
+
+/// Who creates a run of a follower has held its group open before, and then whoever disables it waits, and finds the run. If
+/// it is disabled first, the creation sees that.
+#[tokio::test]
+async fn followers_are_held_open() {
+    let (_world, store, sql, mut other) = set_up().await;
+    let id = put(&store).await;
+    let mut links = begin(&store, 1).await;
+    assert_eq!(links.closed_groups(&[id]).await.expect("an answer"), HashMap::new());
+    links.create(&[new_run(1, id)]).await.expect("an answer");
+    let commit = async { links.commit().await.expect("a commit") };
+    stop_finds(&store, &sql, 1, id, commit).await;
+
+    for commits in [false, true] {
+        let changes = disabling(&mut other, id).await;
+        let mut links = begin(&store, 1).await;
+        let closed = meanwhile(&sql, links.closed_groups(&[id]), close(changes, commits)).await;
+        let expected = if commits {
+            HashMap::from([(id, false)])
+        } else {
+            HashMap::new()
+        };
+        assert_eq!(closed.expect("an answer"), expected);
+    }
+}
+
+/// The same of a round of a backfill, and of its step, `step_backfill`. A backfill that is forced goes on in a disabled group.
+#[tokio::test]
+async fn groups_of_backfills_are_held_open() {
+    let (_world, store, sql, mut other) = set_up().await;
+    let id = put(&store).await;
+    backfill(&sql, id).await;
+    let round = async || {
+        store
+            .backfill_round(BACKFILL)
+            .await
+            .expect("an answer")
+            .expect("a round")
+    };
+    let mut making = round().await;
+    assert!(!making.is_closed().await.expect("an answer"));
+    making.create(&[new_run(1, id)], 77, &Wall).await.expect("an answer");
+    let commit = async { making.commit_made().await.expect("a commit") };
+    stop_finds(&store, &sql, 1, id, commit).await;
+
+    for (force, commits, closed) in [(false, false, false), (false, true, true), (true, true, false)] {
+        let again = format!("UPDATE heddle.groups SET enabled = true; UPDATE heddle.backfills SET force = {force}");
+        sql.batch_execute(&again).await.unwrap();
+        let changes = disabling(&mut other, id).await;
+        let mut waits = round().await;
+        let answer = meanwhile(&sql, waits.is_closed(), close(changes, commits)).await;
+        assert_eq!(answer.expect("an answer"), closed, "force: {force}, commits: {commits}");
+        waits.commit_made().await.expect("a commit");
+    }
+
+    // The same in one statement.
+    for (day, force, commits, made) in [
+        (1_u32, false, true, false),
+        (2, true, true, true),
+        (3, false, false, true),
+    ] {
+        let again = format!(
+            "DELETE FROM heddle.runs_live;
+             UPDATE heddle.groups SET enabled = true; UPDATE heddle.backfills SET force = {force}"
+        );
+        sql.batch_execute(&again).await.unwrap();
+        let looked = round().await;
+        let row = looked.row.clone();
+        looked.commit_made().await.expect("a commit");
+        let changes = disabling(&mut other, id).await;
+        let stepping = step(&store, &row, day.into(), day.into());
+        let stepped = meanwhile(&sql, stepping, close(changes, commits)).await;
+        assert_eq!(
+            stepped.expect("no panic").is_some(),
+            made,
+            "force: {force}, commits: {commits}"
+        );
+    }
 }
 
 /// A transaction that deletes a group, as far as controls see it.

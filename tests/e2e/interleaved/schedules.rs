@@ -13,7 +13,7 @@ use super::{
     HOUR, Wall, begin, by, close, count, group, meanwhile, new_run, run, set_up, under_way, unhindered, waiting,
 };
 
-const BACKFILL: Uuid = Uuid::from_u128(0xb);
+pub(super) const BACKFILL: Uuid = Uuid::from_u128(0xb);
 
 /// Schedules of a group that are due.
 async fn due(sql: &Client, group: i64, names: &[&str]) {
@@ -136,11 +136,12 @@ async fn schedules_that_wait_for_nobody() {
 }
 
 /// A backfill whose runs follow one another, of which no instant has been decided.
-async fn backfill(sql: &Client, group: i64) {
+pub(super) async fn backfill(sql: &Client, group: i64) {
     let revision: i64 = sql
         .query_one(
             "INSERT INTO heddle.revisions (group_id, revision, spec, created_at, created_by)
-             VALUES ($1, 1, '{}', now(), 'test') RETURNING id",
+             SELECT $1::bigint, coalesce(max(revision), 0) + 1, '{}', now(), 'test'
+               FROM heddle.revisions WHERE group_id = $1 RETURNING id",
             &[&group],
         )
         .await
@@ -233,7 +234,12 @@ async fn instants() {
 }
 
 /// A step to a day's instant, of a node that expects the backfill to be like this.
-fn step(store: &Store, row: &BackfillRow, number: u128, day: i64) -> tokio::task::JoinHandle<Option<(bool, Time)>> {
+pub(super) fn step(
+    store: &Store,
+    row: &BackfillRow,
+    number: u128,
+    day: i64,
+) -> tokio::task::JoinHandle<Option<(bool, Time)>> {
     let (store, row) = (store.clone(), row.clone());
     tokio::spawn(async move {
         let mut run = new_run(number, row.group_id);

@@ -61,11 +61,27 @@ const STORMS_KEPT: TimeDelta = TimeDelta::days(2);
 /// How long dead nodes are remembered.
 const NODES_KEPT: TimeDelta = TimeDelta::days(30);
 
+/// For how long a call of a person goes on where the last one on this node stopped at its bound. After that, a call is about
+/// what is due since then, too.
+const GO_ON_FOR: TimeDelta = TimeDelta::minutes(10);
+
+/// Who asks for a round.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Asked {
+    /// The cluster, once per [`PRUNE_EVERY`].
+    ByCluster,
+    /// A person, who repeats the call until there is no more.
+    ByPerson,
+}
+
 /// Removes what has been kept for long enough.
 pub(crate) struct Pruner {
     node: Arc<Node>,
-    /// Behind which assignment the next round of this node goes on. Nil: it begins with the oldest.
+    /// Behind which assignment the cluster's next round on this node goes on. Nil: it begins with the oldest.
     passed: Mutex<Uuid>,
+    /// The same of the calls of people, and when the last of them stopped there. A call that went on behind a round of the
+    /// cluster would come to the end without having looked at what is due before that, and would say that there is no more.
+    passed_for_people: Mutex<Option<(Uuid, Time)>>,
 }
 
 pub(crate) struct Rounds {
@@ -109,6 +125,7 @@ impl Pruner {
         Self {
             node,
             passed: Mutex::default(),
+            passed_for_people: Mutex::default(),
         }
     }
 
@@ -135,7 +152,7 @@ impl Pruner {
     async fn round_if_due(&self, now: Time) -> Result<(), EngineError> {
         if self.node.store.take_upkeep("prune", now, PRUNE_EVERY, false).await? {
             let retention = self.node.store.retention().await?;
-            let pruned = self.round(&retention, now).await?;
+            let pruned = self.round(&retention, now, Asked::ByCluster).await?;
             if pruned.more {
                 self.node.store.take_upkeep("prune", now, GO_ON_AFTER, true).await?;
             }
@@ -182,10 +199,10 @@ impl Pruner {
         if dry_run {
             return self.preview(&retention.unwrap_or(current), now).await;
         }
-        self.round(&current, now).await
+        self.round(&current, now, Asked::ByPerson).await
     }
 
-    async fn round(&self, retention: &Retention, now: Time) -> Result<Pruned, EngineError> {
+    async fn round(&self, retention: &Retention, now: Time, asked: Asked) -> Result<Pruned, EngineError> {
         let mut pruned = Pruned::default();
         let mut budget = Budget::full();
         let rules = self.node.store.run_rules(retention).await?;
@@ -216,7 +233,7 @@ impl Pruner {
                 break;
             }
         }
-        self.prune_rows(retention, now, &mut budget, &mut pruned).await?;
+        self.prune_rows(retention, now, asked, &mut budget, &mut pruned).await?;
         Ok(pruned)
     }
 
@@ -328,6 +345,7 @@ impl Pruner {
         &self,
         retention: &Retention,
         now: Time,
+        asked: Asked,
         budget: &mut Budget,
         pruned: &mut Pruned,
     ) -> Result<(), EngineError> {
@@ -351,7 +369,7 @@ impl Pruner {
         }
         let mut unnamed = 0;
         prune!(store.prune_events(events, ROWS_MAX), pruned.events);
-        self.prune_assignments(cutoffs.assignments, ROWS_MAX, budget, pruned)
+        self.prune_assignments(asked, now, cutoffs.assignments, ROWS_MAX, budget, pruned)
             .await?;
         prune!(
             store.prune_audit(now - retention.audit.chrono(), ROWS_MAX),
@@ -391,21 +409,52 @@ impl Pruner {
 
     /// Removes ended assignments that began before an instant, looking at `limit` at once. What stays, because a task may need
     /// it, costs none of the budget, or there might be nothing left for what follows: it has a bound of its own. Where that
-    /// ends the round, the next one goes on; a round that has come to the end lets the next one begin anew.
+    /// ends the round, the next one that is asked for in the same way goes on; a round that has come to the end lets the next
+    /// one begin anew. So what is due when the first call of a person begins is gone when one says that there is no more.
     pub(crate) async fn prune_assignments(
         &self,
+        asked: Asked,
+        now: Time,
+        before: Time,
+        limit: i64,
+        budget: &mut Budget,
+        pruned: &mut Pruned,
+    ) -> Result<(), EngineError> {
+        let mut after = self.begin_behind(asked, now);
+        let done = self.pass(&mut after, before, limit, budget, pruned).await;
+        match asked {
+            Asked::ByCluster => *self.passed.lock() = after,
+            Asked::ByPerson => *self.passed_for_people.lock() = (!after.is_nil()).then_some((after, now)),
+        }
+        done
+    }
+
+    /// Where a round begins. Of two calls of people at the same time, only one goes on where another one has stopped.
+    fn begin_behind(&self, asked: Asked, now: Time) -> Uuid {
+        match asked {
+            Asked::ByCluster => *self.passed.lock(),
+            Asked::ByPerson => {
+                let passed = self.passed_for_people.lock().take();
+                let recent = passed.filter(|(_, stopped)| now - *stopped < GO_ON_FOR);
+                recent.map_or(Uuid::nil(), |(after, _)| after)
+            }
+        }
+    }
+
+    /// The walk of one round; `after` is where it has come to, nil at the end.
+    async fn pass(
+        &self,
+        after: &mut Uuid,
         before: Time,
         limit: i64,
         budget: &mut Budget,
         pruned: &mut Pruned,
     ) -> Result<(), EngineError> {
         let mut passes = Budget::of_passes();
-        let mut after = *self.passed.lock();
         loop {
-            let batch = self.node.store.prune_assignments(after, before, limit).await?;
+            let batch = self.node.store.prune_assignments(*after, before, limit).await?;
             pruned.assignments += batch.gone as u64;
-            after = batch.go_on_after.unwrap_or(Uuid::nil());
-            *self.passed.lock() = after;
+            *after = batch.go_on_after.unwrap_or(Uuid::nil());
             let spent = if batch.gone > 0 { &mut *budget } else { &mut passes };
             if batch.go_on_after.is_none() || !spent.spend(pruned) {
                 return Ok(());

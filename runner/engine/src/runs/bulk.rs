@@ -12,11 +12,13 @@
 //! their ids. Only a run that moves between the two tables at that moment is not among them: it would be locked out of
 //! order. It is controlled alone, as one control of one run.
 //!
-//! A batch that fails as a whole is repeated run by run, so that an error of one run does not affect the others. Only two
-//! kinds of errors end the whole control instead. If the database was lost, the batch may have been committed, and a second
-//! override, restart or clear of the same runs would not be what the caller asked for. And reruns are never repeated here:
-//! those of the batch that were created would be created twice, or, if they have keys, would seem to be refused. The caller
-//! repeats reruns with a key.
+//! A batch that fails as a whole is repeated run by run, so that an error of one run does not affect the others. If such a
+//! run cannot be read, or the database refuses to write it, the error is its answer (`controlled::is_of_the_run`): each
+//! repetition would meet it again, and would never come to the runs behind it. Any other error ends the whole control, because
+//! it would meet the other runs too. So do two kinds of errors of a batch. If the database was lost, the batch may have been
+//! committed, and a second override, restart or clear of the same runs would not be what the caller asked for. And reruns are
+//! never repeated here: those of the batch that were created would be created twice, or, if they have keys, would seem to be
+//! refused. The caller repeats reruns with a key.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
@@ -26,15 +28,16 @@ use heddle_domain::Chain;
 use heddle_domain::id::RunId;
 use heddle_domain::run::{Control, TaskKey};
 use heddle_domain::state::RunState;
+use heddle_store::StoreError;
 use heddle_store::change::By;
 use heddle_store::live::{Completion, LiveRun};
-use heddle_store::run::RunFilter;
+use heddle_store::run::{RunFilter, StateOfRun};
 
 use crate::node::catalog::Revision;
 use crate::node::group_commit::Met;
 use crate::runs::change::transition::progress_of;
 use crate::runs::control::BulkAction;
-use crate::runs::controlled::{Answers, ControlError, ControlledRun, group_deleted};
+use crate::runs::controlled::{Answers, ControlError, ControlledRun, group_deleted, is_of_the_run};
 use crate::runs::create::batch_run::check_again;
 use crate::runs::rerun::Rerun;
 use crate::{EngineError, Runs};
@@ -87,11 +90,11 @@ impl BulkControl {
     }
 }
 
-/// The result for one run of many.
+/// The result for one run of many. [`ControlError::Engine`]: the run cannot be read or written; this concerns only it.
 type Controlled = Result<(), ControlError>;
 
-/// A run that a control may concern: its state, and the id of its revision.
-pub type Matched = (RunId, RunState, i64);
+/// A run that a control may concern: its state, if it can be read, and the id of its revision.
+pub type Matched = StateOfRun;
 
 fn not_deleted(state: RunState) -> String {
     format!("the run is {state}; only a run that has ended can be deleted")
@@ -125,7 +128,7 @@ impl Runs {
 
 impl Runs {
     /// Controls many runs; returns one answer per run, in their order, after its commit. `Err` says what stopped it: what
-    /// was done until then stays done.
+    /// was done until then stays done. A run that cannot be read stops nothing: the error is its answer.
     pub(crate) async fn bulk(
         self: &Arc<Self>,
         runs: &[RunId],
@@ -166,7 +169,7 @@ impl Runs {
                 None => self.alone(run, &control, &actor).await,
             };
             match controlled {
-                Err(ControlError::Engine(error)) => return Err(error),
+                Err(ControlError::Engine(error)) if !is_of_the_run(&error) => return Err(error),
                 controlled => done.push(controlled),
             }
         }
@@ -277,10 +280,12 @@ impl Runs {
         };
         // One statement that reads both tables misses no run that moves.
         let states = self.node.store.run_states(&filter, left.len() as i64).await?;
-        let states: HashMap<RunId, RunState> = states.into_iter().map(|(run, state, _)| (run, state)).collect();
+        let mut states: HashMap<RunId, Result<RunState, StoreError>> =
+            states.into_iter().map(|(run, state, _)| (run, state)).collect();
         for run in left {
-            let refused = match states.get(&run) {
-                Some(state) => control.check(*state).err(),
+            let refused = match states.remove(&run) {
+                Some(Ok(state)) => control.check(state).err(),
+                Some(Err(unreadable)) => Some(unreadable.into()),
                 None => Some(ControlError::NotFound("run")),
             };
             if let Some(refused) = refused {
@@ -326,7 +331,7 @@ impl Runs {
     /// The checks of a batch: by the states that are known, by the revisions, and by the progress of the runs of which an
     /// item is named.
     async fn try_all(&self, runs: &[Matched], control: &BulkControl) -> Result<Vec<Controlled>, EngineError> {
-        let mut tried: Vec<Controlled> = runs.iter().map(|(_, state, _)| control.check(*state)).collect();
+        let mut tried: Vec<Controlled> = runs.iter().map(|(_, state, _)| control.check(state.clone()?)).collect();
         if !control.control().is_again() {
             return Ok(tried);
         }
@@ -338,16 +343,20 @@ impl Runs {
         let mut found = HashMap::with_capacity(revisions.len());
         for id in revisions {
             let revision = match known.get(&id) {
-                Some(revision) => revision.clone(),
-                None => self.node.catalog.revision(id).await?,
+                Some(revision) => Ok(revision.clone()),
+                None => self.node.catalog.revision(id).await,
             };
-            found.insert(id, self.try_revision(&revision, control).await);
+            let tried = match revision {
+                Ok(revision) => self.try_revision(&revision, control).await,
+                Err(error) => Err(error.into()),
+            };
+            found.insert(id, tried);
         }
         let mut items: Vec<(usize, RunId, TaskKey)> = Vec::new();
         for (index, (run, _, revision)) in runs.iter().enumerate() {
             match found.get(revision) {
                 Some(Ok(Some(key))) if tried[index].is_ok() => items.push((index, *run, *key)),
-                Some(Err(ControlError::Engine(error))) => return Err(error.clone()),
+                Some(Err(ControlError::Engine(error))) if !is_of_the_run(error) => return Err(error.clone()),
                 Some(Err(refused)) if tried[index].is_ok() => tried[index] = Err(refused.clone()),
                 _ => {}
             }
@@ -359,8 +368,10 @@ impl Runs {
                 tried[index] = Err(ControlError::NotFound("run"));
                 continue;
             };
-            if progress_of(run, bytes)?.state(key).is_none() {
-                tried[index] = Err(ControlError::NotFound("task run"));
+            match progress_of(run, bytes) {
+                Ok(progress) if progress.state(key).is_some() => {}
+                Ok(_) => tried[index] = Err(ControlError::NotFound("task run")),
+                Err(unreadable) => tried[index] = Err(unreadable.into()),
             }
         }
         Ok(tried)
@@ -434,6 +445,22 @@ mod tests {
         ] {
             assert_eq!(control.is_ended_by(&lost), of_lost, "{control:?}");
             assert_eq!(control.is_ended_by(&other), of_other, "{control:?}");
+        }
+    }
+
+    #[test]
+    fn only_what_is_wrong_with_the_run_itself_is_its_answer() {
+        let unreadable = StoreError::unreadable("runs_done", "state", RunId(uuid::Uuid::max()), 99);
+        for of_the_run in [EngineError::unreadable("a revision"), unreadable.into()] {
+            assert!(is_of_the_run(&of_the_run), "{of_the_run}");
+        }
+        for of_all in [
+            EngineError::Unavailable,
+            EngineError::Stopping,
+            EngineError::Contended,
+            EngineError::Overloaded,
+        ] {
+            assert!(!is_of_the_run(&of_all), "{of_all}");
         }
     }
 }

@@ -56,6 +56,20 @@ impl From<StoreError> for ControlError {
     }
 }
 
+/// Whether an error of Heddle that a control of one run met concerns only this run: what is stored about it cannot be read,
+/// or the database refuses to write it. A second try would meet it again, and other runs do not.
+pub(super) fn is_of_the_run(error: &EngineError) -> bool {
+    match error {
+        EngineError::Unreadable(_) | EngineError::Progress { .. } => true,
+        EngineError::Store(error) => !error.is_passing(),
+        EngineError::Unavailable
+        | EngineError::Stopping
+        | EngineError::Contended
+        | EngineError::Overloaded
+        | EngineError::NotComputed(_) => false,
+    }
+}
+
 /// The answers of a control, by run.
 pub(super) type Answers = HashMap<RunId, Result<(), ControlError>>;
 

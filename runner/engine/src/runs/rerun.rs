@@ -16,7 +16,7 @@ use heddle_store::run::{RunFilter, RunRow, RunTerms};
 use serde_json::{Map, Value, json};
 
 use crate::node::catalog::Revision;
-use crate::runs::controlled::{Answers, ControlError};
+use crate::runs::controlled::{Answers, ControlError, is_of_the_run};
 use crate::runs::create::batch_run::check_again;
 use crate::runs::create::check::check_params;
 use crate::runs::create::submit::{Layout, Request, finish, open_group};
@@ -68,9 +68,11 @@ impl Runs {
     }
 }
 
-/// The refusal of a rerun as an answer of a control of many runs; `Err`: an error that the caller did not cause.
+/// The refusal of a rerun as an answer of a control of many runs; `Err`: an error that the caller did not cause, and that
+/// concerns more than this run.
 fn refused(error: SubmitError) -> Result<ControlError, EngineError> {
     match error {
+        SubmitError::Engine(error) if is_of_the_run(&error) => Ok(ControlError::Engine(error)),
         SubmitError::Engine(error) => Err(error),
         error => Ok(ControlError::Refused(error.to_string())),
     }
@@ -141,20 +143,41 @@ impl Runs {
         Ok(Request { run, context })
     }
 
-    /// Repeats many runs, which are read in one statement; returns an answer for each. `Err` says what stopped it: some
-    /// may be repeated already, so it must not be tried again here. With a key, the caller may.
-    pub(super) async fn rerun_all(&self, runs: &[RunId], rerun: &Rerun, actor: &str) -> Result<Answers, EngineError> {
+    /// The rows of runs, in one statement. If one of them cannot be read, they are read one by one, and it gets its answer.
+    async fn rows_of(&self, runs: &[RunId], answers: &mut Answers) -> Result<HashMap<RunId, RunRow>, EngineError> {
+        match self.read_rows(runs).await {
+            Err(error) if is_of_the_run(&error) => {}
+            others => return others,
+        }
+        let mut found = HashMap::with_capacity(runs.len());
+        for &run in runs {
+            match self.read_rows(&[run]).await {
+                Ok(one) => found.extend(one),
+                Err(error) if is_of_the_run(&error) => drop(answers.insert(run, Err(error.into()))),
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(found)
+    }
+
+    async fn read_rows(&self, runs: &[RunId]) -> Result<HashMap<RunId, RunRow>, EngineError> {
         let filter = RunFilter {
             ids: runs.iter().map(|run| run.0).collect(),
             ..RunFilter::default()
         };
         let found = self.node.store.runs(&filter, runs.len() as i64).await?;
-        let rows: HashMap<RunId, RunRow> = found.items.into_iter().map(|row| (RunId(row.id), row)).collect();
+        Ok(found.items.into_iter().map(|row| (RunId(row.id), row)).collect())
+    }
+
+    /// Repeats many runs, which are read in one statement; returns an answer for each. `Err` says what stopped it: some
+    /// may be repeated already, so it must not be tried again here. With a key, the caller may.
+    pub(super) async fn rerun_all(&self, runs: &[RunId], rerun: &Rerun, actor: &str) -> Result<Answers, EngineError> {
         let mut answers = Answers::with_capacity(runs.len());
+        let rows = self.rows_of(runs, &mut answers).await?;
         let mut sent = Vec::with_capacity(runs.len());
         for &run in runs {
             let Some(row) = rows.get(&run) else {
-                answers.insert(run, Err(ControlError::NotFound("run")));
+                answers.entry(run).or_insert(Err(ControlError::NotFound("run")));
                 continue;
             };
             match self.like(row, rerun, rerun.key_of(run), actor).await {

@@ -41,12 +41,6 @@ pub(crate) fn grants(of: fmt::Arguments<'_>, allow_hosts: &[String], sql: &[Name
     }
 }
 
-/// The same address, for read-only sessions. (A script's own `SET` ends with its statement.)
-fn read_only(url: &str) -> String {
-    let divider = if url.contains('?') { '&' } else { '?' };
-    format!("{url}{divider}options=-c%20default_transaction_read_only%3Don")
-}
-
 /// The message for a consumer when Heddle itself has failed; the node's log has the details.
 pub(crate) fn unavailable(error: &EngineError) -> String {
     tracing::warn!(error = %Chain(error), "a host call of a script failed");
@@ -89,7 +83,6 @@ impl Scripts {
         let Some((url, _)) = self.node.store.connection_url(&self.keys, name).await? else {
             return Ok(Err(missing()));
         };
-        let url = if row.options.read_only { read_only(&url) } else { url };
         Ok(Ok(ConnectionTarget {
             id: format!("{name}/{}", row.updated_at.timestamp_micros()),
             url,

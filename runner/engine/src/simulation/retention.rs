@@ -3,7 +3,7 @@
 use heddle_domain::retention::Pruned;
 
 use super::*;
-use crate::retention::{Budget, Pruner};
+use crate::retention::{Asked, Budget, Pruner};
 
 /// How many assignments a task has, of which a round passes 101, one by one.
 const NEEDED: i64 = 150;
@@ -33,25 +33,48 @@ async fn with_needed() -> (World, Simulated) {
     (world, node)
 }
 
+/// What a round removes that looks at one assignment at once, and whether it says that there is more.
+async fn walked(pruner: &Pruner, asked: Asked, now: Time) -> (u64, bool) {
+    let (mut pruned, mut budget) = (Pruned::default(), Budget::full());
+    let before = now - TimeDelta::days(30);
+    let done = pruner.prune_assignments(asked, now, before, 1, &mut budget, &mut pruned);
+    done.await.expect("a round");
+    (pruned.assignments, pruned.more)
+}
+
 /// A round passes only so many assignments that stay. The next one goes on behind them, and after the end, one begins anew.
 #[tokio::test]
 async fn a_round_goes_on_behind_what_tasks_need() {
     let (world, node) = with_needed().await;
     let pruner = Pruner::new(node.node.clone());
-    let round = async || {
-        let mut pruned = Pruned::default();
-        let mut budget = Budget::full();
-        let before = world.now() - TimeDelta::days(30);
-        let done = pruner.prune_assignments(before, 1, &mut budget, &mut pruned).await;
-        done.expect("a round");
-        (pruned.assignments, pruned.more)
-    };
+    let round = async || walked(&pruner, Asked::ByCluster, world.now()).await;
     assert_eq!(round().await, (0, true), "the bound");
     assert_eq!(round().await, (1, false), "what is behind");
     world
         .execute("UPDATE heddle.offers SET attempt = 0 WHERE name = 'task'")
         .await;
     assert_eq!(round().await, (NEEDED as u64, false), "from the oldest on");
+}
+
+/// A person's call does not go on behind a round of the cluster, only behind another call a short time ago: otherwise it would
+/// say that there is no more, without having looked at all.
+#[tokio::test]
+async fn a_call_says_that_there_is_no_more_when_all_was_looked_at() {
+    let (world, node) = with_needed().await;
+    let pruner = Pruner::new(node.node.clone());
+    let now = world.now();
+    assert_eq!(walked(&pruner, Asked::ByCluster, now).await, (0, true), "the bound");
+    let call = async |now: Time| walked(&pruner, Asked::ByPerson, now).await;
+    assert_eq!(call(now).await, (0, true), "from the oldest on");
+    let late = now + TimeDelta::minutes(10);
+    assert_eq!(call(late).await, (0, true), "from the oldest on once more");
+    assert_eq!(call(late).await, (1, false), "what is behind");
+    world
+        .execute("UPDATE heddle.offers SET attempt = 0 WHERE name = 'task'")
+        .await;
+    assert_eq!(call(late).await, (NEEDED as u64, false), "all from the oldest on");
+    // The cluster's round has its own place, at which it goes on.
+    assert_eq!(walked(&pruner, Asked::ByCluster, now).await, (0, false));
 }
 
 /// What stays is neither counted as due nor shown as the oldest that is.

@@ -61,7 +61,7 @@ impl Engine {
     }
 
     /// Controls many runs; returns one answer per run, in their order, after its commit. `Err` says what stopped it:
-    /// what was done until then stays done.
+    /// what was done until then stays done. A run that cannot be read or written stops nothing: the error is its answer.
     pub fn bulk<'a>(
         &'a self,
         runs: &'a [RunId],

@@ -7,8 +7,8 @@ use heddle_api::{BulkRefusal, BulkReport, List, RerunOptions, Run, Scripts, Subm
 use heddle_domain::id::RunId;
 use heddle_domain::run::TaskKey;
 use heddle_domain::state::{RunState, TaskState};
-use heddle_domain::{Clock, Name};
-use heddle_engine::{BulkAction, BulkControl, Clear, ControlError, Engine, Rerun, Revision};
+use heddle_domain::{Chain, Clock, Name};
+use heddle_engine::{BulkAction, BulkControl, Clear, ControlError, Engine, EngineError, Rerun, Revision, line_due};
 use heddle_store::run::{Outputs, RunDetail, RunFilter, RunRow};
 use serde_json::Value;
 use uuid::Uuid;
@@ -231,8 +231,22 @@ pub(crate) async fn bulk(
     Ok(report)
 }
 
+/// What people read about a run that a bulk control cannot read or write; the log has all causes.
+fn unreadable(error: &EngineError, id: RunId) -> String {
+    const LINE: &str = "a bulk control leaves out a run that cannot be read or written";
+    let causes = Chain(error);
+    match line_due(LINE) {
+        Some(omitted) => tracing::error!(run = %id, error = %causes, omitted, "{LINE}"),
+        None => tracing::debug!(run = %id, error = %causes, "{LINE}"),
+    }
+    format!("Heddle cannot read or change this run: {error}; the log of the node has the causes")
+}
+
 /// Why one of many runs is not changed; `None`: it is gone. `Err`: what stops the control of all.
 fn left_out(error: ControlError, id: RunId, control: &BulkControl) -> Result<Option<String>, Refusal> {
+    if let ControlError::Engine(error) = &error {
+        return Ok(Some(unreadable(error, id)));
+    }
     let refusal = match control {
         BulkControl::Change(action) => named(error, id, action),
         BulkControl::Rerun(_) | BulkControl::Delete => named_run(error, id),
@@ -253,8 +267,17 @@ pub(crate) async fn cancel_group(engine: &Engine, group_id: i64, actor: String) 
         .to_the_end(&actor, async move {
             let runs = own.store().live_runs_of(group_id).await?;
             let cancel = BulkControl::Change(BulkAction::Cancel);
-            let done = own.bulk(&runs, &cancel, &by).await?;
-            Ok::<_, Refusal>(done.iter().filter(|done| done.is_ok()).count() as u64)
+            let mut cancelled = 0;
+            for done in own.bulk(&runs, &cancel, &by).await? {
+                match done {
+                    Ok(()) => cancelled += 1,
+                    // It stays active: whoever stops the group must know that. All others have been cancelled.
+                    Err(ControlError::Engine(error)) => return Err(Refusal::from(error)),
+                    // It has ended meanwhile.
+                    Err(_) => {}
+                }
+            }
+            Ok::<u64, Refusal>(cancelled)
         })
         .await?
 }

@@ -6,6 +6,8 @@ use std::error::Error;
 use tokio_postgres::Config;
 use tokio_postgres::config::Host;
 
+use crate::services::ConnectionTarget;
+
 /// Says why a URL cannot be the address of a database, without showing it: it may contain a password.
 pub fn check_connection_url(url: &str) -> Result<(), String> {
     let unreadable = |letter: char| letter.is_whitespace() || letter.is_control();
@@ -48,6 +50,31 @@ fn why(error: &tokio_postgres::Error) -> String {
         _ if is_plain => format!("the URL has an unknown option `{option}`"),
         _ => "the URL cannot be read; write for example postgres://user:password@host:5432/database".into(),
     }
+}
+
+/// How the driver connects to a target. Heddle's own settings of a session are options of its start-up: so they are the values
+/// to which RESET ALL returns. A script's own `SET` ends with its statement.
+pub(super) fn config_of(target: &ConnectionTarget) -> Result<Config, tokio_postgres::Error> {
+    let mut config: Config = as_libpq_reads(&target.url).parse()?;
+    let timeout = target.statement_timeout.as_millis().max(1);
+    let mut options = format!("-c statement_timeout={timeout}");
+    if target.read_only {
+        options.push_str(" -c default_transaction_read_only=on");
+    }
+    // The driver has decoded those of the URL. Heddle's come after them: the server takes the last of several values of one
+    // setting.
+    if let Some(given) = config.get_options() {
+        options = format!("{} {options}", ended(given));
+    }
+    config.options(options);
+    Ok(config)
+}
+
+/// Options that others can follow. The server ignores a backslash at their end, but with a space after it, it would be a space
+/// within the last option, and what follows would be part of that.
+fn ended(options: &str) -> &str {
+    let backslashes = options.len() - options.trim_end_matches('\\').len();
+    &options[..options.len() - backslashes % 2]
 }
 
 /// A URL in which `host` in the query replaces the host before it, as in libpq, in `psql` and therefore for people who
@@ -125,6 +152,56 @@ mod tests {
             let said = check_connection_url(bad).unwrap_err();
             assert!(said.contains(words), "{bad}: {said}");
             assert!(!said.to_lowercase().contains("hunter2"), "{bad}: {said}");
+        }
+    }
+
+    #[test]
+    fn the_options_of_an_address_are_kept_and_read_only_wins() {
+        const OWN: &str = "-c statement_timeout=1500 -c default_transaction_read_only=on";
+        let options = |url: &str, read_only: bool| {
+            let target = ConnectionTarget {
+                id: "x".into(),
+                url: url.into(),
+                statement_timeout: std::time::Duration::from_millis(1500),
+                max_rows: 1,
+                max_connections: 1,
+                read_only,
+            };
+            let config = config_of(&target).unwrap();
+            assert_eq!(config.get_dbname(), Some("d"), "{url}");
+            config.get_options().unwrap().to_owned()
+        };
+        assert_eq!(options("postgres://db/d", false), "-c statement_timeout=1500");
+        for (url, given) in [
+            ("postgres://db/d", ""),
+            ("postgres://db/d?sslmode=disable", ""),
+            ("postgres://db/d?options=-csearch_path%3Dshop", "-csearch_path=shop "),
+            (
+                "postgres://db/d?options=-c%20search_path%3Da%2Cb%20-c%20work_mem%3D8MB&sslmode=disable",
+                "-c search_path=a,b -c work_mem=8MB ",
+            ),
+            (
+                "postgres://db/d?options=-c%20default_transaction_read_only%3Doff",
+                "-c default_transaction_read_only=off ",
+            ),
+            // An escaped space, an escaped backslash at the end, and one there that escapes nothing.
+            (
+                "postgres://u@one/d?host=two&options=-cDateStyle%3DISO%2C%5C%20MDY",
+                "-cDateStyle=ISO,\\ MDY ",
+            ),
+            (
+                "postgres://db/d?options=-capplication_name%3Da%5C%5C",
+                "-capplication_name=a\\\\ ",
+            ),
+            (
+                "postgres://db/d?options=-capplication_name%3Da%5C",
+                "-capplication_name=a ",
+            ),
+            // Keys and values without a scheme: the API refuses them, the driver reads them.
+            ("host=db dbname=d", ""),
+            ("host=db dbname=d options='-c search_path=shop'", "-c search_path=shop "),
+        ] {
+            assert_eq!(options(url, true), format!("{given}{OWN}"), "{url}");
         }
     }
 

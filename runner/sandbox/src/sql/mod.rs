@@ -211,14 +211,8 @@ impl Databases {
             return Ok(database.clone());
         }
         let wrong = || Failure::fatal(format!("connection `{name}`: its URL is not a postgres:// URL"));
-        let url = address::as_libpq_reads(&target.url);
-        let mut config: tokio_postgres::Config = url.parse().map_err(|_| wrong())?;
-        // As an option of the start-up, it is the value to which RESET ALL returns.
-        let timeout = format!("-c statement_timeout={}", target.statement_timeout.as_millis().max(1));
-        let options = config
-            .get_options()
-            .map_or(timeout.clone(), |options| format!("{options} {timeout}"));
-        config.options(options).connect_timeout(CONNECT_TIMEOUT);
+        let mut config = address::config_of(target).map_err(|_| wrong())?;
+        config.connect_timeout(CONNECT_TIMEOUT);
         if config.get_application_name().is_none() {
             config.application_name("heddle");
         }

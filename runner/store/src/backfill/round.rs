@@ -8,7 +8,7 @@ use heddle_domain::{Clock, Time};
 use uuid::Uuid;
 
 use super::BackfillRow;
-use crate::live::{Created, NewRun, create_in};
+use crate::live::{Created, NewRun, closed_groups, create_in};
 use crate::transaction::Open;
 use crate::{Store, StoreError};
 
@@ -143,7 +143,8 @@ impl Store {
             &attempts,
             &positions,
             &handed,
-            lease
+            lease,
+            row.force
         )
         .fetch_optional(&self.pool)
         .await?;
@@ -164,6 +165,16 @@ impl BackfillRound {
         )
         .fetch_one(&mut *self.tx)
         .await?)
+    }
+
+    /// Whether the group takes no runs of this backfill: it has been deleted, or it is disabled and the backfill not forced.
+    /// Otherwise, it takes them until the end of the round: whoever deletes or stops it waits, and then finds the runs that
+    /// the round has created.
+    ///
+    /// Locking: the group (advisory, shared), after the backfill's row, before instants and runs (`heddle.closed_groups`).
+    pub async fn is_closed(&mut self) -> Result<bool, StoreError> {
+        let closed = closed_groups(&mut self.tx, &[self.row.group_id], None).await?;
+        Ok(closed.values().any(|deleted| *deleted || !self.row.force))
     }
 
     /// Registers instants for runs: `(instant, run, the run that was registered when it was read)`. Returns the runs

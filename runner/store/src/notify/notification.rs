@@ -78,6 +78,9 @@ impl TryFrom<Found> for NotificationRow {
     }
 }
 
+/// A notification of a list; or why this version cannot read it.
+pub type ListedNotification = Result<NotificationRow, StoreError>;
+
 #[derive(Clone, Debug, Default)]
 pub struct NotificationFilter {
     pub channel: Option<String>,
@@ -101,13 +104,14 @@ pub enum Resend {
 }
 
 impl Store {
-    /// Notifications, newest first, older than `before`.
+    /// Notifications, newest first, older than `before`. One that this version cannot read is the error that says so in its
+    /// place.
     pub async fn notifications(
         &self,
         filter: &NotificationFilter,
         before: Option<Uuid>,
         limit: i64,
-    ) -> Result<Page<NotificationRow>, StoreError> {
+    ) -> Result<Page<ListedNotification>, StoreError> {
         let rows = sqlx::query_as!(
             Found,
             "SELECT n.id, n.channel, n.event, n.run, n.subject, n.facts,
@@ -132,11 +136,11 @@ impl Store {
         )
         .fetch_all(&self.pool)
         .await?;
-        let rows = rows
-            .into_iter()
-            .map(NotificationRow::try_from)
-            .collect::<Result<Vec<_>, StoreError>>()?;
-        Ok(Page::of(rows, limit, |row| row.id.to_string()))
+        let found = Page::of(rows, limit, |row| row.id.to_string());
+        Ok(Page {
+            items: found.items.into_iter().map(NotificationRow::try_from).collect(),
+            next: found.next,
+        })
     }
 
     pub async fn notification(&self, id: Uuid) -> Result<Option<NotificationRow>, StoreError> {

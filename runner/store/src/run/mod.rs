@@ -23,7 +23,7 @@ use uuid::Uuid;
 use crate::{Store, StoreError};
 
 pub use detail::{AttemptView, OverrideView, RunDetail, WaitView};
-pub use list::RunFilter;
+pub use list::{RunFilter, StateOfRun};
 pub use outputs_asked::Outputs;
 pub use row::RunRow;
 use row::{DONE, JOINS, LIVE, NAMES};

@@ -41,7 +41,8 @@
 //!
 //! # Order of locks
 //!
-//! Rows of *link_events* (nobody waits for them), the backfills that these events are about (advisory), gates in order,
+//! Rows of *link_events* (nobody waits for them), the backfills that these events are about (advisory), the groups that follow
+//! (advisory, shared: `heddle.closed_groups`), gates in order,
 //! rows of *runs_done* whose success is noted in id order, then as in [`crate::live`]: rows of *runs_live* in id order, then
 //! *waits* and *needs*.
 

@@ -8,7 +8,8 @@
 -- none of its runs is active is seen in the statement's snapshot, which may be older than the locked row. In that
 -- case there was another round in between, and `made` or `position` differ from $2 or $3, because both are compared
 -- again in the row as it was locked. The instant's unique key is the second lock; an existing row is never taken
--- over.
+-- over. Between both, the group is held open (`heddle.closed_groups`): if it was deleted or disabled meanwhile ($24: a
+-- forced backfill goes on in a disabled one), nothing is done; whoever stops it later finds the run.
 --
 -- The previous run may have ended after the node read its clock ($16). So the database's clock is read as well, after
 -- the locks: the next run is created after that end.
@@ -21,9 +22,15 @@ WITH locked_backfill AS MATERIALIZED (
        AND NOT EXISTS (SELECT FROM heddle.runs_live l WHERE l.source = $1 AND l.group_id = $5)
        FOR NO KEY UPDATE OF b SKIP LOCKED
 ),
+-- A function, which reads what was committed while it waited, for each row that is locked.
+open_backfill AS MATERIALIZED (
+    SELECT b.id, b.group_id
+      FROM locked_backfill b
+     WHERE NOT EXISTS (SELECT FROM heddle.closed_groups(ARRAY[b.group_id], NULL) c WHERE c.deleted OR NOT $24)
+),
 got AS (
     INSERT INTO heddle.run_instants (group_id, logical_time, run)
-    SELECT group_id, $6, $7 FROM locked_backfill
+    SELECT group_id, $6, $7 FROM open_backfill
     ON CONFLICT (group_id, logical_time) DO NOTHING
     RETURNING group_id
 ),

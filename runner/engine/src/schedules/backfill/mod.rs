@@ -211,6 +211,11 @@ impl Schedules {
         if room == 0 {
             return Ok(RoundEnd::Idle);
         }
+        // What this node knows of the group may be older than a stop of it, whose cancels would not find these runs. The next
+        // round knows it, and says so.
+        if round.is_closed().await? {
+            return Ok(RoundEnd::Idle);
+        }
         let source = self.backfill_source(&row).await?;
         let found = search(&mut round, &row, &source, room, now, &mut moved).await?;
         if found.make.is_empty() {

@@ -199,7 +199,13 @@ impl Schedules {
         let runs = self.node.store.live_runs_of_source(id, CANCELLED_MAX).await?;
         // The cancel of a run that has ended meanwhile is refused, which is no error here.
         let cancel = BulkControl::Change(BulkAction::Cancel);
-        self.runs.bulk(&runs, &cancel, "backfill").await?;
+        let answers = self.runs.bulk(&runs, &cancel, "backfill").await?;
+        for answer in answers {
+            // It stays active, so the backfill does not end yet. The others are cancelled.
+            if let Err(ControlError::Engine(error)) = answer {
+                return Err(error);
+            }
+        }
         if self.node.store.live_runs_of_source(id, 1).await?.is_empty() {
             self.node.store.end_cancelled_backfill(id, self.node.now()).await?;
         }

@@ -24,7 +24,7 @@ use heddle_domain::id::RunId;
 use heddle_domain::{Chain, Time};
 use heddle_store::StoreError;
 use heddle_store::live::Completion;
-use heddle_store::upstream::{LinkEvent, Noted, Success, TakenLink};
+use heddle_store::upstream::{Follower, LinkEvent, Noted, Success, TakenLink};
 use parking_lot::Mutex;
 use uuid::Uuid;
 
@@ -108,6 +108,22 @@ fn unless_unreadable<T>(decided: Result<T, EngineError>, group: i64) -> Result<O
         }
         Err(error) => Err(error),
     }
+}
+
+/// The groups that follow these. Until the end of the transaction, none of those that are enabled is deleted or stopped: the
+/// cancels that follow a stop find the runs that are created for them here.
+async fn open_followers(completion: &mut Completion, upstreams: &[i64]) -> Result<Vec<Follower>, StoreError> {
+    let mut followers = completion.followers(upstreams).await?;
+    let groups: BTreeSet<i64> = followers.iter().map(|follower| follower.group_id).collect();
+    // Read once more: what was committed while this waited counts.
+    let closed = completion
+        .closed_groups(&groups.into_iter().collect::<Vec<_>>())
+        .await?;
+    followers.retain(|follower| closed.get(&follower.group_id) != Some(&true));
+    for follower in &mut followers {
+        follower.enabled = !closed.contains_key(&follower.group_id);
+    }
+    Ok(followers)
 }
 
 /// Starts runs that wait for other groups.
@@ -234,7 +250,7 @@ impl Schedules {
             .copied()
             .chain(successes.iter().map(|one| one.group_id))
             .collect();
-        let followers = completion.followers(&upstreams).await?;
+        let followers = open_followers(&mut completion, &upstreams).await?;
         let concerned: BTreeSet<i64> = changed
             .iter()
             .copied()

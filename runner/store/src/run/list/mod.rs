@@ -49,6 +49,9 @@ const LONG: TimeDelta = TimeDelta::hours(1);
 /// How many of those one answer reads; if there are more, its cursor continues there.
 const LONG_RUNS_READ_MAX: i64 = 5_000;
 
+/// A run: its id, its state or the error that this version cannot read it, and the id of its revision.
+pub type StateOfRun = (RunId, Result<RunState, StoreError>, i64);
+
 impl Store {
     /// Runs, newest first, up to `limit`. A page of the hot view may have fewer, and still have a next page.
     ///
@@ -179,8 +182,9 @@ impl Store {
         })
     }
 
-    /// Ids, states and revisions only, newest first, up to `limit`: for bulk actions.
-    pub async fn run_states(&self, filter: &RunFilter, limit: i64) -> Result<Vec<(RunId, RunState, i64)>, StoreError> {
+    /// Ids, states and revisions only, newest first, up to `limit`: for bulk actions. Instead of a state that this version
+    /// cannot read, there is the error that says so: it concerns only this run.
+    pub async fn run_states(&self, filter: &RunFilter, limit: i64) -> Result<Vec<StateOfRun>, StoreError> {
         let Some(sought) = self.sought(filter).await? else {
             return Ok(Vec::new());
         };
@@ -200,7 +204,7 @@ impl Store {
         for row in rows {
             let number: i16 = row.try_get(1)?;
             let id = RunId(row.try_get(0)?);
-            let state = StoreError::known(RunState::from_number, number, ("runs", "state"), id)?;
+            let state = StoreError::known(RunState::from_number, number, ("runs", "state"), id);
             found.push((id, state, row.try_get(2)?));
         }
         Ok(found)

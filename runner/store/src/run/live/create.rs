@@ -15,7 +15,8 @@ use super::complete::Completion;
 use super::pools::insert_pooled_of_runs;
 use super::queue::{QueueRow, put_in};
 use super::refuse::{
-    asked_groups, dedupe_holders, settle_dedupes, settle_groups, settle_instants, settle_keys, settle_parents,
+    asked_groups, closed_groups, dedupe_holders, settle_dedupes, settle_groups, settle_instants, settle_keys,
+    settle_parents,
 };
 use super::timers::{NewTimer, claim_timers, put_timers};
 use super::{Created, GroupNeed, NewRun, ReadyRow};
@@ -70,6 +71,17 @@ impl Completion {
         let mut refused = HashMap::new();
         settle_groups(&mut self.tx, &runs.iter().collect::<Vec<_>>(), None, &mut refused).await?;
         Ok(refused)
+    }
+
+    /// Those of these groups that take no runs, and whether each of them has been deleted. The others take runs until the end
+    /// of this transaction: whoever deletes or stops one waits, and then finds the runs that this transaction has created.
+    ///
+    /// Locking: the groups (advisory, shared), in the order of their ids, before gates and runs (`heddle.closed_groups`).
+    pub async fn closed_groups(&mut self, groups: &[i64]) -> Result<HashMap<i64, bool>, StoreError> {
+        if groups.is_empty() {
+            return Ok(HashMap::new());
+        }
+        closed_groups(&mut self.tx, groups, None).await
     }
 
     /// Creates runs with the outcome (a script's `enqueue`).

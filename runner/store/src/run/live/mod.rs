@@ -21,7 +21,8 @@
 //! 2. groups of new runs, and of ended runs that a control may let go on (advisory, shared: `heddle.closed_groups`), in
 //!    the order of their numbers. (A deletion of a group takes this lock exclusively, and then waits for rows of *schedules*:
 //!    whoever holds one of these waits for no group, but may wait for runs, so groups come before runs. Only an attempt
-//!    that enqueues runs asks their groups when its own run is locked.) Then gates of groups (advisory), in that order
+//!    that enqueues runs asks their groups when its own run is locked.) Those of followers that events call for runs, and of
+//!    backfills, are asked here too. Then gates of groups (advisory), in that order
 //!    too;
 //! 3. advisory locks of dedupe hashes, in order. (A control that reopens runs takes them under the locks of these ended
 //!    runs, for which no holder of a hash waits.);
@@ -87,6 +88,7 @@ pub use new_run::{Audited, Created, GroupNeed, NewRun};
 pub use queue::{
     ClaimKey, ClaimStatus, ClaimTerms, ExpiredClaim, Overdue, QueueClaimed, QueueClaims, QueueRow, QueueTarget,
 };
+pub(crate) use refuse::closed_groups;
 pub use report::{ClaimReport, ReportLine};
 pub use rows::{AttemptRow, LogRow, ReadyRow};
 pub use run_write::RunWrite;

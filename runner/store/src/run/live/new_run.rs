@@ -14,8 +14,8 @@ use crate::run::RunTerms;
 /// What the group of a run must be when the run is created. What a node knows of a group may be some seconds old.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum GroupNeed {
-    /// Not asked: the creator holds a lock for which a deletion of the group waits (its schedule), or runs that are left in
-    /// a deleted group are cancelled later.
+    /// Not asked: the creator holds a lock for which a deletion or a stop of the group waits (its schedule), or has asked
+    /// before, and still holds the answer (a backfill, an upstream).
     #[default]
     NotAsked,
     /// It must not be deleted.

@@ -22,7 +22,7 @@ pub(super) fn asked_groups(runs: &[&NewRun]) -> Vec<i64> {
 
 /// Those of these groups that take no runs, and whether each of them has been deleted. Until the end of the transaction,
 /// none of the others is deleted or stopped; see `heddle.closed_groups`.
-pub(super) async fn closed_groups(
+pub(crate) async fn closed_groups(
     tx: &mut PgSession,
     groups: &[i64],
     wait_ms: Option<i32>,
