@@ -8,7 +8,7 @@ use heddle_domain::merge::merge_patch;
 use heddle_store::group::{GroupRow, IfMatch, ScheduleSwitch};
 use serde_json::Value;
 
-use super::groups::{answer, find, put_spec, stale};
+use super::groups::{answer, find, next_of, put_spec, stale};
 use crate::access::Access;
 use crate::adapter;
 use crate::describe::of;
@@ -47,7 +47,11 @@ pub(crate) fn routes() -> Vec<Route> {
         .takes_spec(of::<GroupPatch>())
         .optional()
         .answers(200, of::<Group>())
-        .problem(409, "The group is internal to a topic.")
+        .problem(
+            409,
+            "The group is internal to a topic. Or the patch enables a schedule that fires only once and has fired, and \
+            does not change it.",
+        )
         .problem(412, "`If-Match` names another revision.")
         .problem(422, "The result is not valid; `errors` has each error with its place."),
         switch(
@@ -100,11 +104,45 @@ async fn patch(mut request: Request) -> Outcome {
     if !patch.is_object() {
         return Err(Problem::invalid_at("", "the patch of a group must be an object"));
     }
+    refuse_fired(&request, &patch).await?;
     change(&request, |_, spec| {
         merge_patch(spec, patch.clone());
         Ok(())
     })
     .await
+}
+
+/// Refuses a patch that enables a schedule that has fired for the only time, and does not change it: nothing would happen.
+async fn refuse_fired(request: &Request, patch: &Value) -> Result<(), Problem> {
+    let schedules = patch.get("schedules").and_then(Value::as_object);
+    let enables = |(_, given): &(&String, &Value)| given["enabled"] == Value::Bool(true);
+    let enabled: Vec<&String> = (schedules.into_iter().flatten().filter(enables))
+        .map(|(name, _)| name)
+        .collect();
+    if enabled.is_empty() {
+        return Ok(());
+    }
+    let row = find(request).await?;
+    let fired = next_of(request, &row, 0).await?.fired;
+    let mut after = row.spec.clone();
+    merge_patch(&mut after, patch.clone());
+    let unchanged = |name: &String| {
+        let written = |spec: &Value| {
+            let mut schedule = spec["schedules"][name.as_str()].clone();
+            if let Value::Object(fields) = &mut schedule {
+                fields.retain(|field, _| !["enabled", "next", "fired_at"].contains(&field.as_str()));
+            }
+            schedule
+        };
+        written(&row.spec) == written(&after)
+    };
+    match enabled
+        .into_iter()
+        .find(|name| fired.contains_key(*name) && unchanged(name))
+    {
+        Some(name) => Err(has_fired(name)),
+        None => Ok(()),
+    }
 }
 
 async fn switch(request: Request, enabled: bool) -> Outcome {
