@@ -1,0 +1,55 @@
+//! What becomes of the runs of a backfill, and of their dependants, after it: reruns, and the end of its group.
+
+use heddle_tests::{Node, World, eventually, id, runs};
+use serde_json::{Value, json};
+
+use crate::{one, with};
+
+/// A daily or monthly group that keeps history. Its schedule is over: no instant comes during a test.
+fn past(task: Value, cron: &str) -> Value {
+    let schedule = json!({"cron": cron, "starts_at": "2012-01-01", "ends_at": "2016-01-01"});
+    with(one(task), json!({"history": true, "schedules": {"s": schedule}}))
+}
+
+async fn backfill(node: &Node, group: &str, asked: Value) -> String {
+    let made = node.post(&format!("/v1/groups/{group}/backfills"), asked).await;
+    id(&made.expect_status(202))
+}
+
+/// A backfill at its end.
+async fn ended(node: &Node, backfill: &str) -> Value {
+    eventually("end of the backfill", async || {
+        let backfill = node.get(&format!("/v1/backfills/{backfill}")).await.expect_status(200);
+        backfill["finished_at"].is_string().then_some(backfill)
+    })
+    .await
+}
+
+/// A backfill ends with its group, also a paused one, and cancels the runs of dependants that followed.
+#[tokio::test]
+async fn a_deleted_group_ends_its_backfills() {
+    let (_world, node) = World::with_node().await;
+    for (paused, up, down) in [(false, "up", "down"), (true, "paused", "down-as-well")] {
+        node.put_group(up, past(json!({"script": "hello"}), "0 0 * * *")).await;
+        node.put_group(down, with(one(json!({"queue": "q"})), json!({"depends_on": [up]})))
+            .await;
+        let asked = json!({"from": "2012-01-01", "to": "2015-12-31", "include_downstream": true});
+        let made = backfill(&node, up, asked).await;
+        eventually("a run of the dependant", async || runs(&node, down).await.pop()).await;
+        if paused {
+            node.post(&format!("/v1/backfills/{made}/pause"), json!({}))
+                .await
+                .expect_status(200);
+        }
+        node.delete(&format!("/v1/groups/{up}?force=true"))
+            .await
+            .expect_status(200);
+        let end = ended(&node, &made).await;
+        assert_eq!(
+            (&end["state"], &end["note"]),
+            (&json!("cancelled"), &json!("the group was deleted"))
+        );
+        let followed = runs(&node, down).await;
+        assert!(followed.iter().all(|run| run["state"] == "cancelled"), "{followed:#?}");
+    }
+}
