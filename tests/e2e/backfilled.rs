@@ -5,6 +5,18 @@ use serde_json::{Value, json};
 
 use crate::{one, with};
 
+/// Uploads a script that fails, or succeeds.
+async fn upload(node: &Node, name: &str, fails: bool) {
+    let source = match fails {
+        true => "export default () => { throw new Fatal('broken'); };",
+        false => "export default () => 'mended';",
+    };
+    let path = format!("/v1/scripts/{name}");
+    node.put_bytes(&path, "text/javascript", source)
+        .await
+        .expect_status(201);
+}
+
 /// A daily or monthly group that keeps history. Its schedule is over: no instant comes during a test.
 fn past(task: Value, cron: &str) -> Value {
     let schedule = json!({"cron": cron, "starts_at": "2012-01-01", "ends_at": "2016-01-01"});
@@ -23,6 +35,36 @@ async fn ended(node: &Node, backfill: &str) -> Value {
         backfill["finished_at"].is_string().then_some(backfill)
     })
     .await
+}
+
+/// A rerun at its end.
+async fn rerun(node: &Node, run: &Value, asked: Value) -> Value {
+    let again = node.post(&format!("/v1/runs/{}/rerun", id(run)), asked).await;
+    node.ended(&id(&again.expect_status(202))).await
+}
+
+/// A success by rerun counts for an interval, although nobody followed the group then.
+#[tokio::test]
+async fn reruns_before_the_first_follower_count_for_intervals() {
+    let (_world, node) = World::with_node().await;
+    upload(&node, "months", true).await;
+    node.put_group("months", past(json!({"script": "months"}), "0 0 1 * *"))
+        .await;
+    let failed = backfill(&node, "months", json!({"from": "2013-01-01", "to": "2013-02-01"})).await;
+    assert_eq!(ended(&node, &failed).await["state"], "failed");
+    upload(&node, "months", false).await;
+    for run in &runs(&node, "months").await {
+        let mended = rerun(&node, run, json!({"scripts": "active"})).await;
+        assert_eq!(mended["state"], "succeeded", "{mended:#}");
+    }
+    let interval = json!({"depends_on": [{"group": "months", "need": "interval"}]});
+    let quarters = past(json!({"script": "hello"}), "0 0 1 1,4,7,10 *");
+    node.put_group("quarters", with(quarters, interval)).await;
+    let asked = json!({"from": "2013-03-01", "to": "2013-03-01", "include_downstream": true});
+    ended(&node, &backfill(&node, "months", asked).await).await;
+    let quarter = eventually("a quarter", async || runs(&node, "quarters").await.pop()).await;
+    assert_eq!(quarter["logical_time"], "2013-04-01T00:00:00.000000Z");
+    assert_eq!(node.ended(&id(&quarter)).await["state"], "succeeded");
 }
 
 /// A backfill ends with its group, also a paused one, and cancels the runs of dependants that followed.
