@@ -43,6 +43,54 @@ async fn rerun(node: &Node, run: &Value, asked: Value) -> Value {
     node.ended(&id(&again.expect_status(202))).await
 }
 
+/// Waits until no event between groups is left to be worked off.
+async fn settled(world: &World) {
+    let sql = world.sql().await;
+    eventually("end of events", async || {
+        let left = sql.query_one("SELECT count(*) FROM heddle.link_events", &[]).await;
+        (left.unwrap().get::<_, i64>(0) == 0).then_some(())
+    })
+    .await;
+}
+
+/// The success of a rerun calls dependants if that of the run would have: only if the backfill includes them. So does the
+/// rerun of a rerun.
+#[tokio::test]
+async fn reruns_call_dependants_as_the_backfill_says() {
+    let (world, node) = World::with_node().await;
+    for (included, up, down) in [(false, "up", "down"), (true, "up-and-down", "down-as-well")] {
+        upload(&node, up, true).await;
+        node.put_group(up, past(json!({"script": up}), "0 0 * * *")).await;
+        node.put_group(down, with(one(json!({"script": "hello"})), json!({"depends_on": [up]})))
+            .await;
+        let asked = json!({"from": "2012-01-01", "to": "2012-01-02", "include_downstream": included});
+        let source = backfill(&node, up, asked).await;
+        assert_eq!(ended(&node, &source).await["state"], "failed");
+        let [first, second] = &runs(&node, up).await[..] else {
+            panic!("two runs")
+        };
+        let again = rerun(&node, second, json!({})).await;
+        assert_eq!(again["state"], "failed", "{again:#}");
+        upload(&node, up, false).await;
+        for failed in [first, &again] {
+            let mended = rerun(&node, failed, json!({"scripts": "active"})).await;
+            assert_eq!(mended["state"], "succeeded", "{mended:#}");
+        }
+        settled(&world).await;
+        let followed = runs(&node, down).await;
+        let expect = if included { 2 } else { 0 };
+        assert_eq!(followed.len(), expect, "{followed:#?}");
+        for run in &followed {
+            assert_eq!((&run["trigger"], &run["source"]), (&json!("upstream"), &json!(source)));
+        }
+    }
+    // What no backfill has made calls with its first success, and its rerun calls nobody.
+    let run = node.run("up", json!({"logical_time": "2013-01-01T00:00:00Z"})).await;
+    rerun(&node, &run, json!({})).await;
+    settled(&world).await;
+    assert_eq!(runs(&node, "down").await.len(), 1);
+}
+
 /// A success by rerun counts for an interval, although nobody followed the group then.
 #[tokio::test]
 async fn reruns_before_the_first_follower_count_for_intervals() {

@@ -30,6 +30,7 @@
 
 mod anchor;
 mod instants;
+mod origin;
 pub mod upstream;
 
 use std::collections::BTreeMap;
