@@ -237,3 +237,100 @@ async fn idempotency_keys() {
     }
     assert_eq!(keys.len(), 4);
 }
+
+/// Writes what its params say: keys with values, null for a delete, each as often as it says.
+const WRITES: &str = "export default async function run({ writes }, ctx) {
+  for (const [key, value, times] of writes) {
+    for (let n = 0; n < times; n += 1) {
+      if (value === null) await ctx.state.delete(key);
+      else await ctx.state.set(key, value);
+    }
+  }
+  return null;
+}
+";
+
+/// However many writes an attempt has, they count one by one: the last value stays, and the version rises by each of them. A
+/// key that was deleted and written again is a new one.
+#[tokio::test]
+async fn many_writes_of_an_attempt_count_one_by_one() {
+    let (world, node) = World::with_node().await;
+    node.put_bytes("/v1/scripts/writes", "text/javascript", WRITES)
+        .await
+        .expect_status(201);
+    node.put_group("g", one(json!({"script": "writes"}))).await;
+    let sql = world.sql().await;
+    sql.execute(
+        "INSERT INTO heddle.script_state (group_id, key, value, version)
+         SELECT g.id, k.key, '0', 5 FROM heddle.groups g,
+                (SELECT 'many-' || n AS key FROM generate_series(0, 499) AS n
+                 UNION ALL SELECT unnest(ARRAY['one', 'again', 'over'])) AS k WHERE g.name = 'g'",
+        &[],
+    )
+    .await
+    .unwrap();
+    let state = async || {
+        let rows = sql
+            .query("SELECT key, value, version FROM heddle.script_state", &[])
+            .await
+            .unwrap();
+        rows.iter()
+            .map(|row| (row.get(0), (row.get(1), row.get(2))))
+            .collect::<std::collections::BTreeMap<String, (String, i64)>>()
+    };
+    let write = async |writes: Value| {
+        let run = node.run("g", json!({"params": {"writes": writes}})).await;
+        assert_eq!(run["state"], "succeeded", "{run:#}");
+    };
+    write(json!([["one", 1, 999], ["one", "last", 1]])).await;
+    assert_eq!(state().await["one"], ("\"last\"".to_owned(), 1_005));
+    // A thousand keys, half of them new.
+    let many: Vec<Value> = (0..1_000).map(|n| json!([format!("many-{n}"), n, 1])).collect();
+    write(json!(many)).await;
+    let found = state().await;
+    for n in 0..1_000 {
+        let (value, version) = &found[&format!("many-{n}")];
+        assert_eq!(*value, n.to_string());
+        assert!((*version == 6) == (n < 500) && *version >= 6, "{n}: {version}");
+    }
+    let before = world.now().await.timestamp_micros();
+    write(json!([
+        ["again", 1, 3],
+        ["again", null, 1],
+        ["again", 2, 1],
+        ["over", 1, 2],
+        ["over", null, 1],
+        ["new", null, 1],
+        ["new", 3, 2],
+        ["one", 4, 2]
+    ]))
+    .await;
+    let found = state().await;
+    assert_eq!(found["one"], ("4".to_owned(), 1_007));
+    assert!(!found.contains_key("over"), "{:?}", found["over"]);
+    for (key, expect) in [("again", "2"), ("new", "3")] {
+        let (value, version) = &found[key];
+        assert_eq!(value, expect);
+        assert!(*version >= before, "{key}: {version} is not new, it was {before}");
+    }
+}
+
+/// Items with more effects than a transaction takes are all recorded, each with all of its effects.
+#[tokio::test]
+async fn effects_beyond_a_transaction_come_with_the_next() {
+    let (world, node) = World::with_node().await;
+    let source = "export default async function run(params, ctx) {
+      for (let n = 0; n < 400; n += 1) await ctx.state.set(`${ctx.item}-${n}`, n);
+      return null;
+    }";
+    node.put_bytes("/v1/scripts/writes", "text/javascript", source)
+        .await
+        .expect_status(201);
+    node.put_group("g", one(json!({"script": "writes", "shards": 20})))
+        .await;
+    let run = node.run("g", json!({})).await;
+    assert_eq!(run["state"], "succeeded", "{run:#}");
+    let count = "SELECT count(*), count(DISTINCT split_part(key, '-', 1)) FROM heddle.script_state";
+    let row = world.sql().await.query_one(count, &[]).await.unwrap();
+    assert_eq!((row.get::<_, i64>(0), row.get::<_, i64>(1)), (8_000, 20));
+}

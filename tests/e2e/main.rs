@@ -12,6 +12,7 @@ mod access_table;
 mod artefacts;
 mod asks;
 mod audit;
+mod backfilled;
 mod backfills;
 mod batches;
 mod bulk;

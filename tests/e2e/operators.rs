@@ -333,6 +333,17 @@ async fn switching_schedules() {
     })
     .await;
     switch("past", "enable").await.expect_problem(409, &[]);
+    // So is a patch that does the same; with another instant, it is another schedule.
+    let patch = async |past: Value| {
+        let patch = json!({"schedules": {"past": past}}).to_string();
+        let request = node.request(reqwest::Method::PATCH, "/v1/groups/g").body(patch);
+        node.send(request).await
+    };
+    patch(json!({"enabled": true})).await.expect_said(409, "already fired");
+    let again = patch(json!({"enabled": true, "once": {"delay": "1h"}}))
+        .await
+        .expect_status(200);
+    assert!(again["schedules"]["past"]["next"].is_string(), "{again:#}");
 }
 
 /// Lists: groups by text, label and last state; runs by queue, script and the beginning of an id; the latest run.

@@ -541,3 +541,46 @@ async fn what_cannot_be_is_refused() {
     let zone = with(scheduled(json!({})), json!({"timezone": "Nowhere"}));
     node.refused_group("g", zone).await.expect_problem(422, &["/timezone"]);
 }
+
+/// A schedule is switched although something else of the spec is not valid any more; one that can never fire again is not
+/// enabled.
+#[tokio::test]
+async fn a_schedule_is_switched_whatever_else_the_spec_says() {
+    let (_world, node) = World::with_node().await;
+    let slots = async |slots: u32| {
+        let status = node.put("/v1/pools/db", json!({"slots": slots})).await.status;
+        assert!([200, 201].contains(&status), "{status}");
+    };
+    slots(2).await;
+    let over = json!({"cron": "0 0 0 1 1 ? 2020", "enabled": false});
+    let mut spec = scheduled(json!({"s": {"every": "1h"}, "over": over}));
+    spec["tasks"]["t"]["pools"] = json!({"db": 2});
+    let put = node.put_group("g", spec.clone()).await;
+    slots(1).await;
+    node.refused_group("g", with(spec.clone(), json!({"description": "x"})))
+        .await
+        .expect_problem(422, &["/tasks/t/pools/db"]);
+    let switch = async |what: &str| node.post(&format!("/v1/groups/g/schedules/{what}"), json!({})).await;
+    for (revision, what, enabled) in [(2, "disable", false), (3, "enable", true)] {
+        let group = switch(&format!("s/{what}")).await.expect_status(200);
+        assert_eq!(
+            (&group["revision"], &group["schedules"]["s"]["enabled"]),
+            (&json!(revision), &json!(enabled))
+        );
+        let again = switch(&format!("s/{what}")).await.expect_status(200);
+        assert_eq!(again["revision"], revision, "nothing has changed");
+    }
+    switch("over/enable")
+        .await
+        .expect_problem(422, &["/schedules/over/cron"]);
+    let stale = node
+        .request(reqwest::Method::POST, "/v1/groups/g/schedules/s/disable")
+        .header("if-match", "\"1\"")
+        .json(&json!({}));
+    node.send(stale).await.expect_problem(412, &[]);
+    // It has the stored form: the same spec makes no revision.
+    slots(2).await;
+    let again = node.put("/v1/groups/g", spec).await.expect_status(200);
+    assert_eq!(again["revision"], 3);
+    assert_eq!(again["schedules"]["s"]["next"], put["schedules"]["s"]["next"]);
+}

@@ -323,7 +323,7 @@ async fn rounds_and_changes() {
     let hold = "SELECT FROM heddle.backfills FOR NO KEY UPDATE";
     assert_eq!(round.execute(hold, &[]).await.unwrap(), 1);
     assert!(unhindered(store.backfill_round(BACKFILL)).await.unwrap().is_none());
-    let change = store.change_backfill(by(), BACKFILL, BackfillAction::Pause);
+    let change = store.change_backfill(by(), BACKFILL, BackfillAction::Pause, None);
     let changed = meanwhile(&sql, change, close(round, true)).await;
     assert_eq!(changed.unwrap(), BackfillChange::Done);
     assert!(store.backfill_round(BACKFILL).await.unwrap().is_none(), "it is paused");
@@ -356,7 +356,7 @@ async fn cancels_and_dependants() {
     assert_eq!(calls(completion.take_link_events(&[]).await.unwrap()), [true]);
     let round = unhindered(store.backfill_round(BACKFILL)).await.unwrap();
     drop(round.expect("a round goes on"));
-    let cancel = store.change_backfill(by(), BACKFILL, BackfillAction::Cancel);
+    let cancel = store.change_backfill(by(), BACKFILL, BackfillAction::Cancel, None);
     let created = async { completion.commit().await.unwrap() };
     assert_eq!(meanwhile(&sql, cancel, created).await.unwrap(), BackfillChange::Done);
 

@@ -9,17 +9,18 @@ pub mod task;
 
 pub use graph::circle;
 
+use chrono_tz::Tz;
 use serde_json::Value;
 
 use super::bounds::{check_labels, check_priority};
-use super::{GroupSpec, NotifyRules, ScheduleSpec};
+use super::{Enabled, GroupSpec, NotifyRules, ScheduleSpec};
 use crate::fault::pointer_token;
 use crate::notify::channel::{RECIPIENTS_MAX, is_address};
 use crate::plan::TASKS_MAX;
 use crate::schedule::Schedule;
 use crate::schedule::local::parse_zone;
 use crate::template::Templates;
-use crate::{Faults, Name, Time};
+use crate::{Fault, Faults, Name, Time};
 
 pub use catalog::{Catalog, Grant, GroupLinks, ScriptFacts, ScriptLookup};
 
@@ -117,16 +118,36 @@ fn check_group(spec: &GroupSpec, catalog: &dyn Catalog, now: Time, faults: &mut 
             Err(fault) => faults.push(fault.below(&pointer)),
             // A backfill may use a schedule that is over, and a schedule that has fired for the last time may be put
             // again.
-            Ok(compiled) if compiled.enabled() && !compiled.fires() => {
-                let made_up_later = spec.history && compiled.has_grid();
-                if !made_up_later && !catalog.has_schedule(name, schedule) {
-                    let pointer = format!("{pointer}{}", never_fires_by(schedule));
-                    faults.add(pointer, "the schedule never fires: its last instant is in the past");
+            Ok(compiled) if compiled.enabled() && !catalog.has_schedule(name, schedule) => {
+                if let Some(fault) = is_over(schedule, &compiled, spec.history) {
+                    faults.push(fault.below(&pointer));
                 }
             }
             Ok(_) => {}
         }
     }
+}
+
+/// Why a stored schedule cannot be enabled now, with a pointer into the schedule; `None`: it can. `zone` is that of the group,
+/// and `history` whether the group keeps one.
+pub fn cannot_be_enabled(schedule: &ScheduleSpec, zone: Tz, history: bool, now: Time) -> Option<Fault> {
+    let enabled = ScheduleSpec {
+        enabled: Enabled(true),
+        ..schedule.clone()
+    };
+    match Schedule::compile_stored(&enabled, zone, now) {
+        Ok(compiled) => is_over(&enabled, &compiled, history),
+        Err(fault) => Some(fault),
+    }
+}
+
+/// Whether a schedule has had its last instant, and no backfill can use it either.
+fn is_over(schedule: &ScheduleSpec, compiled: &Schedule, history: bool) -> Option<Fault> {
+    let made_up_later = history && compiled.has_grid();
+    (!compiled.fires() && !made_up_later).then(|| {
+        let detail = "the schedule never fires: its last instant is in the past";
+        Fault::at(never_fires_by(schedule), detail)
+    })
 }
 
 /// The field whose value lies in the past.

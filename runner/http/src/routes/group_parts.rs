@@ -1,15 +1,16 @@
 //! Changes of a part of a group: a merge patch of its spec, enabling or disabling a schedule. Each is a change of the
-//! spec like a PUT of the whole, with a new revision unless nothing changes.
+//! spec, with a new revision unless nothing changes. A patch is checked like a PUT of the whole. A switch is not: whoever
+//! stops a schedule must not have to mend the rest of the spec first.
 
 use axum::http::StatusCode;
 use heddle_api::{Group, GroupPatch};
-use heddle_domain::fault::pointer_token;
 use heddle_domain::merge::merge_patch;
-use heddle_store::group::{GroupRow, IfMatch};
-use serde_json::{Value, json};
+use heddle_store::group::{GroupRow, IfMatch, ScheduleSwitch};
+use serde_json::Value;
 
-use super::groups::{find, next_of, put_spec};
+use super::groups::{answer, find, next_of, put_spec, stale};
 use crate::access::Access;
+use crate::adapter;
 use crate::describe::of;
 use crate::problem::Problem;
 use crate::request::{Outcome, Request};
@@ -22,7 +23,8 @@ pub(crate) fn routes() -> Vec<Route> {
         })
         .detail(
             "Changes `enabled` of the schedule in the group's spec. This creates a new revision, unless `enabled` \
-            already has this value. Instants during the disabled time are never made up.",
+            already has this value. Nothing else of the spec is checked. Instants during the disabled time are never \
+            made up.",
         )
         .answers(200, of::<Group>())
         .problem(412, "`If-Match` names another revision.")
@@ -45,7 +47,11 @@ pub(crate) fn routes() -> Vec<Route> {
         .takes_spec(of::<GroupPatch>())
         .optional()
         .answers(200, of::<Group>())
-        .problem(409, "The group is internal to a topic.")
+        .problem(
+            409,
+            "The group is internal to a topic. Or the patch enables a schedule that fires only once and has fired, and \
+            does not change it.",
+        )
         .problem(412, "`If-Match` names another revision.")
         .problem(422, "The result is not valid; `errors` has each error with its place."),
         switch(
@@ -53,12 +59,17 @@ pub(crate) fn routes() -> Vec<Route> {
             "Enable a schedule",
             true,
         )
-        .problem(409, "The schedule fires only once, and it has fired."),
+        .problem(
+            409,
+            "The schedule fires only once, and it has fired. Or the group is internal to a topic.",
+        )
+        .problem(422, "The schedule would never fire: its last instant is in the past."),
         switch(
             "/v1/groups/{name}/schedules/{schedule}/disable",
             "Disable a schedule",
             false,
-        ),
+        )
+        .problem(409, "The group is internal to a topic."),
     ]
 }
 
@@ -93,6 +104,7 @@ async fn patch(mut request: Request) -> Outcome {
     if !patch.is_object() {
         return Err(Problem::invalid_at("", "the patch of a group must be an object"));
     }
+    refuse_fired(&request, &patch).await?;
     change(&request, |_, spec| {
         merge_patch(spec, patch.clone());
         Ok(())
@@ -100,22 +112,61 @@ async fn patch(mut request: Request) -> Outcome {
     .await
 }
 
-async fn switch(request: Request, enabled: bool) -> Outcome {
-    let name = request.name("schedule", "schedule")?;
-    let row = find(&request).await?;
-    if enabled && next_of(&request, &row, 0).await?.fired.contains_key(name.as_str()) {
-        return Err(Problem::conflict(format!(
-            "the schedule `{name}` has already fired, and it fires only once; give it another instant"
-        )));
+/// Refuses a patch that enables a schedule that has fired for the only time, and does not change it: nothing would happen.
+async fn refuse_fired(request: &Request, patch: &Value) -> Result<(), Problem> {
+    let schedules = patch.get("schedules").and_then(Value::as_object);
+    let enables = |(_, given): &(&String, &Value)| given["enabled"] == Value::Bool(true);
+    let enabled: Vec<&String> = (schedules.into_iter().flatten().filter(enables))
+        .map(|(name, _)| name)
+        .collect();
+    if enabled.is_empty() {
+        return Ok(());
     }
-    change(&request, |row, spec| {
-        let pointer = format!("/schedules/{}", pointer_token(name.as_str()));
-        let schedule = spec
-            .pointer_mut(&pointer)
-            .and_then(Value::as_object_mut)
-            .ok_or_else(|| Problem::not_found("schedule", &format!("{}/{name}", row.name)))?;
-        schedule.insert("enabled".into(), json!(enabled));
-        Ok(())
-    })
-    .await
+    let row = find(request).await?;
+    let fired = next_of(request, &row, 0).await?.fired;
+    let mut after = row.spec.clone();
+    merge_patch(&mut after, patch.clone());
+    let unchanged = |name: &String| {
+        let written = |spec: &Value| {
+            let mut schedule = spec["schedules"][name.as_str()].clone();
+            if let Value::Object(fields) = &mut schedule {
+                fields.retain(|field, _| !["enabled", "next", "fired_at"].contains(&field.as_str()));
+            }
+            schedule
+        };
+        written(&row.spec) == written(&after)
+    };
+    match enabled
+        .into_iter()
+        .find(|name| fired.contains_key(*name) && unchanged(name))
+    {
+        Some(name) => Err(has_fired(name)),
+        None => Ok(()),
+    }
+}
+
+async fn switch(request: Request, enabled: bool) -> Outcome {
+    let group = request.name("name", "group")?;
+    let name = request.name("schedule", "schedule")?;
+    let if_match = request.if_match()?;
+    adapter::not_of_topic(&request.app.engine, &group).await?;
+    let switched = request
+        .app
+        .store
+        .set_schedule_enabled(request.by(), &group, &name, enabled, if_match);
+    match switched.await? {
+        ScheduleSwitch::Done(row) => answer(&request, &row).await,
+        ScheduleSwitch::MissingGroup => Err(Problem::not_found("group", &group)),
+        ScheduleSwitch::Missing => Err(Problem::not_found("schedule", &format!("{group}/{name}"))),
+        ScheduleSwitch::Stale(revision) => Err(stale(&group, revision)),
+        ScheduleSwitch::Fired => Err(has_fired(&name)),
+        ScheduleSwitch::NeverFires(fault) => Err(Problem::invalid(fault)),
+    }
+}
+
+/// A schedule that fires only once cannot be enabled again.
+fn has_fired(schedule: &str) -> Problem {
+    Problem::conflict(format!(
+        "the schedule `{schedule}` has already fired, and it fires only once; give it another instant"
+    ))
 }

@@ -265,6 +265,11 @@ async fn shown(request: &Request, row: &GroupRow) -> Result<Group, Problem> {
     Ok(view(row, &next))
 }
 
+/// The group as an answer, with its revision as `ETag`.
+pub(super) async fn answer(request: &Request, row: &GroupRow) -> Outcome {
+    Ok(with_etag(ok(&shown(request, row).await?)?, row.revision))
+}
+
 fn with_etag(mut response: Response, revision: i32) -> Response {
     if let Ok(value) = HeaderValue::from_str(&format!("\"{revision}\"")) {
         response.headers_mut().insert(header::ETAG, value);
@@ -329,7 +334,7 @@ async fn list(request: Request) -> Outcome {
 
 async fn get(request: Request) -> Outcome {
     let row = find(&request).await?;
-    Ok(with_etag(ok(&shown(&request, &row).await?)?, row.revision))
+    answer(&request, &row).await
 }
 
 impl From<GroupRefused> for Problem {
@@ -429,7 +434,7 @@ async fn delete(request: Request) -> Outcome {
 }
 
 /// The caller knows another revision of the group than the current one.
-fn stale(name: &str, revision: i32) -> Problem {
+pub(super) fn stale(name: &str, revision: i32) -> Problem {
     Problem::precondition(format!("the current revision of the group `{name}` is {revision}"))
 }
 
@@ -468,7 +473,7 @@ async fn set_enabled(request: &Request, enabled: bool) -> Result<GroupRow, Probl
 
 async fn enable(request: Request) -> Outcome {
     let row = set_enabled(&request, true).await?;
-    Ok(with_etag(ok(&shown(&request, &row).await?)?, row.revision))
+    answer(&request, &row).await
 }
 
 async fn disable(mut request: Request) -> Outcome {
@@ -477,7 +482,7 @@ async fn disable(mut request: Request) -> Outcome {
     if body.mode == DisableMode::Stop {
         adapter::runs::cancel_group(&request.app.engine, row.id, request.caller.actor.clone()).await?;
     }
-    Ok(with_etag(ok(&shown(&request, &row).await?)?, row.revision))
+    answer(&request, &row).await
 }
 
 async fn next(request: Request) -> Outcome {

@@ -330,7 +330,7 @@ impl Store {
         })
     }
 
-    /// Pauses, resumes or begins to cancel a backfill.
+    /// Pauses, resumes or begins to cancel a backfill; `note` says why, for people.
     ///
     /// Locking: the backfill's row, and no other. This waits for a round that is under way. No round misses the change:
     /// the next one skips the locked row, or reads it as changed. A cancel takes the backfill (advisory) before, and so
@@ -341,6 +341,7 @@ impl Store {
         by: By<'_>,
         id: Uuid,
         action: BackfillAction,
+        note: Option<&str>,
     ) -> Result<BackfillChange, StoreError> {
         transaction!(self, pool, "change_backfill", |tx| {
             if action == BackfillAction::Cancel {
@@ -361,9 +362,10 @@ impl Store {
                 return Ok(BackfillChange::Refused(state_word(id, state)?));
             };
             sqlx::query!(
-                "UPDATE heddle.backfills SET state = $2, note = NULL WHERE id = $1",
+                "UPDATE heddle.backfills SET state = $2, note = $3 WHERE id = $1",
                 id,
-                next
+                next,
+                note
             )
             .execute(&mut *tx)
             .await?;
@@ -378,10 +380,13 @@ impl Store {
         })
     }
 
-    /// Backfills that have something to do, oldest first.
+    /// Backfills that have something to do, oldest first. One that is paused has to be ended when its group was deleted.
     pub async fn open_backfills(&self, limit: i64) -> Result<Vec<Uuid>, StoreError> {
         Ok(sqlx::query_scalar!(
-            "SELECT id FROM heddle.backfills WHERE finished_at IS NULL AND state <> 2 ORDER BY id LIMIT $1",
+            "SELECT b.id FROM heddle.backfills b
+              WHERE b.finished_at IS NULL
+                AND (b.state <> 2 OR (SELECT g.deleted_at IS NOT NULL FROM heddle.groups g WHERE g.id = b.group_id))
+              ORDER BY b.id LIMIT $1",
             limit
         )
         .fetch_all(&self.pool)

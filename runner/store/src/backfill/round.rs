@@ -65,7 +65,8 @@ impl Store {
                       (SELECT count(*) FROM heddle.runs_live l
                         WHERE l.source = $1 AND l.group_id = b.group_id) AS "active!"
                  FROM heddle.backfills b JOIN heddle.groups g ON g.id = b.group_id
-                WHERE b.id = $1 AND b.finished_at IS NULL AND b.state <> 2 FOR NO KEY UPDATE OF b SKIP LOCKED"#,
+                WHERE b.id = $1 AND b.finished_at IS NULL AND (b.state <> 2 OR g.deleted_at IS NOT NULL)
+                  FOR NO KEY UPDATE OF b SKIP LOCKED"#,
             id
         )
         .fetch_optional(&mut *tx)

@@ -10,12 +10,12 @@ mod list;
 mod put;
 mod row;
 
-use heddle_domain::Time;
+use heddle_domain::{Fault, Time};
 use serde_json::Value;
 
-use crate::change::{By, Page};
+use crate::change::{By, Noun, Page};
 use crate::transaction::transaction;
-use crate::{Store, StoreError, schedule, upstream};
+use crate::{Store, StoreError, audit, schedule, upstream};
 
 pub use delete::GroupDelete;
 pub(crate) use delete::delete_in;
@@ -24,7 +24,7 @@ pub(crate) use put::put_in;
 pub use put::{GroupPut, GroupWrite};
 pub(crate) use row::current;
 pub use row::{GroupRow, IfMatch, ScriptUse};
-use row::{active_runs, close, lock_groups, switch};
+use row::{active_runs, close, lock_groups, revise, switch};
 
 /// The result of enabling or disabling a group.
 #[derive(Clone, Debug, PartialEq)]
@@ -33,6 +33,23 @@ pub enum GroupSwitch {
     /// `If-Match` does not hold: the group has this revision.
     Stale(i32),
     /// The group is in the wanted state now; perhaps it was before.
+    Done(GroupRow),
+}
+
+/// The result of enabling or disabling a schedule of a group.
+#[derive(Clone, Debug, PartialEq)]
+pub enum ScheduleSwitch {
+    /// There is no such group.
+    MissingGroup,
+    /// The group has no such schedule.
+    Missing,
+    /// `If-Match` does not hold: the group has this revision.
+    Stale(i32),
+    /// It cannot be enabled: it fires only once, and it has fired.
+    Fired,
+    /// It cannot be enabled, because it would never fire; the pointer is into the spec.
+    NeverFires(Fault),
+    /// The schedule is in the wanted state now; perhaps it was before, and then there is no new revision.
     Done(GroupRow),
 }
 
@@ -185,9 +202,90 @@ impl Store {
         })
     }
 
+    /// Enables or disables a schedule of a group. Nothing else of the spec is checked: it may name objects that were changed
+    /// since, and a schedule can be stopped all the same.
+    pub async fn set_schedule_enabled(
+        &self,
+        by: By<'_>,
+        group: &str,
+        name: &str,
+        enabled: bool,
+        if_match: Option<IfMatch>,
+    ) -> Result<ScheduleSwitch, StoreError> {
+        transaction!(self, pool, "set_schedule_enabled", |tx| {
+            lock_groups(&mut tx).await?;
+            let Some(before) = current(&mut tx, group).await? else {
+                return Ok(ScheduleSwitch::MissingGroup);
+            };
+            let Some(spec) = with_schedule(&before.spec, name, enabled) else {
+                return Ok(ScheduleSwitch::Missing);
+            };
+            if enabled && schedule::has_fired(&mut tx, before.id, name).await? {
+                return Ok(ScheduleSwitch::Fired);
+            }
+            if if_match
+                .as_ref()
+                .is_some_and(|wanted| !wanted.is_met_by(before.revision))
+            {
+                return Ok(ScheduleSwitch::Stale(before.revision));
+            }
+            if is_enabled(&before.spec, name) == enabled {
+                return Ok(ScheduleSwitch::Done(before));
+            }
+            if enabled && let Some(fault) = schedule::cannot_be_enabled(before.revision_id, &before.spec, name, by.at)?
+            {
+                return Ok(ScheduleSwitch::NeverFires(fault));
+            }
+            let row = revise(&mut tx, by, &before, &spec, before.category.as_deref(), &[]).await?;
+            schedule::sync(&mut tx, &row, by.at).await?;
+            upstream::changed(&mut tx, row.id).await?;
+            let (was, is) = (Some(&before.spec), Some(&spec));
+            audit::record(&mut tx, by, "update", Noun::Group, group, was, is).await?;
+            tx.commit().await?;
+            Ok(ScheduleSwitch::Done(row))
+        })
+    }
+
     /// How many runs of a group have not ended.
     pub async fn active_runs(&self, group_id: i64) -> Result<i64, StoreError> {
         let mut connection = self.pool.acquire().await?;
         active_runs(&mut connection, group_id).await
+    }
+}
+
+/// Whether a schedule of a spec is enabled. The stored form leaves out what is the default.
+fn is_enabled(spec: &Value, schedule: &str) -> bool {
+    spec["schedules"][schedule]["enabled"] != Value::Bool(false)
+}
+
+/// A spec with a schedule enabled or disabled, in its stored form; `None`: it has no such schedule.
+fn with_schedule(spec: &Value, schedule: &str, enabled: bool) -> Option<Value> {
+    let mut spec = spec.clone();
+    let fields = spec.get_mut("schedules")?.get_mut(schedule)?.as_object_mut()?;
+    if enabled {
+        fields.remove("enabled");
+    } else {
+        fields.insert("enabled".into(), Value::Bool(false));
+    }
+    Some(spec)
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn a_switched_schedule_has_the_stored_form() {
+        let on = json!({"schedules": {"a/b": {"every": "1h"}, "c": {"every": "2h"}}, "tasks": {}});
+        let off = json!({"schedules": {"a/b": {"every": "1h", "enabled": false}, "c": {"every": "2h"}}, "tasks": {}});
+        assert!(is_enabled(&on, "a/b") && !is_enabled(&off, "a/b") && is_enabled(&off, "c"));
+        for spec in [&on, &off] {
+            assert_eq!(with_schedule(spec, "a/b", false).as_ref(), Some(&off));
+            assert_eq!(with_schedule(spec, "a/b", true).as_ref(), Some(&on));
+            assert_eq!(with_schedule(spec, "x", true), None);
+        }
+        assert_eq!(with_schedule(&json!({"tasks": {}}), "a/b", true), None);
     }
 }

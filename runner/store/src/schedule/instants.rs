@@ -225,7 +225,7 @@ impl Completion {
     }
 
     /// Which of these (group, logical time) have a succeeded run without a noted success: it was created manually for
-    /// that time, when no group followed yet.
+    /// that time, or repeats a run for it, when no group followed yet.
     ///
     /// The arrays come from subqueries, so that Postgres expects equally many pairs with and without their values, and
     /// keeps one plan: a plan for given values looks at every day that is kept, which takes milliseconds each time.

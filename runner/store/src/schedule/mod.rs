@@ -30,13 +30,15 @@
 
 mod anchor;
 mod instants;
+mod origin;
 pub mod upstream;
 
 use std::collections::BTreeMap;
 
-use heddle_domain::Time;
+use heddle_domain::fault::pointer_token;
 use heddle_domain::schedule::{Calendar, Kind, Schedule, local};
-use heddle_domain::spec::ScheduleSpec;
+use heddle_domain::spec::{ScheduleSpec, validate};
+use heddle_domain::{Fault, Time};
 use serde_json::Value;
 use sqlx::postgres::types::PgInterval;
 use uuid::Uuid;
@@ -127,6 +129,38 @@ pub fn compile(revision: i64, spec: &Value, anchors: &Value, created_at: Time) -
         calendar,
         past,
     })
+}
+
+/// Why a schedule of a stored spec cannot be enabled at `at`, with a pointer into the spec; `None`: it can. `revision` names the
+/// row if it is unreadable.
+pub(crate) fn cannot_be_enabled(
+    revision: i64,
+    spec: &Value,
+    name: &str,
+    at: Time,
+) -> Result<Option<Fault>, StoreError> {
+    let unreadable = |detail: String| StoreError::unreadable("revisions", "spec", revision, detail);
+    let pointer = format!("/schedules/{}", pointer_token(name));
+    let written = spec.pointer(&pointer).cloned().unwrap_or_default();
+    let written: ScheduleSpec =
+        serde_json::from_value(written).map_err(|error| unreadable(format!("schedule {name}: {error}")))?;
+    let zone = local::parse_zone(zone_of(spec)).map_err(unreadable)?;
+    let history = spec.get("history").and_then(Value::as_bool).unwrap_or_default();
+    let fault = validate::cannot_be_enabled(&written, zone, history, at);
+    Ok(fault.map(|fault| fault.below(&pointer)))
+}
+
+/// Whether a schedule has fired for the only time.
+pub(crate) async fn has_fired(connection: &mut PgSession, group_id: i64, name: &str) -> Result<bool, StoreError> {
+    let fired = sqlx::query_scalar!(
+        r#"SELECT EXISTS (SELECT FROM heddle.schedules
+                           WHERE group_id = $1 AND name = $2 AND fired_at IS NOT NULL) AS "fired!""#,
+        group_id,
+        name
+    )
+    .fetch_one(connection)
+    .await?;
+    Ok(fired)
 }
 
 /// The zone of the schedules that name none.

@@ -209,9 +209,9 @@ impl Store {
 
 impl Completion {
     /// Takes events, oldest first, except these; each with its number. Successes of a cancelled backfill create no runs
-    /// any more; neither do successes of the runs that it caused in dependants. An event that this version cannot read
-    /// is an error in its place: a newer node has written it, so the caller gives this transaction up and leaves the
-    /// event to that node.
+    /// any more; neither do successes of the runs that it caused in dependants. A rerun counts like the run that it
+    /// repeats. An event that this version cannot read is an error in its place: a newer node has written it, so the
+    /// caller gives this transaction up and leaves the event to that node.
     ///
     /// Locking: the events, skipping those that another node is taking: nobody waits for them. Then the backfills that
     /// they are about (advisory, shared), in id order: only whoever cancels one waits for that, or is waited for.
@@ -232,10 +232,20 @@ impl Completion {
         )
         .fetch_all(self.connection())
         .await?;
+        let reruns = rows
+            .iter()
+            .filter(|row| row.kind == 0 && row.source.is_some() && !row.backfilled && !row.cascades);
+        let origins = self.origins_of(reruns.filter_map(|row| row.run).collect()).await?;
         let mut sources: Vec<Uuid> = rows
             .iter()
             .filter(|row| row.cascades)
             .filter_map(|row| row.source)
+            .chain(
+                origins
+                    .values()
+                    .filter(|origin| origin.cascades)
+                    .map(|origin| origin.source),
+            )
             .collect();
         sources.sort_unstable();
         sources.dedup();
@@ -243,16 +253,21 @@ impl Completion {
         Ok(rows
             .into_iter()
             .map(|row| {
-                let is_cancelled = row.source.is_some_and(|source| cancelled.contains(&source));
+                let origin = row.run.and_then(|run| origins.get(&run));
+                let (source, backfilled, cascades, priority) = match origin {
+                    Some(from) => (Some(from.source), from.backfilled, from.cascades, from.priority),
+                    None => (row.source, row.backfilled, row.cascades, row.priority),
+                };
+                let is_cancelled = source.is_some_and(|source| cancelled.contains(&source));
                 let event = match (row.kind, row.run, row.logical_time) {
                     (0, Some(run), Some(logical_time)) => Ok(LinkEvent::Succeeded(Success {
                         group_id: row.group_id,
                         run: RunId(run),
                         logical_time,
-                        source: row.source,
-                        backfilled: row.backfilled || row.cascades,
-                        cascades: (row.cascades && !is_cancelled)
-                            .then(|| row.priority.map_or(Urgency::Historic, Urgency::Given)),
+                        source,
+                        backfilled: backfilled || cascades,
+                        cascades: (cascades && !is_cancelled)
+                            .then(|| priority.map_or(Urgency::Historic, Urgency::Given)),
                     })),
                     (1, Some(run), _) => Ok(LinkEvent::Arrived {
                         group_id: row.group_id,

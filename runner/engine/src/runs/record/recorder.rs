@@ -10,6 +10,8 @@
 //! * An outcome leaves memory only when it is committed, or when the database says that it is not ours to report.
 //! * The log lines of an attempt are stored no later than its outcome. A few lines are written with it. If there are
 //!   many, the log writer (`logs.rs`) writes them before it, so that no other outcome waits for them.
+//! * The effects of scripts are committed with their outcomes, and those of one transaction are bounded. Outcomes whose
+//!   effects have no room in it go back into the queue, behind all others: so no other outcome waits for more than that.
 //! * An outcome that Postgres refuses does not keep others from being recorded: batches are halved until it is alone.
 //!   Then it is recorded as a failure, or its run is given up (`given_up.rs`).
 
@@ -45,6 +47,10 @@ const LINES_PER_BATCH: usize = 4_000;
 /// This many lines are written with an outcome even when the maximum of the transaction is reached.
 const LINES_ALWAYS: usize = 8;
 
+/// How many effects of scripts all outcomes of a transaction have together: other outcomes wait for them. An attempt has a
+/// thousand at most (`runner/sandbox/src/effects.rs`).
+const EFFECTS_PER_BATCH: usize = 2_000;
+
 /// The pause before a failed transaction is tried again.
 const AGAIN_AFTER: Duration = Duration::from_millis(50);
 
@@ -64,6 +70,18 @@ pub(crate) struct Outcome {
     single_task: Option<SingleTaskEnd>,
     /// While it is being recorded: keeps its attempt among the current ones.
     known: Option<Known>,
+    /// A transaction had no room for its effects, so its attempt counts as parked.
+    put_off: bool,
+}
+
+impl Outcome {
+    /// How many effects are committed with it.
+    fn effects(&self) -> usize {
+        match &self.report.end {
+            End::Done(done) => done.effects.len(),
+            End::Expanded { .. } | End::Dropped => 0,
+        }
+    }
 }
 
 impl From<Report> for Outcome {
@@ -72,6 +90,7 @@ impl From<Report> for Outcome {
             report,
             single_task: None,
             known: None,
+            put_off: false,
         }
     }
 }
@@ -113,12 +132,20 @@ impl Commits for Outcomes {
         &self.0.node
     }
 
-    /// Two batches: the outcomes that are recorded by the short way, and the others.
+    /// Two batches: the outcomes that are recorded by the short way, and the others. What has too many effects for one
+    /// transaction waits for the next one.
     fn batches(&self, gathered: Vec<Asked<Self>>) -> Vec<Vec<Asked<Self>>> {
         let runs = &self.0;
         let (mut single_task, mut general) = (Vec::new(), Vec::new());
         let mut carried = 0;
-        for mut asked in gathered {
+        let (now, later) = within_effects(gathered, |asked| asked.request.effects());
+        for asked in later {
+            runs.reports.put_off(runs, asked.request);
+        }
+        for mut asked in now {
+            if std::mem::take(&mut asked.request.put_off) {
+                runs.held.unpark();
+            }
             let report = &mut asked.request.report;
             let room = match report.end {
                 // Nothing is recorded, so no lines can be written with it.
@@ -183,7 +210,9 @@ impl Commits for Outcomes {
     /// A failure replaces the outcome; if that is refused too, its run is given up.
     async fn refused(&self, outcome: Outcome, error: &EngineError) -> Option<Outcome> {
         let runs = &self.0;
-        let Outcome { report, known, .. } = outcome;
+        let Outcome {
+            report, known, put_off, ..
+        } = outcome;
         if is_unrecordable(&report.end) || is_newer(error) {
             let ended = EndedAttempt {
                 run: report.run,
@@ -210,6 +239,7 @@ impl Commits for Outcomes {
             report,
             single_task,
             known,
+            put_off,
         })
     }
 }
@@ -218,15 +248,40 @@ impl Reports {
     /// Gives an attempt's outcome to the recorder. Its queue has room for each attempt that the node may hold. Should
     /// it be full, the report waits: a result is never thrown away.
     pub(crate) fn record(&self, node: &Node, report: Report) {
+        self.put(node, report.into());
+    }
+
+    /// Puts an outcome behind all others that wait. Its attempt keeps its slot, so that the waiting reports are bounded, but
+    /// takes no processor time from others.
+    fn put_off(&self, runs: &Runs, mut outcome: Outcome) {
+        if !std::mem::replace(&mut outcome.put_off, true) {
+            runs.held.park();
+        }
+        self.put(&runs.node, outcome);
+    }
+
+    fn put(&self, node: &Node, outcome: Outcome) {
         // The recorder runs as long as the node. If it is gone, the lease expires and another node runs the attempt
         // again.
-        if let Err(outcome) = self.outcomes.put(report.into()) {
+        if let Err(outcome) = self.outcomes.put(outcome) {
             tracing::warn!(run = %outcome.report.run, "too many attempts have ended at the same time");
             let outcomes = self.outcomes.clone();
             node.tracker
                 .spawn(async move { drop(outcomes.send_patiently(outcome).await) });
         }
     }
+}
+
+/// Divides outcomes into those of the next transaction, and those for whose effects it has no room. The first one always
+/// has room.
+fn within_effects<T>(outcomes: Vec<T>, effects_of: impl Fn(&T) -> usize) -> (Vec<T>, Vec<T>) {
+    let mut carried = 0;
+    outcomes.into_iter().partition(|outcome| {
+        let effects = effects_of(outcome);
+        let has_room = effects == 0 || carried == 0 || carried + effects <= EFFECTS_PER_BATCH;
+        carried += if has_room { effects } else { 0 };
+        has_room
+    })
 }
 
 /// Whether it replaces an outcome that was refused, or was itself refused.
@@ -337,4 +392,34 @@ async fn record_general(runs: &Arc<Runs>, reports: &[&Report]) -> Result<After, 
 
 fn lines_of(reports: &[&Report]) -> Vec<LogRow> {
     reports.iter().flat_map(|report| report.lines.iter().cloned()).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Three hundred items with as many effects each come into many transactions; each outcome without effects is in the
+    /// first one.
+    #[test]
+    fn outcomes_without_effects_wait_for_no_more_than_a_transaction_of_effects() {
+        let effects_of = |outcome: &usize| *outcome;
+        let gathered = [300, 0].repeat(300);
+        let (mut now, mut later) = within_effects(gathered, effects_of);
+        assert_eq!(now.iter().filter(|outcome| **outcome == 0).count(), 300);
+        let mut transactions = 0;
+        while !now.is_empty() {
+            assert!(now.iter().sum::<usize>() <= EFFECTS_PER_BATCH);
+            transactions += 1;
+            // What comes meanwhile is recorded next, although it came later.
+            if !later.is_empty() {
+                later.push(0);
+            }
+            (now, later) = within_effects(later, effects_of);
+            assert!(!later.contains(&0));
+        }
+        assert_eq!(transactions, 50);
+        // Whatever an attempt has, it is recorded.
+        let (now, later) = within_effects(vec![EFFECTS_PER_BATCH + 1, 0, 1], effects_of);
+        assert_eq!((now, later), (vec![EFFECTS_PER_BATCH + 1, 0], vec![1]));
+    }
 }

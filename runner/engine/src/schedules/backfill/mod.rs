@@ -17,9 +17,9 @@ use chrono::TimeDelta;
 
 use heddle_domain::backfill::{self, Existing, OnExisting, Verdict};
 use heddle_domain::id::RunId;
-use heddle_domain::state::RunState;
 use heddle_domain::{Chain, Time};
-use heddle_store::backfill::{BackfillRound, BackfillRow, CANCELLING, Moved, Occupancy};
+use heddle_store::backfill::{BackfillAction, BackfillRound, BackfillRow, CANCELLING, Moved, Occupancy};
+use heddle_store::change::By;
 use heddle_store::live::NewRun;
 use uuid::Uuid;
 
@@ -175,9 +175,13 @@ impl Schedules {
         let group = match self.node.catalog.group(&row.group_name).await? {
             Some(group) if group.id == row.group_id && !row.group_deleted => group,
             _ => {
-                moved.note = Some("the group was deleted".into());
-                moved.ended = Some(RunState::Cancelled.number());
-                round.commit(&moved, self.node.now()).await?;
+                drop(round);
+                // Runs of dependants go on otherwise. If somebody else was faster, there is nothing to change.
+                let (actor, at) = ("backfill", self.node.now());
+                let (by, note) = (By { actor, at }, Some("the group was deleted"));
+                let cancel = BackfillAction::Cancel;
+                self.node.store.change_backfill(by, id, cancel, note).await?;
+                self.cancel_backfill(id).await?;
                 return Ok(RoundEnd::Idle);
             }
         };

@@ -157,7 +157,7 @@ impl Schedules {
             actor,
             at: self.node.now(),
         };
-        match self.node.store.change_backfill(by, id, action).await? {
+        match self.node.store.change_backfill(by, id, action, None).await? {
             BackfillChange::Missing => return Err(ControlError::NotFound("backfill")),
             BackfillChange::Refused(state) => {
                 let done = match action {

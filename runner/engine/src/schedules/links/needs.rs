@@ -253,7 +253,9 @@ async fn latest_lack(
     {
         return Ok(None);
     }
-    Ok(Some(instant))
+    // A run that was repeated before anybody followed the group.
+    let unnoted = completion.succeeded_unnoted(&[(group, instant)]).await?;
+    Ok(unnoted.is_empty().then_some(instant))
 }
 
 /// The times and instants of a group for which no follower waits.
@@ -441,10 +443,22 @@ async fn interval_lacks(
     let mut all = instants(family, group, from, to, 0)?;
     all.extend(&made);
     let can_be_made_up = |at: Time| revision.plan.spec.history || next.is_some_and(|next| next <= at);
-    Ok(all
+    let open: Vec<(i64, Time)> = all
         .into_iter()
         .filter(|at| !succeeded.contains(at) && !excused.covers(*at))
         .filter(|at| made.contains(at) || can_be_made_up(*at))
-        .take(limit)
-        .collect())
+        .map(|at| (group, at))
+        .collect();
+    // Runs that were repeated, or created by hand for an instant, before anybody followed the group. Usually the first look
+    // finds enough that is missing.
+    let mut lacks = Vec::new();
+    for some in open.chunks(LACKS_MAX) {
+        let unnoted: HashSet<(i64, Time)> = completion.succeeded_unnoted(some).await?.into_iter().collect();
+        lacks.extend(some.iter().filter(|pair| !unnoted.contains(*pair)).map(|pair| pair.1));
+        if lacks.len() >= limit {
+            break;
+        }
+    }
+    lacks.truncate(limit);
+    Ok(lacks)
 }

@@ -1,9 +1,21 @@
 //! Effects of scripts, which are committed with their outcomes.
+//!
+//! The outcomes of many attempts share a transaction, and others wait for its end. So the effects of an attempt are written
+//! with a few statements, however many they are: one for each kind, in the order of the keys, with the last write of each
+//! key. What a script can see of their order stays:
+//!
+//! * A compare-and-set comes before all other writes of its key, so all of them are done first.
+//! * A version rises by the number of the writes of its key, unless it would get ahead of the clock.
+//! * A key that is deleted and then set is a new one. Only what comes after its last delete is written.
+//! * Notifications keep their order.
+
+use std::collections::BTreeMap;
 
 use heddle_domain::id::RunId;
 
 use super::Completion;
 use crate::StoreError;
+use crate::database::column;
 
 /// An effect of a script, which is committed with its outcome.
 #[derive(Clone, Debug, PartialEq)]
@@ -14,7 +26,7 @@ pub enum Effect {
         /// The value as JSON text.
         value: String,
     },
-    /// Sets a key if it still has a version; `None`: if it does not exist.
+    /// Sets a key if it still has a version; `None`: if it does not exist. No effect before it writes its key.
     CompareAndSet {
         key: String,
         /// The version that the script has read; `None`: no value.
@@ -33,6 +45,78 @@ pub enum Effect {
     },
 }
 
+/// What the writes and deletes of a key come to.
+#[derive(Debug, PartialEq)]
+struct Written<'e> {
+    /// Whether one of them deletes the key.
+    deleted: bool,
+    /// The last value as JSON text; `None`: a delete is the last of them.
+    value: Option<&'e str>,
+    /// How many writes come after the last delete.
+    writes: i64,
+}
+
+/// The effects of an attempt, as they are written.
+#[derive(Debug, Default, PartialEq)]
+struct Sorted<'e> {
+    /// The keys that must not exist, with their values.
+    absent: BTreeMap<&'e str, &'e str>,
+    /// The keys that must have a version, with that and their values.
+    versioned: BTreeMap<&'e str, (i64, &'e str)>,
+    written: BTreeMap<&'e str, Written<'e>>,
+    /// Channel, subject and body of each notification.
+    notices: Vec<(&'e str, &'e str, &'e str)>,
+}
+
+impl<'e> Sorted<'e> {
+    fn of(effects: &'e [Effect]) -> Self {
+        let mut sorted = Self::default();
+        for effect in effects {
+            match effect {
+                Effect::Set { key, value } => sorted.set(key, value),
+                Effect::CompareAndSet { key, expected, value } => match expected {
+                    Some(expected) => drop(sorted.versioned.insert(key, (*expected as i64, value.as_str()))),
+                    None => drop(sorted.absent.insert(key, value)),
+                },
+                Effect::Delete { key } => {
+                    let deleted = Written {
+                        deleted: true,
+                        value: None,
+                        writes: 0,
+                    };
+                    sorted.written.insert(key, deleted);
+                }
+                Effect::Notify { channel, subject, body } => {
+                    sorted.notices.push((channel.as_str(), subject.as_str(), body.as_str()));
+                }
+            }
+        }
+        sorted
+    }
+
+    fn set(&mut self, key: &'e str, value: &'e str) {
+        let written = self.written.entry(key).or_insert(Written {
+            deleted: false,
+            value: None,
+            writes: 0,
+        });
+        written.value = Some(value);
+        written.writes += 1;
+    }
+
+    /// The keys that are set, with their values, by the number of writes. Of a thousand effects, no more than 44 such
+    /// numbers can come, and usually there is one.
+    fn by_writes(&self) -> BTreeMap<i64, Vec<(&'e str, &'e str)>> {
+        let mut by_writes: BTreeMap<i64, Vec<(&str, &str)>> = BTreeMap::new();
+        for (key, written) in &self.written {
+            if let Some(value) = written.value {
+                by_writes.entry(written.writes).or_default().push((*key, value));
+            }
+        }
+        by_writes
+    }
+}
+
 impl Completion {
     /// Applies the effects of a script. `false`: the value of a compare-and-set has changed, and none of the effects is
     /// applied.
@@ -43,88 +127,187 @@ impl Completion {
         group_id: i64,
         effects: &[Effect],
     ) -> Result<bool, StoreError> {
-        sqlx::query!("SAVEPOINT effects").execute(&mut *self.tx).await?;
-        for effect in effects {
-            if !self.apply_effect(run, task, group_id, effect).await? {
-                sqlx::query!("ROLLBACK TO SAVEPOINT effects")
-                    .execute(&mut *self.tx)
-                    .await?;
-                return Ok(false);
-            }
+        let sorted = Sorted::of(effects);
+        if !self.compare_and_set(group_id, &sorted).await? {
+            return Ok(false);
         }
-        sqlx::query!("RELEASE SAVEPOINT effects").execute(&mut *self.tx).await?;
+        self.write_state(group_id, &sorted).await?;
+        self.insert_script_notices(run, task, group_id, &sorted.notices).await?;
         Ok(true)
     }
 
-    async fn apply_effect(&mut self, run: RunId, task: u16, group: i64, effect: &Effect) -> Result<bool, StoreError> {
-        let done = match effect {
-            Effect::Set { key, value } => {
-                sqlx::query!(
-                    "INSERT INTO heddle.script_state (group_id, key, value) VALUES ($1, $2, $3)
-                     ON CONFLICT (group_id, key) DO UPDATE
-                        SET value = excluded.value, version = script_state.version + 1, updated_at = now()",
-                    group,
-                    key,
-                    value
-                )
-                .execute(&mut *self.tx)
-                .await?
-            }
-            Effect::CompareAndSet {
-                key,
-                expected: None,
-                value,
-            } => {
-                sqlx::query!(
-                    "INSERT INTO heddle.script_state (group_id, key, value) VALUES ($1, $2, $3)
-                     ON CONFLICT (group_id, key) DO NOTHING",
-                    group,
-                    key,
-                    value
-                )
-                .execute(&mut *self.tx)
-                .await?
-            }
-            Effect::CompareAndSet {
-                key,
-                expected: Some(expected),
-                value,
-            } => {
-                sqlx::query!(
-                    "UPDATE heddle.script_state SET value = $4, version = version + 1, updated_at = now()
-                      WHERE group_id = $1 AND key = $2 AND version = $3",
-                    group,
-                    key,
-                    *expected as i64,
-                    value
-                )
-                .execute(&mut *self.tx)
-                .await?
-            }
-            Effect::Delete { key } => {
-                sqlx::query!(
-                    "DELETE FROM heddle.script_state WHERE group_id = $1 AND key = $2",
-                    group,
-                    key
-                )
+    /// All comparisons of an attempt. `false`: one is lost, and nothing is written.
+    async fn compare_and_set(&mut self, group: i64, sorted: &Sorted<'_>) -> Result<bool, StoreError> {
+        let (absent, versioned) = (&sorted.absent, &sorted.versioned);
+        if absent.is_empty() && versioned.is_empty() {
+            return Ok(true);
+        }
+        sqlx::query!("SAVEPOINT effects").execute(&mut *self.tx).await?;
+        let mut done = 0;
+        if !absent.is_empty() {
+            let (keys, values): (Vec<&str>, Vec<&str>) = absent.iter().map(|(key, value)| (*key, *value)).unzip();
+            let inserted = sqlx::query!(
+                "INSERT INTO heddle.script_state (group_id, key, value)
+                 SELECT $1, e.key, e.value FROM UNNEST($2::text[], $3::text[]) AS e (key, value)
+                 ON CONFLICT (group_id, key) DO NOTHING",
+                group,
+                &keys as &[&str],
+                &values as &[&str]
+            )
+            .execute(&mut *self.tx)
+            .await?;
+            done += inserted.rows_affected();
+        }
+        if !versioned.is_empty() {
+            let rows: Vec<(&str, i64, &str)> = versioned
+                .iter()
+                .map(|(key, (expected, value))| (*key, *expected, *value))
+                .collect();
+            let updated = sqlx::query!(
+                "UPDATE heddle.script_state s SET value = e.value, version = s.version + 1, updated_at = now()
+                   FROM UNNEST($2::text[], $3::bigint[], $4::text[]) AS e (key, expected, value)
+                  WHERE s.group_id = $1 AND s.key = ANY (ARRAY[e.key]) AND s.version = e.expected",
+                group,
+                &column(&rows, |row| row.0) as &[&str],
+                &column(&rows, |row| row.1),
+                &column(&rows, |row| row.2) as &[&str]
+            )
+            .execute(&mut *self.tx)
+            .await?;
+            done += updated.rows_affected();
+        }
+        let won = done == (absent.len() + versioned.len()) as u64;
+        if won {
+            sqlx::query!("RELEASE SAVEPOINT effects").execute(&mut *self.tx).await?;
+        } else {
+            sqlx::query!("ROLLBACK TO SAVEPOINT effects")
                 .execute(&mut *self.tx)
                 .await?;
-                return Ok(true);
-            }
-            Effect::Notify { channel, subject, body } => {
-                sqlx::query!(
-                    "INSERT INTO heddle.notices (run, task, channel, subject, body, group_id) VALUES ($1, $2, $3, $4, $5, $6)",
-                    run.0,
-                    task as i16,
-                    channel,
-                    subject,
-                    body,
-                    group
-                )
-                .execute(&mut *self.tx)
-                .await?
-            }
+        }
+        Ok(won)
+    }
+
+    /// All other writes and deletes of an attempt.
+    async fn write_state(&mut self, group: i64, sorted: &Sorted<'_>) -> Result<(), StoreError> {
+        let deleted: Vec<&str> = (sorted.written.iter())
+            .filter(|(_, written)| written.deleted)
+            .map(|(key, _)| *key)
+            .collect();
+        if !deleted.is_empty() {
+            sqlx::query!(
+                "DELETE FROM heddle.script_state WHERE group_id = $1 AND key = ANY ($2)",
+                group,
+                &deleted as &[&str]
+            )
+            .execute(&mut *self.tx)
+            .await?;
+        }
+        for (writes, rows) in sorted.by_writes() {
+            // The versions between are seen by nobody. So a new key has the version of its last write, and none gets ahead of
+            // the clock: versions stay below those of a key that is deleted and made again (migration 0123).
+            sqlx::query!(
+                "INSERT INTO heddle.script_state AS s (group_id, key, value)
+                 SELECT $1, e.key, e.value FROM UNNEST($2::text[], $3::text[]) AS e (key, value)
+                 ON CONFLICT (group_id, key) DO UPDATE
+                    SET value = excluded.value, updated_at = now(),
+                        version = least(s.version + $4, greatest(s.version + 1, excluded.version))",
+                group,
+                &column(&rows, |row| row.0) as &[&str],
+                &column(&rows, |row| row.1) as &[&str],
+                writes
+            )
+            .execute(&mut *self.tx)
+            .await?;
+        }
+        Ok(())
+    }
+
+    /// The notifications of an attempt, in their order.
+    async fn insert_script_notices(
+        &mut self,
+        run: RunId,
+        task: u16,
+        group: i64,
+        notices: &[(&str, &str, &str)],
+    ) -> Result<(), StoreError> {
+        if notices.is_empty() {
+            return Ok(());
+        }
+        sqlx::query!(
+            "INSERT INTO heddle.notices (run, task, channel, subject, body, group_id)
+             SELECT $1, $2, e.channel, e.subject, e.body, $3
+               FROM UNNEST($4::text[], $5::text[], $6::text[]) WITH ORDINALITY AS e (channel, subject, body, at)
+              ORDER BY e.at",
+            run.0,
+            task as i16,
+            group,
+            &column(notices, |notice| notice.0) as &[&str],
+            &column(notices, |notice| notice.1) as &[&str],
+            &column(notices, |notice| notice.2) as &[&str]
+        )
+        .execute(&mut *self.tx)
+        .await?;
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn set(key: &str, value: &str) -> Effect {
+        let (key, value) = (key.to_owned(), value.to_owned());
+        Effect::Set { key, value }
+    }
+
+    fn delete(key: &str) -> Effect {
+        Effect::Delete { key: key.to_owned() }
+    }
+
+    #[test]
+    fn the_last_write_of_a_key_counts_for_all_since_its_last_delete() {
+        let compared = |key: &str, expected| Effect::CompareAndSet {
+            key: key.to_owned(),
+            expected,
+            value: "0".to_owned(),
         };
-        Ok(done.rows_affected() == 1)
+        let effects = [
+            compared("b", Some(7)),
+            set("b", "1"),
+            set("a", "1"),
+            set("a", "2"),
+            delete("a"),
+            set("b", "2"),
+            set("a", "3"),
+            compared("c", None),
+            set("d", "1"),
+            delete("d"),
+        ];
+        let sorted = Sorted::of(&effects);
+        assert_eq!(sorted.absent, BTreeMap::from([("c", "0")]));
+        assert_eq!(sorted.versioned, BTreeMap::from([("b", (7, "0"))]));
+        let written = |deleted, value, writes| Written { deleted, value, writes };
+        let expect = [
+            ("a", written(true, Some("3"), 1)),
+            ("b", written(false, Some("2"), 2)),
+            ("d", written(true, None, 0)),
+        ];
+        assert_eq!(sorted.written, BTreeMap::from(expect));
+        let by_writes = [(1, vec![("a", "3")]), (2, vec![("b", "2")])];
+        assert_eq!(sorted.by_writes(), BTreeMap::from(by_writes));
+    }
+
+    #[test]
+    fn a_thousand_keys_are_one_statement() {
+        let effects: Vec<Effect> = (0..1_000).map(|key| set(&format!("k{key:04}"), "1")).collect();
+        let by_writes = Sorted::of(&effects).by_writes();
+        assert_eq!(by_writes.len(), 1);
+        assert_eq!(by_writes[&1].len(), 1_000);
+        // As many different numbers of writes as a thousand effects can have.
+        let effects: Vec<Effect> = (1..=44)
+            .flat_map(|n| (0..n).map(move |_| set(&format!("k{n}"), "1")))
+            .collect();
+        assert!(effects.len() <= 1_000);
+        assert_eq!(Sorted::of(&effects).by_writes().len(), 44);
     }
 }
