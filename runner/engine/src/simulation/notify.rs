@@ -297,7 +297,8 @@ async fn a_queue_without_workers_is_told_when_patience_is_over() {
 }
 
 /// A tick that ends between its look and its notices loses none of them: the next one announces what waits. A group that cannot
-/// be read keeps no other group's announcement waiting, and is announced by a node that can read it.
+/// be read keeps no other group's announcement waiting, and is announced by a node that can read it. What waited before there
+/// was a rule keeps nothing that waits under the rule from being told.
 #[tokio::test]
 async fn a_stalled_queue_is_told_in_spite_of_failures() {
     let world = World::at("2026-03-01T00:00:00Z").await;
@@ -309,6 +310,7 @@ async fn a_stalled_queue_is_told_in_spite_of_failures() {
             .group(name, with(queued(json!({})), json!({"notify": rules})))
             .await;
     }
+    world.group("c", queued(json!({}))).await;
     world.pass(TimeDelta::seconds(1)).await;
     let node = world.node(1).await;
     node.tick(&mut Scheduler(node.schedules())).await;
@@ -344,6 +346,20 @@ async fn a_stalled_queue_is_told_in_spite_of_failures() {
     for _ in 0..2 {
         other.tick(&mut stalls).await;
         assert_eq!(told().await, "b a");
+    }
+    let once = json!({"once": {"delay": "1s"}});
+    let with_rule = json!({"notify": rules, "schedules": {"s": once, "later": once}});
+    world.group("c", with(queued(json!({})), with_rule)).await;
+    other.tick(&mut stalls).await;
+    assert_eq!(told().await, "b a", "that run has no rule");
+    assert_eq!(world.one::<i64>("SELECT count(*) FROM heddle.stalls").await, 2);
+    world.pass_for(&node, TimeDelta::seconds(1)).await;
+    node.tick(&mut Scheduler(node.schedules())).await;
+    world.pass_for(&node, TimeDelta::minutes(10) + MOMENT).await;
+    let mut stalls = StalledQueues(node.notifier(Duration::from_secs(600)));
+    for _ in 0..2 {
+        node.tick(&mut stalls).await;
+        assert_eq!(told().await, "b a c");
     }
 }
 

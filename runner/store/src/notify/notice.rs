@@ -216,8 +216,9 @@ impl Store {
     }
 
     /// In groups with a rule for this event: finds queued task runs that nobody has claimed since `before` and that are not
-    /// noted yet, and forgets those that do not wait any more. Returns group, task, queue, and a waiting run; see
-    /// [`Store::note_stalled`].
+    /// noted yet, and forgets those that do not wait any more. Only runs whose own revision has such a rule count: an older
+    /// run without one must not stand for a later one that has it. Returns group, task, queue, and the run of each revision
+    /// that has waited longest, the longest of all first; see [`Store::note_stalled`].
     pub async fn stalled(&self, before: Time, limit: i64) -> Result<Vec<Stalled>, StoreError> {
         let rows = sqlx::query!(
             r#"WITH telling AS MATERIALIZED (
@@ -229,14 +230,15 @@ impl Store {
                                          WHERE id = t.group_id AND revision_id = t.id AND deleted_at IS NULL
                                         OFFSET 0) AS g),
                waiting AS (
-                   SELECT DISTINCT ON (r.group_id, q.task, q.queue)
+                   SELECT DISTINCT ON (r.group_id, q.task, q.queue, r.revision_id)
                           r.group_id, r.revision_id, q.task, q.queue, q.run, q.item, q.ready_at
                      FROM subscribed t
                     CROSS JOIN LATERAL (SELECT id, group_id, revision_id FROM heddle.runs_live
-                                         WHERE group_id = t.id OFFSET 0) AS r
+                                         WHERE group_id = t.id AND revision_id = ANY (ARRAY(SELECT id FROM telling))
+                                        OFFSET 0) AS r
                     CROSS JOIN LATERAL (SELECT task, queue, run, item, ready_at FROM heddle.queue_ready
                                          WHERE run = r.id AND ready_at < $1 OFFSET 0) AS q
-                    ORDER BY r.group_id, q.task, q.queue, q.ready_at
+                    ORDER BY r.group_id, q.task, q.queue, r.revision_id, q.ready_at
                     LIMIT $2),
                over AS (
                    DELETE FROM heddle.stalls s
@@ -246,7 +248,8 @@ impl Store {
                       w.run AS "run!", w.item AS "item!"
                  FROM waiting w
                 WHERE NOT EXISTS (SELECT FROM heddle.stalls s
-                                   WHERE s.group_id = w.group_id AND s.task = w.task::text AND s.queue = w.queue)"#,
+                                   WHERE s.group_id = w.group_id AND s.task = w.task::text AND s.queue = w.queue)
+                ORDER BY w.ready_at"#,
             before,
             limit
         )
@@ -265,10 +268,10 @@ impl Store {
             .collect())
     }
 
-    /// Notes stalled tasks, each with its notices if people want them, in one transaction: what is noted is announced. What
-    /// is noted already is left out: if two nodes do this at once, the insert of the second finds the rows of the first.
-    /// Returns whether notices were written.
-    pub async fn note_stalled(&self, stalled: &[(Stalled, Option<NewNotices>)], now: Time) -> Result<bool, StoreError> {
+    /// Notes stalled tasks, each with its notices, in one transaction: what is noted is announced. Of several with the same
+    /// group, task and queue, the first is. What is noted already is left out: if two nodes do this at once, the insert of
+    /// the second finds the rows of the first. Returns whether notices were written.
+    pub async fn note_stalled(&self, stalled: &[(Stalled, NewNotices)], now: Time) -> Result<bool, StoreError> {
         if stalled.is_empty() {
             return Ok(false);
         }
@@ -291,14 +294,14 @@ impl Store {
             )
             .fetch_all(&mut *tx)
             .await?;
-            let noted: HashSet<(i64, String, String)> = noted
+            let mut noted: HashSet<(i64, String, String)> = noted
                 .into_iter()
                 .map(|row| (row.group_id, row.task, row.queue))
                 .collect();
             let notices: Vec<NewNotices> = stalled
                 .iter()
-                .filter(|(one, _)| noted.contains(&(one.group_id, one.task.to_string(), one.queue.clone())))
-                .filter_map(|(_, notices)| notices.clone())
+                .filter(|(one, _)| noted.remove(&(one.group_id, one.task.to_string(), one.queue.clone())))
+                .map(|(_, notices)| notices.clone())
                 .collect();
             insert_notices_in(&mut tx, &notices, now).await?;
             tx.commit().await?;
@@ -409,7 +412,7 @@ impl Store {
 pub struct Stalled {
     pub group_id: i64,
     pub revision_id: i64,
-    /// The run that has waited longest.
+    /// The run of this revision that has waited longest.
     pub run: RunId,
     pub task: u16,
     /// The item, if the task is mapped.
