@@ -350,6 +350,53 @@ async fn submitters_are_called_back() {
     verify(&last[&id(&by_channel)]);
 }
 
+/// Of the URL of a callback, which may contain a token, people see the host, also in the error of a receiver that repeats it;
+/// who knows the whole URL finds its notifications by it. A notification that cannot be read makes no list fail.
+#[tokio::test]
+async fn urls_of_callbacks_are_shown_as_hosts() {
+    let world = World::new().await;
+    let node = world.options().env("HEDDLE_ALLOW_PRIVATE", "127.0.0.1").start().await;
+    let receiver = Receiver::start(Answer::Status(410)).await;
+    node.put_group("g", one(json!({"script": "hello"}))).await;
+    let url = format!("{}/hooks?token=0123456789abcdef", receiver.url.trim_end_matches('/'));
+    node.run("g", json!({"callback": url})).await;
+    let told = settled(&node, "event=callback", 1).await;
+    let sql = world.sql().await;
+    sql.execute("UPDATE heddle.notifications SET last_error = 'no ' || channel", &[])
+        .await
+        .unwrap();
+    let host = reqwest::Url::parse(&url).unwrap().origin().ascii_serialization();
+    let shown = json!(format!("{host}/…"));
+    let whole = node
+        .get(&format!("/v1/notifications/{}", id(&told[0])))
+        .await
+        .expect_status(200);
+    let listed = node.all("/v1/notifications").await;
+    for one in [&whole, &listed[0]] {
+        assert_eq!(one["channel"], shown);
+        assert_eq!(one["last_error"], json!(format!("no {host}/…")));
+        assert!(!one.to_string().contains("0123456789abcdef"), "{one:#}");
+    }
+    let page = node.get("/notifications").await;
+    assert!(!page.body.to_string().contains("0123456789abcdef"));
+    let by_url = url
+        .replace(':', "%3A")
+        .replace('/', "%2F")
+        .replace('?', "%3F")
+        .replace('=', "%3D");
+    for (channel, count) in [(by_url.as_str(), 1), ("hook", 0)] {
+        let found = node.all(&format!("/v1/notifications?channel={channel}")).await;
+        assert_eq!(found.len(), count, "{channel}");
+    }
+    sql.execute(
+        "UPDATE heddle.notifications SET facts = facts || '{\"count\": \"many\"}'",
+        &[],
+    )
+    .await
+    .unwrap();
+    assert_eq!(node.all("/v1/notifications").await[0]["count"], 1);
+}
+
 /// What scripts say is told once, with their success; a channel that is not there is no reason to fail.
 #[tokio::test]
 async fn scripts_tell_people() {

@@ -39,7 +39,7 @@ const RECORD_AGAIN_AFTER: Duration = Duration::from_millis(300);
 /// The error of a try that was cancelled.
 const CUT: &str = "the node that was sending it stopped";
 
-/// The minimum length of a part of a robot's URL that may be secret; shorter parts such as `services` are not.
+/// The minimum length of a part of a URL that may be secret; shorter parts such as `services` are not.
 const URL_SECRET_BYTES_MIN: usize = 9;
 
 impl Notifier {
@@ -122,7 +122,13 @@ impl Notifier {
         };
         let secrets = match &channel {
             Ok(Some(channel)) => secrets_of(channel),
-            _ => Redactor::default(),
+            // What is not the host of a callback's URL may be secret too.
+            Ok(None) => {
+                let redactor = Redactor::default();
+                learn_url(&redactor, &outgoing.channel);
+                redactor
+            }
+            Err(_) => Redactor::default(),
         };
         let mut mailed = Mailed::default();
         let result = match channel {
@@ -358,7 +364,7 @@ fn secrets_of(channel: &ChannelSpec) -> Redactor {
     redactor
 }
 
-/// A robot's URL, and the parts of it that make it secret, such as `key` and `access_token`: as they are written, and what
+/// The URL of a robot or of a callback, and the parts of it that make it secret, such as `key` and `access_token`: as they are written, and what
 /// they mean.
 fn learn_url(redactor: &Redactor, url: &str) {
     redactor.learn(url);

@@ -3,6 +3,7 @@
 use heddle_api::{List, Notification, NotificationState};
 use heddle_domain::Fault;
 use heddle_domain::notify::Event;
+use heddle_domain::notify::message::Facts;
 use heddle_store::notification::{NotificationFilter, NotificationRow, Resend};
 use uuid::Uuid;
 
@@ -17,12 +18,12 @@ fn listed(row: NotificationRow) -> Notification {
         id: row.id,
         channel: row.channel,
         event: row.event,
-        group: row.facts.group,
+        group: row.group,
         run: row.run,
-        task: row.facts.task,
+        task: row.task,
         subject: row.subject,
         to: row.recipients,
-        count: row.facts.count,
+        count: row.count,
         state: row.state,
         attempts: row.attempts,
         last_error: row.last_error,
@@ -35,12 +36,10 @@ fn listed(row: NotificationRow) -> Notification {
 }
 
 /// With what it says.
-pub(super) fn whole(row: NotificationRow) -> Notification {
-    let text = row.facts.text();
-    let entries = row.facts.entries.clone();
+pub(super) fn whole((row, facts): (NotificationRow, Facts)) -> Notification {
     Notification {
-        text: Some(text),
-        entries,
+        text: Some(facts.text()),
+        entries: facts.entries,
         ..listed(row)
     }
 }
@@ -56,7 +55,10 @@ pub(crate) fn routes() -> Vec<Route> {
         )
         .detail("Newest first.")
         .list()
-        .query("channel", "Only notifications through this channel.")
+        .query(
+            "channel",
+            "Only notifications through this channel, or to this URL: the whole URL, not as it is shown.",
+        )
         .query(
             "event",
             "Only notifications about these events. For several, use commas.",
@@ -124,7 +126,7 @@ async fn list(request: Request) -> Outcome {
     list_of(page, listed)
 }
 
-async fn find(request: &Request, id: Uuid) -> Result<NotificationRow, Problem> {
+async fn find(request: &Request, id: Uuid) -> Result<(NotificationRow, Facts), Problem> {
     let row = request.app.store.notification(id).await?;
     row.ok_or_else(|| Problem::not_found("notification", &id.to_string()))
 }

@@ -2,6 +2,7 @@
 
 use chrono::SecondsFormat;
 use heddle_domain::Time;
+use heddle_domain::notify::channel::{shown_error, shown_target};
 use heddle_domain::notify::message::Facts;
 use heddle_domain::state::NotificationState;
 use serde_json::{Value, json};
@@ -17,14 +18,18 @@ use crate::{Store, StoreError, audit};
 #[derive(Clone, Debug)]
 pub struct NotificationRow {
     pub id: Uuid,
-    /// A channel's name, or a URL.
+    /// A channel's name, or of a URL the host.
     pub channel: String,
     /// The name of its event.
     pub event: String,
+    pub group: Option<String>,
     pub run: Option<Uuid>,
+    /// The task; of a digest, none.
+    pub task: Option<String>,
     /// Its subject, as Heddle writes it.
     pub subject: String,
-    pub facts: Facts,
+    /// The number of its events.
+    pub count: u64,
     /// Addresses, for a mail.
     pub recipients: Vec<String>,
     pub state: NotificationState,
@@ -44,9 +49,11 @@ struct Found {
     id: Uuid,
     channel: String,
     event: String,
+    group: Option<String>,
     run: Option<Uuid>,
+    task: Option<String>,
     subject: String,
-    facts: Value,
+    count: Option<Value>,
     recipients: Vec<String>,
     state: i16,
     attempts: i32,
@@ -62,15 +69,18 @@ impl TryFrom<Found> for NotificationRow {
     fn try_from(row: Found) -> Result<Self, StoreError> {
         Ok(Self {
             id: row.id,
-            channel: row.channel,
+            last_error: row.last_error.map(|error| shown_error(&error, &row.channel)),
+            channel: shown_target(&row.channel),
             event: row.event,
+            group: row.group,
             run: row.run,
+            task: row.task,
             subject: row.subject,
-            facts: facts_of(row.id, row.facts)?,
+            // A row that cannot be read must not make a list fail.
+            count: row.count.and_then(|count| count.as_u64()).unwrap_or(1),
             recipients: row.recipients,
             state: state_of(row.id, row.state)?,
             attempts: row.attempts,
-            last_error: row.last_error,
             created_at: row.created_at,
             sent_at: row.sent_at,
             next_attempt_at: row.due_at,
@@ -101,7 +111,7 @@ pub enum Resend {
 }
 
 impl Store {
-    /// Notifications, newest first, older than `before`.
+    /// Notifications, newest first, older than `before`. Of their facts, only what a list shows: the others may be large.
     pub async fn notifications(
         &self,
         filter: &NotificationFilter,
@@ -110,7 +120,8 @@ impl Store {
     ) -> Result<Page<NotificationRow>, StoreError> {
         let rows = sqlx::query_as!(
             Found,
-            "SELECT n.id, n.channel, n.event, n.run, n.subject, n.facts,
+            "SELECT n.id, n.channel, n.event, n.group_name AS \"group\", n.run, n.facts ->> 'task' AS task, n.subject,
+                    n.facts -> 'count' AS count,
                     CASE WHEN n.recipients = '{}' THEN n.delivered ELSE n.recipients END AS \"recipients!\",
                     n.state, n.attempts, n.last_error, n.created_at, n.sent_at, o.due_at AS \"due_at?\"
                FROM heddle.notifications n LEFT JOIN heddle.outgoing o ON o.notification = n.id
@@ -139,10 +150,12 @@ impl Store {
         Ok(Page::of(rows, limit, |row| row.id.to_string()))
     }
 
-    pub async fn notification(&self, id: Uuid) -> Result<Option<NotificationRow>, StoreError> {
+    /// A notification, with its facts.
+    pub async fn notification(&self, id: Uuid) -> Result<Option<(NotificationRow, Facts)>, StoreError> {
         let row = sqlx::query_as!(
             Found,
-            "SELECT n.id, n.channel, n.event, n.run, n.subject, n.facts,
+            "SELECT n.id, n.channel, n.event, n.group_name AS \"group\", n.run, n.facts ->> 'task' AS task, n.subject,
+                    n.facts -> 'count' AS count,
                     CASE WHEN n.recipients = '{}' THEN n.delivered ELSE n.recipients END AS \"recipients!\",
                     n.state, n.attempts, n.last_error, n.created_at, n.sent_at, o.due_at AS \"due_at?\"
                FROM heddle.notifications n LEFT JOIN heddle.outgoing o ON o.notification = n.id WHERE n.id = $1",
@@ -150,7 +163,13 @@ impl Store {
         )
         .fetch_optional(&self.pool)
         .await?;
-        row.map(NotificationRow::try_from).transpose()
+        let facts = sqlx::query_scalar!("SELECT facts FROM heddle.notifications WHERE id = $1", id)
+            .fetch_optional(&self.pool)
+            .await?;
+        let (Some(row), Some(facts)) = (row, facts) else {
+            return Ok(None);
+        };
+        Ok(Some((NotificationRow::try_from(row)?, facts_of(id, facts)?)))
     }
 
     /// Sends a notification again, to all its recipients, as if it had never been tried; a waiting one is sent now. If
