@@ -397,6 +397,38 @@ async fn urls_of_callbacks_are_shown_as_hosts() {
     assert_eq!(node.all("/v1/notifications").await[0]["count"], 1);
 }
 
+/// A callback that was sent keeps no copy of its run. It is sent again from the run; not after the run is gone.
+#[tokio::test]
+async fn a_callback_that_was_sent_is_made_again_from_its_run() {
+    let world = World::new().await;
+    let node = world.options().env("HEDDLE_ALLOW_PRIVATE", "127.0.0.1").start().await;
+    let receiver = Receiver::start(Answer::Status(200)).await;
+    node.put_group("g", one(json!({"script": "hello"}))).await;
+    let run = node.run("g", json!({"callback": receiver.url})).await;
+    let told = settled(&node, "event=callback", 1).await;
+    let sql = world.sql().await;
+    let kept = "SELECT count(payload) FROM heddle.notifications";
+    let kept = async || sql.query_one(kept, &[]).await.unwrap().get::<_, i64>(0);
+    assert_eq!((told[0]["state"].as_str(), kept().await), (Some("sent"), 0));
+    let resend = format!("/v1/notifications/{}/resend", id(&told[0]));
+    node.post(&resend, json!({})).await.expect_status(200);
+    for request in requests(&receiver, 2).await {
+        assert_eq!(request.body, run);
+    }
+    settled(&node, "event=callback", 1).await;
+    assert_eq!(kept().await, 0);
+    node.delete(&format!("/v1/runs/{}", id(&run))).await.expect_status(204);
+    node.post(&resend, json!({})).await.expect_problem(409, &[]);
+    assert_eq!(node.all("/v1/notifications").await[0]["state"], "sent");
+    // One that failed keeps its payload as long as its run.
+    receiver.answers(Answer::Status(410));
+    let run = node.run("g", json!({"callback": receiver.url})).await;
+    settled(&node, "event=callback", 2).await;
+    assert_eq!(kept().await, 1);
+    node.delete(&format!("/v1/runs/{}", id(&run))).await.expect_status(204);
+    assert_eq!(kept().await, 0);
+}
+
 /// What scripts say is told once, with their success; a channel that is not there is no reason to fail.
 #[tokio::test]
 async fn scripts_tell_people() {

@@ -76,7 +76,7 @@ impl Notifier {
         for notice in found {
             match notice {
                 Ok(notice) => notices.push(notice),
-                Err(Unread { id, at, error }) => match self.leave(id, at, &error.into()).await? {
+                Err(Unread { id, at, error }) => match self.leave(id, at, &EngineError::from(error)).await? {
                     Some(left) => more &= left,
                     None => return Ok(None),
                 },
@@ -255,6 +255,18 @@ impl Notifier {
                 Ok(Some(run.to_string()))
             }
             (None, None) => Ok(None),
+        }
+    }
+
+    /// The payload of a callback that is sent again. `None`: the run does not exist any more, or has not ended.
+    pub(crate) async fn payload_again(&self, run: RunId) -> Result<Option<String>, EngineError> {
+        let Some(runs) = self.runs.get() else { return Ok(None) };
+        let Some(text) = runs(run).await? else { return Ok(None) };
+        let shown: ShownEnd =
+            framed::read(&text).map_err(|error| EngineError::unreadable_in(format!("run {run}"), error))?;
+        match shown.finished_at {
+            Some(_) => bounded(run, text).map(Some),
+            None => Ok(None),
         }
     }
 

@@ -89,7 +89,13 @@ pub(crate) fn routes() -> Vec<Route> {
         )
         .detail(
             "The notification is sent to all its recipients again, even if it was sent before. A notification \
-            that waits for a retry is sent now. One that is being sent at this moment is sent again after this try.",
+            that waits for a retry is sent now. One that is being sent at this moment is sent again after this try. A \
+            callback that was sent contains the run as it is now; 409 if the run does not exist any more, or has not \
+            ended.",
+        )
+        .problem(
+            409,
+            "The run of a callback that was sent does not exist any more, or has not ended.",
         )
         .answers(200, of::<Notification>()),
     ]
@@ -138,8 +144,22 @@ async fn get(request: Request) -> Outcome {
 
 async fn resend(request: Request) -> Outcome {
     let id: Uuid = request.id("id", "notification")?;
-    match request.app.store.resend(request.by(), id).await? {
+    let store = &request.app.store;
+    let mut resent = store.resend(request.by(), id, None).await?;
+    if let Resend::NeedsRun(run) = resent {
+        let payload = match run {
+            Some(run) => request.app.engine.callback_payload(run).await?,
+            None => None,
+        };
+        if let Some(payload) = payload {
+            resent = store.resend(request.by(), id, Some(&payload)).await?;
+        }
+    }
+    match resent {
         Resend::NotFound => Err(Problem::not_found("notification", &id.to_string())),
+        Resend::NeedsRun(_) => Err(Problem::conflict(
+            "this callback was sent, and cannot be sent again: its run does not exist any more, or has not ended",
+        )),
         Resend::Done => {
             request.app.engine.wake_notifier();
             ok(&whole(find(&request, id).await?))

@@ -2,6 +2,7 @@
 
 use chrono::SecondsFormat;
 use heddle_domain::Time;
+use heddle_domain::id::RunId;
 use heddle_domain::notify::channel::{shown_error, shown_target};
 use heddle_domain::notify::message::Facts;
 use heddle_domain::state::NotificationState;
@@ -106,6 +107,8 @@ pub struct NotificationFilter {
 pub enum Resend {
     /// There is no such notification.
     NotFound,
+    /// It is a callback that was sent: its payload was removed, and has to be made again from this run. Nothing has changed.
+    NeedsRun(Option<RunId>),
     /// It will be sent.
     Done,
 }
@@ -174,14 +177,14 @@ impl Store {
 
     /// Sends a notification again, to all its recipients, as if it had never been tried; a waiting one is sent now. If
     /// a node is just sending it, it is sent again after this try, whose result does not count
-    /// ([`Store::finish_outgoing`]).
+    /// ([`Store::finish_outgoing`]). `payload`: what is sent if the notification has none any more.
     ///
     /// Locking: the notification, KEY SHARE, only to prevent its pruning; then its row of *outgoing*, then the
     /// notification, as the recording of a try locks them.
-    pub async fn resend(&self, by: By<'_>, id: Uuid) -> Result<Resend, StoreError> {
+    pub async fn resend(&self, by: By<'_>, id: Uuid, payload: Option<&str>) -> Result<Resend, StoreError> {
         transaction!(self, pool, "resend", |tx| {
             let row = sqlx::query!(
-                "SELECT n.channel, n.payload IS NOT NULL AND position('://' IN n.channel) > 0 AS \"called_back!\"
+                "SELECT n.channel, n.run, n.event = 'callback' AND position('://' IN n.channel) > 0 AS \"called_back!\"
                FROM heddle.notifications n WHERE n.id = $1 FOR KEY SHARE",
                 id
             )
@@ -196,6 +199,10 @@ impl Store {
                 row.channel
             };
             let (before, after) = send_again(&mut tx, id, &destination, by.at).await?;
+            // It is read under the locks: a try that is recorded at the same time may remove it.
+            if !with_payload(&mut tx, id, payload).await? {
+                return Ok(Resend::NeedsRun(row.run.map(RunId)));
+            }
             let (about, name) = (Noun::Notification.quiet(), id.to_string());
             audit::record(&mut tx, by, "resend", about, &name, Some(&before), Some(&after)).await?;
             tx.commit().await?;
@@ -272,6 +279,22 @@ async fn send_again(tx: &mut PgSession, id: Uuid, destination: &str, now: Time) 
     .execute(tx)
     .await?;
     Ok((before, audited(NotificationState::Pending, 0, Some(now))))
+}
+
+/// Gives a callback to a URL or a webhook this payload if it has none. Returns whether it has one now, or needs none.
+async fn with_payload(tx: &mut PgSession, id: Uuid, payload: Option<&str>) -> Result<bool, StoreError> {
+    let lacking = sqlx::query_scalar!(
+        r#"UPDATE heddle.notifications n SET payload = $2
+            WHERE n.id = $1 AND n.payload IS NULL AND n.event = 'callback'
+              AND (position('://' IN n.channel) > 0
+                   OR EXISTS (SELECT FROM heddle.channels c WHERE c.name = n.channel AND c.kind = 'webhook'))
+           RETURNING n.payload IS NULL AS "lacking!""#,
+        id,
+        payload
+    )
+    .fetch_optional(tx)
+    .await?;
+    Ok(lacking != Some(true))
 }
 
 /// What begins the destination of a callback; no name of a channel does.
