@@ -350,6 +350,85 @@ async fn submitters_are_called_back() {
     verify(&last[&id(&by_channel)]);
 }
 
+/// Of the URL of a callback, which may contain a token, people see the host, also in the error of a receiver that repeats it;
+/// who knows the whole URL finds its notifications by it. A notification that cannot be read makes no list fail.
+#[tokio::test]
+async fn urls_of_callbacks_are_shown_as_hosts() {
+    let world = World::new().await;
+    let node = world.options().env("HEDDLE_ALLOW_PRIVATE", "127.0.0.1").start().await;
+    let receiver = Receiver::start(Answer::Status(410)).await;
+    node.put_group("g", one(json!({"script": "hello"}))).await;
+    let url = format!("{}/hooks?token=0123456789abcdef", receiver.url.trim_end_matches('/'));
+    node.run("g", json!({"callback": url})).await;
+    let told = settled(&node, "event=callback", 1).await;
+    let sql = world.sql().await;
+    sql.execute("UPDATE heddle.notifications SET last_error = 'no ' || channel", &[])
+        .await
+        .unwrap();
+    let host = reqwest::Url::parse(&url).unwrap().origin().ascii_serialization();
+    let shown = json!(format!("{host}/…"));
+    let whole = node
+        .get(&format!("/v1/notifications/{}", id(&told[0])))
+        .await
+        .expect_status(200);
+    let listed = node.all("/v1/notifications").await;
+    for one in [&whole, &listed[0]] {
+        assert_eq!(one["channel"], shown);
+        assert_eq!(one["last_error"], json!(format!("no {host}/…")));
+        assert!(!one.to_string().contains("0123456789abcdef"), "{one:#}");
+    }
+    let page = node.get("/notifications").await;
+    assert!(!page.body.to_string().contains("0123456789abcdef"));
+    let by_url = url
+        .replace(':', "%3A")
+        .replace('/', "%2F")
+        .replace('?', "%3F")
+        .replace('=', "%3D");
+    for (channel, count) in [(by_url.as_str(), 1), ("hook", 0)] {
+        let found = node.all(&format!("/v1/notifications?channel={channel}")).await;
+        assert_eq!(found.len(), count, "{channel}");
+    }
+    sql.execute(
+        "UPDATE heddle.notifications SET facts = facts || '{\"count\": \"many\"}'",
+        &[],
+    )
+    .await
+    .unwrap();
+    assert_eq!(node.all("/v1/notifications").await[0]["count"], 1);
+}
+
+/// A callback that was sent keeps no copy of its run. It is sent again from the run; not after the run is gone.
+#[tokio::test]
+async fn a_callback_that_was_sent_is_made_again_from_its_run() {
+    let world = World::new().await;
+    let node = world.options().env("HEDDLE_ALLOW_PRIVATE", "127.0.0.1").start().await;
+    let receiver = Receiver::start(Answer::Status(200)).await;
+    node.put_group("g", one(json!({"script": "hello"}))).await;
+    let run = node.run("g", json!({"callback": receiver.url})).await;
+    let told = settled(&node, "event=callback", 1).await;
+    let sql = world.sql().await;
+    let kept = "SELECT count(payload) FROM heddle.notifications";
+    let kept = async || sql.query_one(kept, &[]).await.unwrap().get::<_, i64>(0);
+    assert_eq!((told[0]["state"].as_str(), kept().await), (Some("sent"), 0));
+    let resend = format!("/v1/notifications/{}/resend", id(&told[0]));
+    node.post(&resend, json!({})).await.expect_status(200);
+    for request in requests(&receiver, 2).await {
+        assert_eq!(request.body, run);
+    }
+    settled(&node, "event=callback", 1).await;
+    assert_eq!(kept().await, 0);
+    node.delete(&format!("/v1/runs/{}", id(&run))).await.expect_status(204);
+    node.post(&resend, json!({})).await.expect_problem(409, &[]);
+    assert_eq!(node.all("/v1/notifications").await[0]["state"], "sent");
+    // One that failed keeps its payload as long as its run.
+    receiver.answers(Answer::Status(410));
+    let run = node.run("g", json!({"callback": receiver.url})).await;
+    settled(&node, "event=callback", 2).await;
+    assert_eq!(kept().await, 1);
+    node.delete(&format!("/v1/runs/{}", id(&run))).await.expect_status(204);
+    assert_eq!(kept().await, 0);
+}
+
 /// What scripts say is told once, with their success; a channel that is not there is no reason to fail.
 #[tokio::test]
 async fn scripts_tell_people() {
@@ -578,7 +657,7 @@ async fn what_is_told_is_counted() {
 }
 
 /// A notice that cannot be turned into anything keeps no other from being told, and does not stay for ever. One of an event
-/// that this version does not know is told of as nothing else.
+/// that this version does not know is told of as nothing else: after a week, the history says so.
 #[tokio::test]
 async fn one_bad_notice_holds_nobody_up() {
     let (world, node) = World::with_node().await;
@@ -591,8 +670,8 @@ async fn one_bad_notice_holds_nobody_up() {
     sql.batch_execute(
         "INSERT INTO heddle.notices (event, channel, subject, body)
          SELECT 'script', string_agg(md5(n::text), ''), 's', 'b' FROM generate_series(1, 1000) AS n;
-         INSERT INTO heddle.notices (event, revision_id, channel, subject, body)
-         SELECT 'exploded', revision_id, 'hook', 's', 'b' FROM heddle.groups",
+         INSERT INTO heddle.notices (event, revision_id, channel, subject, body, at)
+         SELECT 'exploded', revision_id, 'hook', 's', 'b', now() - interval '8 days' FROM heddle.groups",
     )
     .await
     .unwrap();
@@ -607,7 +686,16 @@ async fn one_bad_notice_holds_nobody_up() {
         (left == 0).then_some(())
     })
     .await;
-    assert_eq!(node.all("/v1/notifications").await.len(), 1);
+    let told = node.all("/v1/notifications").await;
+    let mut told: Vec<_> = told
+        .iter()
+        .map(|one| (one["event"].as_str(), one["state"].as_str()))
+        .collect();
+    told.sort_unstable();
+    assert_eq!(
+        told,
+        [(Some("exploded"), Some("failed")), (Some("failed"), Some("sent"))]
+    );
 }
 
 /// A notification that cannot be read does not keep the others from people: a list leaves it out, and the log names its row.

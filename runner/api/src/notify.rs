@@ -28,7 +28,7 @@ pub struct Channel {
 pub struct Notification {
     /// The id. A receiver can recognize a repeated delivery by it.
     pub id: Uuid,
-    /// The name of the channel, or the URL of a callback.
+    /// The name of the channel. Of the URL of a callback, only the host: `https://host/…`.
     pub channel: String,
     /// The event: `failed`, `recovered`, `callback`, ...
     pub event: String,

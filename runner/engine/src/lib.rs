@@ -522,6 +522,12 @@ impl Engine {
         self.runs.node.signals.raise(Signal::Notices);
     }
 
+    /// The payload of a callback that is sent again: its run, as the API shows it. `None`: the run does not exist any more,
+    /// or has not ended.
+    pub fn callback_payload(&self, run: RunId) -> UseCase<'_, Result<Option<String>, EngineError>> {
+        Box::pin(self.services.notify.payload_again(run))
+    }
+
     /// Sends a test message through a channel, once, and waits for the result. Returns the id of the notification;
     /// `None`: there is no such channel.
     pub fn test_channel<'a>(&'a self, name: &'a str) -> UseCase<'a, Result<Option<Uuid>, EngineError>> {

@@ -352,7 +352,7 @@ async fn notifications_that_are_sent_again() {
     let removal = other.transaction().await.unwrap();
     let removes = "DELETE FROM heddle.notifications WHERE id = '00000000-0000-0000-0000-000000000001'";
     assert_eq!(removal.execute(removes, &[]).await.unwrap(), 1);
-    let resent = meanwhile(&sql, store.resend(by(), Uuid::from_u128(1)), close(removal, true)).await;
+    let resent = meanwhile(&sql, store.resend(by(), Uuid::from_u128(1), None), close(removal, true)).await;
     assert_eq!(resent.unwrap(), Resend::NotFound);
     let resend = other.transaction().await.unwrap();
     resend
@@ -429,13 +429,13 @@ async fn notifications_that_are_sent_again_during_a_try() {
     // The whole resend.
     let taken = take().await;
     let id = taken.0;
-    assert_eq!(store.resend(by(), id).await.unwrap(), Resend::Done);
+    assert_eq!(store.resend(by(), id, None).await.unwrap(), Resend::Done);
     assert_eq!(finish(taken).await, Recorded::Resent);
     let taken = take().await;
     assert_eq!(finish(taken).await, Recorded::Kept);
     assert_eq!(now().await, (1, 1, 1, 0, 0));
     // The recording is first: the resend waits for it.
-    assert_eq!(store.resend(by(), id).await.unwrap(), Resend::Done);
+    assert_eq!(store.resend(by(), id, None).await.unwrap(), Resend::Done);
     take().await;
     let recording = other.transaction().await.unwrap();
     recording
@@ -445,7 +445,7 @@ async fn notifications_that_are_sent_again_during_a_try() {
         )
         .await
         .unwrap();
-    let resent = meanwhile(&sql, store.resend(by(), id), close(recording, true)).await;
+    let resent = meanwhile(&sql, store.resend(by(), id, None), close(recording, true)).await;
     assert_eq!(resent.unwrap(), Resend::Done);
     assert_eq!(now().await, (0, 0, 0, 1, 0));
 }

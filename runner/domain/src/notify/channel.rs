@@ -534,6 +534,23 @@ fn host_only(url: &str) -> String {
     }
 }
 
+/// The target of a notification as people see it: the name of a channel, or of a URL only its host. The rest of a URL may
+/// be secret, as that of a chat robot.
+pub fn shown_target(target: &str) -> String {
+    match target.contains("://") {
+        true => host_only(target),
+        false => target.to_owned(),
+    }
+}
+
+/// An error about a target, with the target as people see it.
+pub fn shown_error(error: &str, target: &str) -> String {
+    match target.contains("://") {
+        true => error.replace(target, &host_only(target)),
+        false => error.to_owned(),
+    }
+}
+
 /// Whether this is a plain e-mail address: nothing that could mean something in a header, no quoting, no comments, no IP
 /// address instead of a domain.
 pub fn is_address(address: &str) -> bool {

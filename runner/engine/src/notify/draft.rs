@@ -59,7 +59,11 @@ impl Notifier {
             },
             Event::Callback => {
                 let run = notice.run.and_then(|run| known.runs.get(&run.0));
-                match run.and_then(|run| run.terms.callback.as_deref()) {
+                let target = match &notice.end {
+                    Some(end) => Some(end.callback.as_str()),
+                    None => run.and_then(|run| run.terms.callback.as_deref()),
+                };
+                match target {
                     Some(target) => vec![of_channel(target)],
                     None => Vec::new(),
                 }
@@ -85,7 +89,7 @@ impl Notifier {
         let group = match (revision, run) {
             (Some(revision), _) => Some(revision.group_name.clone()),
             (None, Some(run)) => Some(run.group_name.clone()),
-            (None, None) => None,
+            (None, None) => notice.end.as_ref().and_then(|end| end.field("group")),
         };
         let mut facts = Facts {
             event: notice.event.as_str().to_owned(),
@@ -108,6 +112,13 @@ impl Notifier {
             facts.link = Some(format!("{}/runs/{}", self.config.public_url, run.id));
         } else if let Some(group) = &facts.group {
             facts.link = Some(format!("{}/groups/{group}", self.config.public_url));
+        }
+        if let Some(end) = &notice.end {
+            // The run may have been restarted since, or deleted.
+            facts.state = end.field("state");
+            facts.trigger = end.field("trigger");
+            facts.logical_time = end.field("logical_time");
+            facts.error = end.run["error"]["message"].as_str().map(short);
         }
         if let Some(failed) = known.failures.get(&notice.id) {
             if notice.notice.task.is_some() || facts.error.is_none() {

@@ -8,6 +8,7 @@ use std::collections::hash_map;
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::sync::Arc;
 
+use chrono::TimeDelta;
 use heddle_domain::id::RunId;
 use heddle_domain::notify::Event;
 use heddle_domain::notify::channel::ChannelSpec;
@@ -16,10 +17,12 @@ use heddle_domain::notify::storm::{Pace, Verdict, Window, judge};
 use heddle_domain::run::AttemptKey;
 use heddle_domain::spec::NotifyEvent;
 use heddle_domain::{Chain, Time, framed, hex};
-use heddle_store::notice::NoticeRow;
+use heddle_store::StoreError;
+use heddle_store::notice::{NoticeRow, RunEnd, Unread};
 use heddle_store::notification::destination_of_callback;
 use heddle_store::outbox::{FanOut, NewNotification, StormKey, gather};
 use heddle_store::run::RunFilter;
+use serde::Deserialize;
 use sha2::{Digest, Sha256};
 use uuid::Uuid;
 
@@ -28,11 +31,21 @@ use super::draft::{Draft, Known, task_name};
 use super::{Notifier, send::is_url};
 use crate::EngineError;
 use crate::node::group_commit::is_passing;
+use crate::node::seldom::line_due;
 
 /// How many notices one transaction takes.
 const BATCH_MAX: usize = 200;
 /// The maximum bytes of a run in a callback; from a larger one the outputs are left out.
 const PAYLOAD_MAX_BYTES: usize = 4 * 1024 * 1024;
+/// When the payloads of a transaction have so many bytes, it takes no further notice: at most one more payload than that is
+/// in memory.
+const PAYLOADS_MAX_BYTES: usize = 8 * 1024 * 1024;
+/// The field of a callback without the run's outputs.
+const OMITTED: &str = "outputs_omitted";
+/// How many notices that it cannot read a node passes over.
+const UNREAD_MAX: usize = 10_000;
+/// How long notices are kept that no node can read: longer than an upgrade takes.
+const UNREAD_FOR: TimeDelta = TimeDelta::days(7);
 
 /// A digest that grows.
 struct Growing {
@@ -41,55 +54,94 @@ struct Growing {
 }
 
 impl Notifier {
-    /// Turns a batch of notices into notifications; returns whether there may be more.
+    /// Turns a batch of notices into notifications; returns whether there may be more. Callbacks come after all others:
+    /// they may be many and large, and no alert waits for them.
     pub(super) async fn fan_out(self: &Arc<Self>) -> Result<bool, EngineError> {
-        let found = self.node.store.notices(BATCH_MAX as i64).await?;
-        let more = found.len() == BATCH_MAX;
+        for callbacks in [false, true] {
+            match self.fan_out_some(callbacks).await? {
+                None => return Ok(false),
+                Some(true) => return Ok(true),
+                Some(false) => {}
+            }
+        }
+        Ok(false)
+    }
+
+    /// The same for callbacks, or for all others. `None`: another node is handling notices.
+    async fn fan_out_some(self: &Arc<Self>, callbacks: bool) -> Result<Option<bool>, EngineError> {
+        let not = self.unread.ids(self.node.clock.elapsed());
+        let found = self.node.store.notices(callbacks, &not, BATCH_MAX as i64).await?;
+        let mut more = found.len() == BATCH_MAX;
         let mut notices = Vec::with_capacity(found.len());
         for notice in found {
             match notice {
                 Ok(notice) => notices.push(notice),
-                Err((id, error)) => {
-                    tracing::error!(error = %Chain(&error), "cannot read an event that somebody wants to hear of; it is \
-                        skipped");
-                    if !self.skip(id).await? {
-                        return Ok(false);
-                    }
-                }
+                Err(Unread { id, at, error }) => match self.leave(id, at, &EngineError::from(error)).await? {
+                    Some(left) => more &= left,
+                    None => return Ok(None),
+                },
             }
         }
         if notices.is_empty() {
-            return Ok(more);
+            return Ok(Some(more));
         }
-        let ours = match self.fan_out_of(&notices).await {
+        Ok(match self.fan_out_of(&notices).await {
             Err(error) if !is_passing(&error) => {
                 tracing::error!(error = %Chain(&error), notices = notices.len(), "cannot create the notifications of \
                     a batch of events; creating them one by one");
-                self.fan_out_singly(&notices).await?
+                self.fan_out_singly(&notices).await?.map(|left| more && left)
             }
-            done => done?,
-        };
-        Ok(ours && more)
+            done => done?.map(|handled| more || handled < notices.len()),
+        })
     }
 
     /// The same for one notice after the other. Notices that cannot be handled are left out: they must not block the
-    /// others.
-    async fn fan_out_singly(self: &Arc<Self>, notices: &[NoticeRow]) -> Result<bool, EngineError> {
+    /// others. `None`: another node is handling notices; `false`: one is left that this node does not remember.
+    async fn fan_out_singly(self: &Arc<Self>, notices: &[NoticeRow]) -> Result<Option<bool>, EngineError> {
+        let mut all = true;
         for notice in notices {
-            match self.fan_out_of(std::slice::from_ref(notice)).await {
-                Ok(true) => {}
-                Ok(false) => return Ok(false),
+            let left = match self.fan_out_of(std::slice::from_ref(notice)).await {
+                Ok(handled) => handled.map(|_| true),
+                Err(error) if is_unreadable(&error) => self.leave(notice.id, notice.at, &error).await?,
                 Err(error) if !is_passing(&error) => {
                     tracing::error!(error = %Chain(&error), event = notice.event.as_str(), run = ?notice.run, "cannot create the notifications \
                         of an event; it is skipped");
-                    if !self.skip(notice.id).await? {
-                        return Ok(false);
-                    }
+                    self.skip(notice.id).await?.then_some(true)
                 }
                 Err(error) => return Err(error),
+            };
+            match left {
+                Some(left) => all &= left,
+                None => return Ok(None),
             }
         }
-        Ok(true)
+        Ok(Some(all))
+    }
+
+    /// Leaves a notice that this node cannot read to other nodes: a newer one may have written it, and can read it. This
+    /// node passes over it for a while; `false`: it has too many of these already. If no node could read it for
+    /// [`UNREAD_FOR`], it is given up. `None`: another node is handling notices.
+    async fn leave(&self, id: i64, at: Time, error: &EngineError) -> Result<Option<bool>, EngineError> {
+        const LINE: &str = "cannot read an event that somebody wants to hear of; it is left to other nodes, and read \
+            again in a minute";
+        let now = self.node.now();
+        if now - at <= UNREAD_FOR {
+            match line_due(LINE) {
+                Some(omitted) => tracing::error!(error = %Chain(error), notice = id, omitted, "{LINE}"),
+                None => tracing::debug!(error = %Chain(error), notice = id, "{LINE}"),
+            }
+            return Ok(Some(self.unread.add(id, self.node.clock.elapsed(), UNREAD_MAX)));
+        }
+        tracing::error!(error = %Chain(error), notice = id, "no node could read an event for {} days; nobody is told of it",
+            UNREAD_FOR.num_days());
+        let Some(mut tx) = self.node.store.fan_out().await? else {
+            return Ok(None);
+        };
+        let why = format!("no node could read the event for {} days", UNREAD_FOR.num_days());
+        tx.give_up(id, self.node.new_id(now), &why, now).await?;
+        tx.commit().await?;
+        self.counts.failed(Way::Nowhere);
+        Ok(Some(true))
     }
 
     /// Deletes a notice that cannot be handled; `false`: another node is handling notices.
@@ -102,12 +154,14 @@ impl Notifier {
         Ok(true)
     }
 
-    /// Turns these notices into notifications, in one transaction; `false`: another node is handling notices, and
-    /// continues until there are none.
-    async fn fan_out_of(self: &Arc<Self>, notices: &[NoticeRow]) -> Result<bool, EngineError> {
-        let known = self.look_into(notices).await?;
+    /// Turns these notices into notifications, in one transaction: as many from the first on as their payloads have room
+    /// for. Returns how many; `None`: another node is handling notices, and continues until there are none.
+    async fn fan_out_of(self: &Arc<Self>, notices: &[NoticeRow]) -> Result<Option<usize>, EngineError> {
+        let (payloads, handled) = self.payloads(notices).await?;
+        let notices = &notices[..handled];
+        let mut known = self.look_into(notices, payloads).await?;
         let Some(mut tx) = self.node.store.fan_out().await? else {
-            return Ok(false);
+            return Ok(None);
         };
         let ids: Vec<i64> = notices.iter().map(|notice| notice.id).collect();
         let deleted: HashSet<i64> = tx.take(&ids).await?.into_iter().collect();
@@ -121,15 +175,15 @@ impl Notifier {
             .filter(|draft| draft.failed.is_some())
             .map(|draft| way_of(known.channels.get(&draft.channel)))
             .collect();
-        let written = self.write_drafts(&mut tx, &known, drafts, now).await?;
+        let written = self.write_drafts(&mut tx, &mut known, drafts, now).await?;
         tx.commit().await?;
         hopeless.into_iter().for_each(|way| self.counts.failed(way));
         tracing::debug!(notices = mine.len(), notifications = written, "created notifications");
-        Ok(true)
+        Ok(Some(handled))
     }
 
     /// Reads the subjects of notices.
-    async fn look_into(&self, notices: &[NoticeRow]) -> Result<Known, EngineError> {
+    async fn look_into(&self, notices: &[NoticeRow], payloads: HashMap<i64, String>) -> Result<Known, EngineError> {
         let channels = self.node.store.all_channels().await?;
         let mut revisions = HashMap::new();
         for id in notices
@@ -137,18 +191,7 @@ impl Notifier {
             .filter_map(|notice| notice.revision_id)
             .collect::<BTreeSet<_>>()
         {
-            match self.node.catalog.revision(id).await {
-                Ok(revision) => {
-                    revisions.insert(id, revision);
-                }
-                // A notice about something unreadable cannot be sent; the others must not wait for it.
-                Err(error @ EngineError::Unreadable(_)) => tracing::error!(
-                    revision = id,
-                    error = %Chain(&error),
-                    "cannot read the revision of a group; its events create no notifications"
-                ),
-                Err(error) => return Err(error),
-            }
+            revisions.insert(id, self.node.catalog.revision(id).await?);
         }
         let ids: BTreeSet<Uuid> = notices.iter().filter_map(|notice| Some(notice.run?.0)).collect();
         let mut runs = HashMap::new();
@@ -163,14 +206,6 @@ impl Notifier {
         let asked: Vec<&NoticeRow> = notices.iter().filter(|notice| has_failed(notice.event)).collect();
         let failures = self.node.store.last_failures(&asked).await?;
         let groups: Vec<i64> = notices.iter().filter_map(|notice| notice.group_id).collect();
-        let mut payloads = HashMap::new();
-        for notice in notices.iter().filter(|notice| notice.event == Event::Callback) {
-            if let Some(run) = notice.run
-                && let Some(payload) = self.payload(run).await?
-            {
-                payloads.insert(notice.id, payload);
-            }
-        }
         Ok(Known {
             revisions,
             runs,
@@ -185,22 +220,54 @@ impl Notifier {
         })
     }
 
-    /// A run as its submitter gets it in a callback.
-    async fn payload(&self, run: RunId) -> Result<Option<String>, EngineError> {
-        let Some(runs) = self.runs.get() else {
+    /// The payloads of callbacks, of as many of these notices, from the first on, as there is room for; and of how many.
+    async fn payloads(&self, notices: &[NoticeRow]) -> Result<(HashMap<i64, String>, usize), EngineError> {
+        let (mut payloads, mut bytes) = (HashMap::new(), 0);
+        for (index, notice) in notices.iter().enumerate() {
+            if bytes >= PAYLOADS_MAX_BYTES {
+                return Ok((payloads, index));
+            }
+            if notice.event == Event::Callback
+                && let Some(payload) = self.payload(notice).await?
+            {
+                bytes += payload.len();
+                payloads.insert(notice.id, payload);
+            }
+        }
+        Ok((payloads, notices.len()))
+    }
+
+    /// A run as its submitter gets it in a callback. If it was deleted or went on since its end, what its notice says of
+    /// this end.
+    async fn payload(&self, notice: &NoticeRow) -> Result<Option<String>, EngineError> {
+        let (Some(runs), Some(run)) = (self.runs.get(), notice.run) else {
             return Ok(None);
         };
+        let shown = runs(run).await?;
+        match (shown, &notice.end) {
+            (Some(text), None) => bounded(run, text).map(Some),
+            (Some(text), Some(end)) if is_of(end, &text) => bounded(run, text).map(Some),
+            (_, Some(end)) => {
+                let mut run = end.run.clone();
+                if let Some(fields) = run.as_object_mut() {
+                    fields.insert(OMITTED.to_owned(), true.into());
+                }
+                Ok(Some(run.to_string()))
+            }
+            (None, None) => Ok(None),
+        }
+    }
+
+    /// The payload of a callback that is sent again. `None`: the run does not exist any more, or has not ended.
+    pub(crate) async fn payload_again(&self, run: RunId) -> Result<Option<String>, EngineError> {
+        let Some(runs) = self.runs.get() else { return Ok(None) };
         let Some(text) = runs(run).await? else { return Ok(None) };
-        if text.len() <= PAYLOAD_MAX_BYTES {
-            return Ok(Some(text));
-        }
-        let mut whole: serde_json::Value =
+        let shown: ShownEnd =
             framed::read(&text).map_err(|error| EngineError::unreadable_in(format!("run {run}"), error))?;
-        for task in whole["tasks"].as_array_mut().into_iter().flatten() {
-            task["output"] = serde_json::Value::Null;
+        match shown.finished_at {
+            Some(_) => bounded(run, text).map(Some),
+            None => Ok(None),
         }
-        whole["outputs_omitted"] = true.into();
-        Ok(Some(whole.to_string()))
     }
 
     /// Notices of recoveries that are wrong: nothing had failed before, or an earlier success was the recovery.
@@ -234,7 +301,7 @@ impl Notifier {
     async fn write_drafts(
         &self,
         tx: &mut FanOut,
-        known: &Known,
+        known: &mut Known,
         drafts: Vec<Draft<'_>>,
         now: Time,
     ) -> Result<usize, EngineError> {
@@ -310,19 +377,24 @@ impl Notifier {
         Ok(rows.len())
     }
 
-    /// A notification, and the attempt whose log belongs to it.
-    fn row(&self, known: &Known, draft: Draft<'_>, now: Time) -> (NewNotification, Option<(RunId, AttemptKey)>) {
+    /// A notification, and the attempt whose log belongs to it. It takes the payload of a callback, which has only one
+    /// notification.
+    fn row(&self, known: &mut Known, draft: Draft<'_>, now: Time) -> (NewNotification, Option<(RunId, AttemptKey)>) {
         let failed = known.failures.get(&draft.notice.id);
+        let attempt = failed.map(|failed| (failed.run, failed.at));
         let destination = if is_url(&draft.channel) {
             let run = draft.notice.run.and_then(|run| known.runs.get(&run.0));
-            let owner = run.and_then(|run| run.terms.created_by.as_deref());
+            let owner = match &draft.notice.end {
+                Some(end) => end.run["created_by"].as_str(),
+                None => run.and_then(|run| run.terms.created_by.as_deref()),
+            };
             destination_of_callback(&draft.channel, owner.unwrap_or_default())
         } else {
             draft.channel.clone()
         };
         let row = NewNotification {
             id: self.node.new_id(now),
-            payload: known.payloads.get(&draft.notice.id).cloned(),
+            payload: known.payloads.remove(&draft.notice.id),
             destination,
             channel: draft.channel,
             event: draft.notice.event,
@@ -333,7 +405,7 @@ impl Notifier {
             digest: false,
             failed: draft.failed,
         };
-        (row, failed.map(|failed| (failed.run, failed.at)))
+        (row, attempt)
     }
 
     /// Adds the last lines of the log to failures that are not in a digest.
@@ -362,6 +434,45 @@ impl Notifier {
         }
         Ok(whole)
     }
+}
+
+/// Whether this node cannot read something that a newer one may have written.
+fn is_unreadable(error: &EngineError) -> bool {
+    matches!(
+        error,
+        EngineError::Unreadable(_) | EngineError::Progress { .. } | EngineError::Store(StoreError::Unreadable { .. })
+    )
+}
+
+/// What tells the end of a run from its other ends.
+#[derive(Deserialize)]
+struct ShownEnd {
+    state: String,
+    finished_at: Option<String>,
+}
+
+/// Whether a run, as it is shown, has ended by this end.
+fn is_of(end: &RunEnd, shown: &str) -> bool {
+    let time = |text: &str| text.parse::<Time>().ok();
+    let ended_at = end.run["finished_at"].as_str().and_then(time);
+    let shown: Result<ShownEnd, _> = framed::read(shown);
+    shown.is_ok_and(|shown| {
+        end.run["state"] == shown.state && ended_at.is_some() && shown.finished_at.as_deref().and_then(time) == ended_at
+    })
+}
+
+/// A run as it is shown, without its outputs if it is too large for a callback.
+fn bounded(run: RunId, shown: String) -> Result<String, EngineError> {
+    if shown.len() <= PAYLOAD_MAX_BYTES {
+        return Ok(shown);
+    }
+    let mut whole: serde_json::Value =
+        framed::read(&shown).map_err(|error| EngineError::unreadable_in(format!("run {run}"), error))?;
+    for task in whole["tasks"].as_array_mut().into_iter().flatten() {
+        task["output"] = serde_json::Value::Null;
+    }
+    whole[OMITTED] = true.into();
+    Ok(whole.to_string())
 }
 
 /// Whether an event is about an attempt that failed.

@@ -6,7 +6,8 @@
 //! A stopping node waits for it as long as for attempts, and then cancels it. If a node loses its lease, it cancels
 //! everything that it is sending: other nodes are about to send it.
 //!
-//! What a node cannot read, it gives back, and passes over for a while: a newer node may have written it, and can send it.
+//! What a node cannot read, it gives back, and passes over for a while: a newer node may have written it, and can send it. It
+//! does the same with notices (`fan_out.rs`).
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -19,18 +20,41 @@ use uuid::Uuid;
 
 use super::slots::{self, Side, Slow};
 
-/// For how long a node passes over a notification that it cannot read.
+/// For how long a node passes over a notification, or a notice, that it cannot read.
 const PASSED_FOR: Duration = Duration::from_secs(60);
-/// How many of them a node passes over.
+/// How many such notifications a node passes over.
 const PASSED_MAX: usize = 1_000;
+
+/// What this node cannot read, and until when it passes over it, by `NodeClock::elapsed`.
+#[derive(Default)]
+pub(super) struct PassedOver<Id>(Mutex<BTreeMap<Id, Duration>>);
+
+impl<Id: Ord + Copy> PassedOver<Id> {
+    /// Passes over it for a while; `false`: there are `max` of them already.
+    pub(super) fn add(&self, id: Id, now: Duration, max: usize) -> bool {
+        let mut passed = self.0.lock();
+        let has_room = passed.len() < max;
+        if has_room {
+            passed.insert(id, now + PASSED_FOR);
+        }
+        has_room
+    }
+
+    /// What is passed over now.
+    pub(super) fn ids(&self, now: Duration) -> Vec<Id> {
+        let mut passed = self.0.lock();
+        passed.retain(|_, until| now < *until);
+        passed.keys().copied().collect()
+    }
+}
 
 /// Notifications that are being sent, each with its destination and the token that cancels it, and slow destinations.
 #[derive(Default)]
 pub(super) struct InHand {
     sending: Mutex<BTreeMap<Uuid, (String, CancellationToken)>>,
     slow: Mutex<Slow>,
-    /// Notifications that this node cannot read, and until when it passes over them, by `NodeClock::elapsed`.
-    unreadable: Mutex<BTreeMap<Uuid, Duration>>,
+    /// Notifications that this node cannot read.
+    unreadable: PassedOver<Uuid>,
 }
 
 /// One of them, until it is dropped.
@@ -61,19 +85,13 @@ impl InHand {
         let sending = self.sending.lock();
         let destinations = sending.values().map(|(destination, _)| destination.as_str());
         let room = slots::room(side, destinations, &self.slow.lock());
-        let mut unreadable = self.unreadable.lock();
-        unreadable.retain(|_, until| now < *until);
-        (room, sending.keys().chain(unreadable.keys()).copied().collect())
+        let unreadable = self.unreadable.ids(now);
+        (room, sending.keys().copied().chain(unreadable).collect())
     }
 
     /// Passes over a notification that the node cannot read, for a while; `false`: there are too many of them already.
     pub(super) fn pass_over(&self, id: Uuid, now: Duration) -> bool {
-        let mut unreadable = self.unreadable.lock();
-        let has_room = unreadable.len() < PASSED_MAX;
-        if has_room {
-            unreadable.insert(id, now + PASSED_FOR);
-        }
-        has_room
+        self.unreadable.add(id, now, PASSED_MAX)
     }
 
     pub(super) fn len(&self) -> usize {

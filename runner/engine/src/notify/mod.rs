@@ -57,7 +57,7 @@ use uuid::Uuid;
 
 pub use ca::check_ca;
 pub use count::NotificationCount;
-use in_hand::InHand;
+use in_hand::{InHand, PassedOver};
 
 use crate::EngineError;
 use crate::node::Node;
@@ -103,6 +103,8 @@ pub(crate) struct Notifier {
     config: NotifyConfig,
     /// The notifications that are being sent, with their destinations.
     in_hand: Arc<InHand>,
+    /// Notices that this node cannot read.
+    unread: PassedOver<i64>,
     /// The places for test messages, by channels.
     trials: Arc<FairSlots>,
     runs: OnceLock<RunObject>,
@@ -128,6 +130,7 @@ impl Notifier {
             keys,
             config,
             in_hand: Arc::default(),
+            unread: PassedOver::default(),
             trials: FairSlots::new(TRIALS_MAX, slots::PER_DESTINATION_MAX),
             runs: OnceLock::new(),
             counts: count::Counts::default(),
@@ -218,8 +221,10 @@ impl Notifier {
         for one in found {
             match self.node.catalog.revision(one.revision_id).await {
                 Ok(revision) => {
-                    let notices = stalled_notices(&revision, &one);
-                    stalled.push((one, notices));
+                    // Its rule may be about other tasks: nothing is noted of what nobody is told.
+                    if let Some(notices) = stalled_notices(&revision, &one) {
+                        stalled.push((one, notices));
+                    }
                 }
                 Err(error) if !is_passing(&error) => {
                     tracing::error!(

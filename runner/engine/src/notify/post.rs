@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use bytes::Bytes;
 use heddle_domain::Time;
 use heddle_domain::retry::RETRY_AFTER_MAX;
 use heddle_sandbox::{OutboundPolicy, outbound};
@@ -53,7 +54,7 @@ pub(super) struct Ways<'a> {
     pub(super) elsewhere: &'a Way,
 }
 
-/// Posts a body. 2xx is a success; its body is not read.
+/// Posts a body, of which redirects make no copy. 2xx is a success; its body is not read.
 ///
 /// 410 means that the receiver wants no more. 307 and 308 are followed, to addresses that the policy allows. Other
 /// redirects would turn the POST into a GET, and are errors.
@@ -61,7 +62,7 @@ pub(super) async fn post(
     ways: Ways<'_>,
     given: &Url,
     headers: &HeaderMap,
-    body: &str,
+    body: Bytes,
     now: Time,
 ) -> Result<Answer, Failure> {
     let mut url = given.clone();
@@ -70,7 +71,7 @@ pub(super) async fn post(
         policy
             .check_url(&url)
             .map_err(|refused| Failure::Final(refused.to_string()))?;
-        let request = client.post(url.clone()).headers(headers.clone()).body(body.to_owned());
+        let request = client.post(url.clone()).headers(headers.clone()).body(body.clone());
         let response = match request.send().await {
             Ok(response) => response,
             Err(error) => {

@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use base64::Engine as _;
 use base64::engine::general_purpose::{STANDARD, STANDARD_NO_PAD};
+use bytes::Bytes;
 use futures::FutureExt;
 use heddle_domain::Chain;
 use heddle_domain::clock::to_micros;
@@ -38,7 +39,7 @@ const RECORD_AGAIN_AFTER: Duration = Duration::from_millis(300);
 /// The error of a try that was cancelled.
 const CUT: &str = "the node that was sending it stopped";
 
-/// The minimum length of a part of a robot's URL that may be secret; shorter parts such as `services` are not.
+/// The minimum length of a part of a URL that may be secret; shorter parts such as `services` are not.
 const URL_SECRET_BYTES_MIN: usize = 9;
 
 impl Notifier {
@@ -99,7 +100,9 @@ impl Notifier {
         Ok(more)
     }
 
-    async fn send_one(&self, outgoing: Outgoing, lease: i64, held: &Held) {
+    async fn send_one(&self, mut outgoing: Outgoing, lease: i64, held: &Held) {
+        // It may be large: it is moved into the request, not copied.
+        let payload = outgoing.payload.take();
         let channel = if is_url(&outgoing.channel) {
             Ok(None)
         } else {
@@ -119,11 +122,20 @@ impl Notifier {
         };
         let secrets = match &channel {
             Ok(Some(channel)) => secrets_of(channel),
-            _ => Redactor::default(),
+            // What is not the host of a callback's URL may be secret too.
+            Ok(None) => {
+                let redactor = Redactor::default();
+                learn_url(&redactor, &outgoing.channel);
+                redactor
+            }
+            Err(_) => Redactor::default(),
         };
         let mut mailed = Mailed::default();
         let result = match channel {
-            Ok(channel) => self.try_once(&outgoing, channel.as_ref(), &mut mailed, held).await,
+            Ok(channel) => {
+                self.try_once(&outgoing, payload, channel.as_ref(), &mut mailed, held)
+                    .await
+            }
             Err(failure) => Some(Err(failure)),
         };
         let result = result.map(|result| with_refused(result, &outgoing.refused));
@@ -151,12 +163,14 @@ impl Notifier {
     async fn try_once(
         &self,
         outgoing: &Outgoing,
+        payload: Option<String>,
         channel: Option<&ChannelSpec>,
         mailed: &mut Mailed,
         held: &Held,
     ) -> Option<Result<(), Failure>> {
         let began = Instant::now();
-        let result = held.until_cut(whole(self.deliver(outgoing, channel, mailed))).await?;
+        let delivery = self.deliver(outgoing, payload, channel, mailed);
+        let result = held.until_cut(whole(delivery)).await?;
         // Mails to many addresses may take long without any fault of the server.
         let mails = channel.is_some_and(|channel| channel.kind == Some(ChannelKind::Email));
         held.was(began.elapsed() >= SLOW_AFTER && (result.is_err() || !mails));
@@ -231,7 +245,7 @@ impl Notifier {
         self.node.store.begin_outgoing(row, lease).await?;
         let mut mailed = Mailed::default();
         let secrets = secrets_of(&channel);
-        let result = self.try_once(&outgoing, Some(&channel), &mut mailed, &held).await;
+        let result = self.try_once(&outgoing, None, Some(&channel), &mut mailed, &held).await;
         let result = result.unwrap_or_else(|| Err(Failure::passing(CUT)));
         let sent = match result.map_err(|failure| failure.without(&secrets)) {
             Ok(()) => Sent::Done,
@@ -249,17 +263,18 @@ impl Notifier {
     async fn deliver(
         &self,
         outgoing: &Outgoing,
+        payload: Option<String>,
         channel: Option<&ChannelSpec>,
         mailed: &mut Mailed,
     ) -> Result<(), Failure> {
         let Some(channel) = channel else {
-            let body = outgoing.payload.clone().unwrap_or_else(|| "null".to_owned());
+            let body = payload.unwrap_or_else(|| "null".to_owned());
             return within(POST_TIMEOUT, async {
                 let url = parse(&outgoing.channel)?;
                 let now = self.node.now();
                 let headers = headers(outgoing.id, now.timestamp(), None, &body)?;
                 let ways = self.ways(false);
-                post::post(ways, &url, &headers, &body, now).await.map(drop)
+                post::post(ways, &url, &headers, Bytes::from(body), now).await.map(drop)
             })
             .await;
         };
@@ -283,7 +298,10 @@ impl Notifier {
                 }
                 mail::send(channel, &mail, &waiting, mailed, mail_dir, until).await
             }
-            Some(kind) => within(POST_TIMEOUT, self.deliver_by_post(kind, outgoing, channel, &words)).await,
+            Some(kind) => {
+                let posted = self.deliver_by_post(kind, outgoing, payload, channel, &words);
+                within(POST_TIMEOUT, posted).await
+            }
         }
     }
 
@@ -299,6 +317,7 @@ impl Notifier {
         &self,
         kind: ChannelKind,
         outgoing: &Outgoing,
+        payload: Option<String>,
         channel: &ChannelSpec,
         words: &Message,
     ) -> Result<(), Failure> {
@@ -306,19 +325,19 @@ impl Notifier {
         let url = parse(channel.url.as_deref().unwrap_or_default())?;
         let now = self.node.now();
         if kind == ChannelKind::Webhook {
-            let body = match (&outgoing.payload, outgoing.event) {
-                (Some(run), Event::Callback) => run.clone(),
+            let body = match (payload, outgoing.event) {
+                (Some(run), Event::Callback) => run,
                 _ => webhook_body(outgoing, words)
                     .map_err(|error| Failure::Final(format!("the body cannot be written: {error}")))?
                     .to_string(),
             };
             let headers = headers(outgoing.id, now.timestamp(), channel.secret.as_deref(), &body)?;
-            return post::post(ways, &url, &headers, &body, now).await.map(drop);
+            return post::post(ways, &url, &headers, Bytes::from(body), now).await.map(drop);
         }
         let (url, body) = chat::request(kind, &url, channel.secret.as_deref(), words, now);
         let body = body.to_string();
         let headers = headers(outgoing.id, now.timestamp(), None, &body)?;
-        let answer = post::post(ways, &url, &headers, &body, now).await?;
+        let answer = post::post(ways, &url, &headers, Bytes::from(body), now).await?;
         if kind == ChannelKind::Slack {
             return Ok(());
         }
@@ -345,7 +364,7 @@ fn secrets_of(channel: &ChannelSpec) -> Redactor {
     redactor
 }
 
-/// A robot's URL, and the parts of it that make it secret, such as `key` and `access_token`: as they are written, and what
+/// The URL of a robot or of a callback, and the parts of it that make it secret, such as `key` and `access_token`: as they are written, and what
 /// they mean.
 fn learn_url(redactor: &Redactor, url: &str) {
     redactor.learn(url);

@@ -394,6 +394,7 @@ impl Pruner {
             LOOK_UPS_MAX
         );
         prune!(store.prune_tokens(cutoffs.tokens, ROWS_MAX), pruned.tokens);
+        prune!(store.prune_groups_rows(cutoffs.groups, ROWS_MAX), unnamed);
         prune!(store.prune_storms(now - STORMS_KEPT, ROWS_MAX), unnamed);
         prune!(store.prune_changes(now - CHANGES_KEPT, ROWS_MAX), unnamed);
         prune!(store.prune_sessions(now, ROWS_MAX), unnamed);
@@ -402,7 +403,8 @@ impl Pruner {
         prune!(store.prune_runtimes(now - RUNTIMES_KEPT, ROWS_MAX), unnamed);
         tracing::debug!(
             rows = unnamed,
-            "removed expired records of nodes, leases, sessions, changes, runtimes and combined notifications"
+            "removed expired records of deleted groups, nodes, leases, sessions, changes, runtimes and combined \
+                notifications"
         );
         Ok(())
     }

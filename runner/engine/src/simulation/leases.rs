@@ -278,6 +278,36 @@ async fn nobody_waits_for_a_run_that_is_given_up() {
     assert_eq!(world.runs("failed").await.len(), 1);
 }
 
+/// A run that is given up ends although the database refuses notices: people are told of its end by the feed alone.
+#[tokio::test]
+async fn a_run_that_is_given_up_ends_without_its_notices() {
+    let world = World::at("2026-03-01T00:00:00Z").await;
+    let rules = json!({"on": ["failed"], "to": ["ops@example.com"]});
+    let spec = json!({"schedules": {"s": {"once": {"delay": "1s"}}}, "notify": rules});
+    world.group("g", spec).await;
+    world.pass(TimeDelta::seconds(1)).await;
+    let one = world.node(1).await;
+    one.tick(&mut Scheduler(one.schedules())).await;
+    one.only_begun();
+    world
+        .execute(
+            "CREATE FUNCTION public.refuse() RETURNS trigger LANGUAGE plpgsql AS
+                 $$ BEGIN RAISE 'refused' USING ERRCODE = '23514'; END $$;
+             CREATE TRIGGER poison BEFORE INSERT ON heddle.attempts FOR EACH ROW EXECUTE FUNCTION public.refuse();
+             CREATE TRIGGER poison BEFORE INSERT ON heddle.notices FOR EACH ROW EXECUTE FUNCTION public.refuse()",
+        )
+        .await;
+    world.pass(LEASE + TimeDelta::seconds(1)).await;
+    let other = world.node(2).await;
+    other.tick(&mut Reaper::of(other.runs.clone())).await;
+    other.tick(&mut Abandoner(other.runs.clone())).await;
+    let given_up = &other.runs.reports.given_up;
+    assert_eq!((given_up.set_aside(), given_up.runs()), (0, 1));
+    assert_eq!(world.runs("failed").await.len(), 1);
+    let told = "SELECT count(*) FROM heddle.events WHERE kind = 'run.failed'";
+    assert_eq!(world.one::<i64>(told).await, 1);
+}
+
 /// An attempt that is in hand here, and not this node's by the database, is stopped when it is 300 ms old: a younger one may
 /// not be committed yet.
 #[tokio::test]

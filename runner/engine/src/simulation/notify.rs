@@ -1,5 +1,6 @@
 //! Notifications: when they are sent, tried again, gathered and given up.
 
+use futures::future::BoxFuture;
 use heddle_domain::Faults;
 use heddle_domain::notify;
 use heddle_domain::notify::channel::ChannelSpec;
@@ -7,11 +8,14 @@ use heddle_domain::notify::rules::Notice;
 use heddle_domain::spec::NotifyEvent;
 use heddle_store::channel::ChannelPut;
 use heddle_store::notice::NoticeRow;
+use heddle_store::run::RunFilter;
 use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
 use tokio::net::{TcpListener, TcpStream};
 
 use super::*;
+use crate::EngineError;
 use crate::notify::StalledQueues;
+use crate::runs::control::BulkAction;
 
 /// A request of a webhook.
 #[derive(Clone, Debug)]
@@ -297,7 +301,8 @@ async fn a_queue_without_workers_is_told_when_patience_is_over() {
 }
 
 /// A tick that ends between its look and its notices loses none of them: the next one announces what waits. A group that cannot
-/// be read keeps no other group's announcement waiting, and is announced by a node that can read it.
+/// be read keeps no other group's announcement waiting, and is announced by a node that can read it. What waited before there
+/// was a rule keeps nothing that waits under the rule from being told.
 #[tokio::test]
 async fn a_stalled_queue_is_told_in_spite_of_failures() {
     let world = World::at("2026-03-01T00:00:00Z").await;
@@ -309,6 +314,7 @@ async fn a_stalled_queue_is_told_in_spite_of_failures() {
             .group(name, with(queued(json!({})), json!({"notify": rules})))
             .await;
     }
+    world.group("c", queued(json!({}))).await;
     world.pass(TimeDelta::seconds(1)).await;
     let node = world.node(1).await;
     node.tick(&mut Scheduler(node.schedules())).await;
@@ -344,6 +350,20 @@ async fn a_stalled_queue_is_told_in_spite_of_failures() {
     for _ in 0..2 {
         other.tick(&mut stalls).await;
         assert_eq!(told().await, "b a");
+    }
+    let once = json!({"once": {"delay": "1s"}});
+    let with_rule = json!({"notify": rules, "schedules": {"s": once, "later": once}});
+    world.group("c", with(queued(json!({})), with_rule)).await;
+    other.tick(&mut stalls).await;
+    assert_eq!(told().await, "b a", "that run has no rule");
+    assert_eq!(world.one::<i64>("SELECT count(*) FROM heddle.stalls").await, 2);
+    world.pass_for(&node, TimeDelta::seconds(1)).await;
+    node.tick(&mut Scheduler(node.schedules())).await;
+    world.pass_for(&node, TimeDelta::minutes(10) + MOMENT).await;
+    let mut stalls = StalledQueues(node.notifier(Duration::from_secs(600)));
+    for _ in 0..2 {
+        node.tick(&mut stalls).await;
+        assert_eq!(told().await, "b a c");
     }
 }
 
@@ -479,6 +499,168 @@ async fn notifications_that_cannot_be_read_stop_no_others() {
     assert_eq!((receiver.count(), world.due_at().await), (6, None));
 }
 
+/// Callbacks of large runs go into several transactions, each of bounded bytes, and no alert waits for them.
+#[tokio::test]
+async fn large_callbacks_are_taken_in_pieces_behind_alerts() {
+    let world = World::at("2026-03-01T00:00:00Z").await;
+    let receiver = Receiver::start("204 No Content").await;
+    world.hook(&receiver, json!({})).await;
+    world.group("g", json!({"history": true})).await;
+    let finished_at = "2026-03-01T00:00:00.000000Z";
+    world
+        .execute(&format!(
+            r#"CREATE TABLE public.made (n bigint GENERATED ALWAYS AS IDENTITY, event text, by bigint);
+             CREATE FUNCTION public.note() RETURNS trigger LANGUAGE plpgsql AS
+                 $$ BEGIN INSERT INTO public.made (event, by) VALUES (NEW.event, txid_current()); RETURN NEW; END $$;
+             CREATE TRIGGER note BEFORE INSERT ON heddle.notifications FOR EACH ROW EXECUTE FUNCTION public.note();
+             INSERT INTO heddle.notices (event, group_id, revision_id, run, ended)
+                 SELECT 'callback', id, revision_id, gen_random_uuid(),
+                        '{{"callback": "hook", "run": {{"state": "failed", "finished_at": "{finished_at}"}}}}'
+                   FROM heddle.groups, generate_series(1, 20);
+             INSERT INTO heddle.notices (event, channel, subject, body) VALUES ('script', 'hook', 's', 'b')"#
+        ))
+        .await;
+    let node = world.node(1).await;
+    let mut notifier = node.notifier(LONG);
+    notifier.show_runs_with(Arc::new(
+        move |run: RunId| -> BoxFuture<'static, Result<Option<String>, EngineError>> {
+            let output = "x".repeat(1 << 20);
+            let shown = json!({"id": run.0, "state": "failed", "finished_at": finished_at, "output": output});
+            Box::pin(async move { Ok(Some(shown.to_string())) })
+        },
+    ));
+    node.tick(&mut notifier).await;
+    let first = "SELECT event FROM public.made ORDER BY n LIMIT 1";
+    assert_eq!(world.one::<String>(first).await, "script");
+    let callbacks = "FROM public.made WHERE event = 'callback'";
+    assert_eq!(world.one::<i64>(&format!("SELECT count(*) {callbacks}")).await, 20);
+    let transactions = world
+        .one::<i64>(&format!("SELECT count(DISTINCT by) {callbacks}"))
+        .await;
+    assert!(transactions >= 3, "{transactions}");
+}
+
+/// A callback says how its run ended, also if the run is deleted, or goes on, before anybody has read the notice.
+#[tokio::test]
+async fn a_callback_says_the_end_of_a_run_that_is_gone_or_goes_on() {
+    let world = with_due(&["deleted", "kept", "restarted"]).await;
+    let receiver = Receiver::start("204 No Content").await;
+    world.hook(&receiver, json!({})).await;
+    let node = world.node(1).await;
+    node.tick(&mut Scheduler(node.schedules())).await;
+    world
+        .execute("UPDATE heddle.runs_live SET callback = 'hook', created_by = 'me'")
+        .await;
+    let run_of = async |group: &str| {
+        let run = format!(
+            "SELECT r.id::text FROM heddle.runs_live r JOIN heddle.groups g ON g.id = r.group_id WHERE g.name = '{group}'"
+        );
+        let run = world.one::<String>(&run).await;
+        RunId(run.parse::<Uuid>().expect("an id"))
+    };
+    let (deleted, kept) = (run_of("deleted").await, run_of("kept").await);
+    let restarted = run_of("restarted").await;
+    // It reads that they have a callback now.
+    let other = world.node(2).await;
+    for run in [deleted, kept, restarted] {
+        let cancelled = other.runs.control(run, &BulkAction::Cancel, "test").await;
+        cancelled.expect("an end");
+    }
+    let gone = world
+        .store
+        .delete_runs(world.by(), &[deleted])
+        .await
+        .expect("an answer");
+    assert_eq!(gone, [deleted]);
+    let again = other.runs.control(restarted, &BulkAction::Restart(false), "test").await;
+    again.expect("a restart");
+    assert_eq!(world.runs("running").await.len(), 1);
+    let mut notifier = other.notifier(LONG);
+    let store = world.store.clone();
+    notifier.show_runs_with(Arc::new(
+        move |run: RunId| -> BoxFuture<'static, Result<Option<String>, EngineError>> {
+            let store = store.clone();
+            Box::pin(async move {
+                let filter = RunFilter {
+                    ids: vec![run.0],
+                    ..RunFilter::default()
+                };
+                let rows = store.runs(&filter, 1).await?;
+                Ok(rows.items.into_iter().next().map(|row| {
+                    let finished_at = row.finished_at.map(|at| at.to_rfc3339());
+                    json!({"id": row.id, "state": row.state, "finished_at": finished_at}).to_string()
+                }))
+            })
+        },
+    ));
+    other.tick(&mut notifier).await;
+    let deliveries = receiver.deliveries.lock().clone();
+    assert_eq!(deliveries.len(), 3, "{deliveries:?}");
+    for (run, group, omitted) in [
+        (deleted, "deleted", json!(true)),
+        (kept, "kept", Value::Null),
+        (restarted, "restarted", json!(true)),
+    ] {
+        let id = json!(run.0);
+        let told = deliveries.iter().find(|one| one.body["id"] == id).expect("a callback");
+        let body = &told.body;
+        assert_eq!(
+            (&body["state"], &body["outputs_omitted"]),
+            (&json!("cancelled"), &omitted),
+            "{body:#}"
+        );
+        assert!(body["finished_at"].is_string(), "{body:#}");
+        if omitted == json!(true) {
+            assert_eq!((&body["group"], &body["created_by"]), (&json!(group), &json!("me")));
+        }
+    }
+}
+
+/// A notice that an older node cannot read is left to a newer one, which tells of it once. What no node could read for a week is
+/// given up, and the history says so.
+#[tokio::test]
+async fn notices_that_cannot_be_read_are_left_to_other_nodes() {
+    let world = World::at("2026-03-01T00:00:00Z").await;
+    let receiver = Receiver::start("204 No Content").await;
+    world.hook(&receiver, json!({})).await;
+    world.telling("g", "1s").await;
+    world.pass(TimeDelta::seconds(1)).await;
+    world.node(3).await.fail().await;
+    world
+        .execute(
+            "CREATE TABLE public.kept AS SELECT id, spec FROM heddle.revisions;
+             UPDATE heddle.revisions SET spec = spec || '{\"tasks\": 7}';
+             INSERT INTO heddle.notices (event, revision_id, at)
+                 SELECT 'of_a_newer_build', revision_id, clock_timestamp() - n * interval '1 day'
+                   FROM heddle.groups, (VALUES (6), (8)) AS d (n)",
+        )
+        .await;
+    let left = async || {
+        let left = "SELECT coalesce(string_agg(event, ' ' ORDER BY event), '') FROM heddle.notices";
+        world.one::<String>(left).await
+    };
+    let given_up = "SELECT count(*) FROM heddle.notifications WHERE event = 'of_a_newer_build' AND state = 2";
+    let older = world.node(1).await;
+    let mut notifier = older.notifier(LONG);
+    for _ in 0..2 {
+        older.tick(&mut notifier).await;
+        assert_eq!(left().await, "failed of_a_newer_build");
+        assert_eq!((receiver.count(), world.one::<i64>(given_up).await), (0, 1));
+    }
+    // What the other node can read.
+    world
+        .execute("UPDATE heddle.revisions v SET spec = k.spec FROM public.kept k WHERE k.id = v.id")
+        .await;
+    older.tick(&mut notifier).await;
+    assert_eq!(receiver.count(), 0, "it is passed over");
+    let newer = world.node(2).await;
+    newer.tick(&mut newer.notifier(LONG)).await;
+    assert_eq!((receiver.count(), left().await.as_str()), (1, "of_a_newer_build"));
+    world.pass_for(&older, TimeDelta::minutes(1)).await;
+    older.tick(&mut notifier).await;
+    assert_eq!((receiver.count(), left().await.as_str()), (1, "of_a_newer_build"));
+}
+
 /// People are told of a failure also if only a newer build knows its kind.
 #[tokio::test]
 async fn a_failure_of_an_unknown_kind_is_told() {
@@ -500,6 +682,7 @@ async fn a_failure_of_an_unknown_kind_is_told() {
         notice: Notice::of_run(NotifyEvent::Failed),
         about: None,
         said: None,
+        end: None,
     };
     let failures = world.store.last_failures(&[&notice]).await.expect("failures");
     assert_eq!((failures[&1].kind, failures[&1].message.as_str()), (None, "broken"));

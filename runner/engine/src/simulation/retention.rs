@@ -77,6 +77,40 @@ async fn a_call_says_that_there_is_no_more_when_all_was_looked_at() {
     assert_eq!(walked(&pruner, Asked::ByCluster, now).await, (0, false));
 }
 
+/// The state of scripts of a deleted group, and what is noted of its failures, are removed when its runs are: 90 days after it was
+/// deleted. Those of a group that exists, or of one with a live run, stay.
+#[tokio::test]
+async fn rows_of_deleted_groups_go_with_their_runs() {
+    let world = with_due(&["busy"]).await;
+    for name in ["gone", "stays"] {
+        world.group(name, json!({"history": true})).await;
+    }
+    let node = world.node(1).await;
+    node.tick(&mut Scheduler(node.schedules())).await;
+    node.only_begun();
+    world
+        .execute(
+            "INSERT INTO heddle.script_state (group_id, key, value) SELECT id, 'k', '1' FROM heddle.groups;
+             INSERT INTO heddle.troubles (group_id, task, first_at, last_at)
+                 SELECT id, '', clock_timestamp(), clock_timestamp() FROM heddle.groups;
+             UPDATE heddle.groups SET deleted_at = clock_timestamp() WHERE name <> 'stays'",
+        )
+        .await;
+    let left = async || {
+        let left = "SELECT string_agg(g.name, ' ' ORDER BY g.name) FROM heddle.groups g
+                     WHERE EXISTS (SELECT FROM heddle.script_state WHERE group_id = g.id)
+                       AND EXISTS (SELECT FROM heddle.troubles WHERE group_id = g.id)";
+        world.one::<String>(left).await
+    };
+    let pruner = Pruner::new(node.node.clone());
+    world.pass(TimeDelta::days(90)).await;
+    pruner.prune(None, false).await.expect("a round");
+    assert_eq!(left().await, "busy gone stays");
+    world.pass(MOMENT).await;
+    pruner.prune(None, false).await.expect("a round");
+    assert_eq!(left().await, "busy stays");
+}
+
 /// What stays is neither counted as due nor shown as the oldest that is.
 #[tokio::test]
 async fn the_oldest_that_is_due_is_not_needed() {

@@ -2,6 +2,7 @@
 
 use heddle_api::{List, Notification, NotificationState};
 use heddle_domain::notify::Event;
+use heddle_domain::notify::message::Facts;
 use heddle_domain::{Chain, Fault};
 use heddle_engine::line_due;
 use heddle_store::change::Page;
@@ -19,12 +20,12 @@ fn listed(row: NotificationRow) -> Notification {
         id: row.id,
         channel: row.channel,
         event: row.event,
-        group: row.facts.group,
+        group: row.group,
         run: row.run,
-        task: row.facts.task,
+        task: row.task,
         subject: row.subject,
         to: row.recipients,
-        count: row.facts.count,
+        count: row.count,
         state: row.state,
         attempts: row.attempts,
         last_error: row.last_error,
@@ -37,12 +38,10 @@ fn listed(row: NotificationRow) -> Notification {
 }
 
 /// With what it says.
-pub(super) fn whole(row: NotificationRow) -> Notification {
-    let text = row.facts.text();
-    let entries = row.facts.entries.clone();
+pub(super) fn whole((row, facts): (NotificationRow, Facts)) -> Notification {
     Notification {
-        text: Some(text),
-        entries,
+        text: Some(facts.text()),
+        entries: facts.entries,
         ..listed(row)
     }
 }
@@ -58,7 +57,10 @@ pub(crate) fn routes() -> Vec<Route> {
         )
         .detail("Newest first.")
         .list()
-        .query("channel", "Only notifications through this channel.")
+        .query(
+            "channel",
+            "Only notifications through this channel, or to this URL: the whole URL, not as it is shown.",
+        )
         .query(
             "event",
             "Only notifications about these events. For several, use commas.",
@@ -89,7 +91,13 @@ pub(crate) fn routes() -> Vec<Route> {
         )
         .detail(
             "The notification is sent to all its recipients again, even if it was sent before. A notification \
-            that waits for a retry is sent now. One that is being sent at this moment is sent again after this try.",
+            that waits for a retry is sent now. One that is being sent at this moment is sent again after this try. A \
+            callback that was sent contains the run as it is now; 409 if the run does not exist any more, or has not \
+            ended.",
+        )
+        .problem(
+            409,
+            "The run of a callback that was sent does not exist any more, or has not ended.",
         )
         .answers(200, of::<Notification>()),
     ]
@@ -145,7 +153,7 @@ fn readable(found: ListedNotification) -> Option<NotificationRow> {
     None
 }
 
-async fn find(request: &Request, id: Uuid) -> Result<NotificationRow, Problem> {
+async fn find(request: &Request, id: Uuid) -> Result<(NotificationRow, Facts), Problem> {
     let row = request.app.store.notification(id).await?;
     row.ok_or_else(|| Problem::not_found("notification", &id.to_string()))
 }
@@ -157,8 +165,22 @@ async fn get(request: Request) -> Outcome {
 
 async fn resend(request: Request) -> Outcome {
     let id: Uuid = request.id("id", "notification")?;
-    match request.app.store.resend(request.by(), id).await? {
+    let store = &request.app.store;
+    let mut resent = store.resend(request.by(), id, None).await?;
+    if let Resend::NeedsRun(run) = resent {
+        let payload = match run {
+            Some(run) => request.app.engine.callback_payload(run).await?,
+            None => None,
+        };
+        if let Some(payload) = payload {
+            resent = store.resend(request.by(), id, Some(&payload)).await?;
+        }
+    }
+    match resent {
         Resend::NotFound => Err(Problem::not_found("notification", &id.to_string())),
+        Resend::NeedsRun(_) => Err(Problem::conflict(
+            "this callback was sent, and cannot be sent again: its run does not exist any more, or has not ended",
+        )),
         Resend::Done => {
             request.app.engine.wake_notifier();
             ok(&whole(find(&request, id).await?))

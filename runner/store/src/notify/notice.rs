@@ -2,6 +2,9 @@
 //!
 //! A notice names the event, and the revision with the rules for recipients; everything else is read when it is turned
 //! into notifications ([`crate::outbox`]). Transactions without notices execute no statement of this file.
+//!
+//! The notice of a callback also holds the end of its run ([`RunEnd`]): the run may be deleted or restarted before it is
+//! read.
 
 use std::collections::{HashMap, HashSet};
 
@@ -12,6 +15,8 @@ use heddle_domain::run::AttemptKey;
 use heddle_domain::spec::NotifyEvent;
 use heddle_domain::state::ErrorKind;
 use heddle_domain::{Chain, Time};
+use serde::Deserialize;
+use serde_json::Value;
 use uuid::Uuid;
 
 use crate::database::{PgSession, column};
@@ -59,13 +64,101 @@ pub struct NoticeRow {
     pub about: Option<String>,
     /// The message of a script: channel, subject and body.
     pub said: Option<(String, String, String)>,
+    /// Of a callback: the end of the run. `None`: a node of an older version wrote the notice.
+    pub end: Option<RunEnd>,
 }
 
-pub(crate) async fn insert_notices_in(
-    connection: &mut PgSession,
-    all: &[NewNotices],
-    now: Time,
-) -> Result<(), StoreError> {
+/// The end of a run, as the transaction wrote it that ended the run.
+#[derive(Clone, Debug, PartialEq, Deserialize)]
+pub struct RunEnd {
+    /// The URL or the channel that is called.
+    pub callback: String,
+    /// The run as the API shows it, without params, tasks and outputs.
+    pub run: Value,
+}
+
+impl RunEnd {
+    /// The text of a field of the run.
+    pub fn field(&self, name: &str) -> Option<String> {
+        self.run[name].as_str().map(str::to_owned)
+    }
+}
+
+/// A notice that this version cannot read.
+#[derive(Debug)]
+pub struct Unread {
+    pub id: i64,
+    pub at: Time,
+    pub error: StoreError,
+}
+
+/// A notice, as a row of the table.
+struct Found {
+    id: i64,
+    at: Time,
+    event: String,
+    group_id: Option<i64>,
+    revision_id: Option<i64>,
+    run: Option<Uuid>,
+    task: Option<i16>,
+    item: Option<i32>,
+    attempt: Option<i32>,
+    due_at: Option<Time>,
+    about: Option<String>,
+    with_run: bool,
+    covers: Vec<i16>,
+    channel: Option<String>,
+    subject: Option<String>,
+    body: Option<String>,
+    ended: Option<Value>,
+}
+
+impl Found {
+    fn read(self) -> Result<NoticeRow, Unread> {
+        let (id, at) = (self.id, self.at);
+        let unread = |error| Unread { id, at, error };
+        let Some(event) = Event::from_word(&self.event) else {
+            let error = StoreError::unreadable("notices", "event", id, self.event);
+            return Err(unread(error));
+        };
+        let named = match event {
+            Event::Rule(event) => Some(event),
+            _ => None,
+        };
+        let end = self
+            .ended
+            .map(|ended| {
+                serde_json::from_value(ended)
+                    .map_err(|error| unread(StoreError::unreadable("notices", "ended", id, error)))
+            })
+            .transpose()?;
+        Ok(NoticeRow {
+            id,
+            at,
+            event,
+            group_id: self.group_id,
+            revision_id: self.revision_id,
+            run: self.run.map(RunId),
+            notice: Notice {
+                event: named,
+                task: self.task.map(|task| task as u16),
+                item: self.item.and_then(|item| u32::try_from(item).ok()),
+                attempt: self.attempt.map(|attempt| attempt as u32),
+                due: self.due_at,
+                with_run: self.with_run,
+                covers: self.covers.into_iter().map(|task| task as u16).collect(),
+            },
+            about: self.about,
+            said: self
+                .channel
+                .map(|channel| (channel, self.subject.unwrap_or_default(), self.body.unwrap_or_default())),
+            end,
+        })
+    }
+}
+
+/// Notes what has failed now, if there is a rule for its recovery.
+async fn note_troubles(connection: &mut PgSession, all: &[NewNotices], now: Time) -> Result<(), StoreError> {
     let mut troubles: Vec<(i64, String)> = all
         .iter()
         .flat_map(|one| {
@@ -75,23 +168,33 @@ pub(crate) async fn insert_notices_in(
                 .map(|&task| (one.group_id, one.task_name(task)))
         })
         .collect();
-    if !troubles.is_empty() {
-        // Always in the same order, so that two nodes cannot wait for each other.
-        troubles.sort_unstable();
-        troubles.dedup();
-        let (groups, tasks): (Vec<i64>, Vec<String>) = troubles.into_iter().unzip();
-        sqlx::query!(
-            "INSERT INTO heddle.troubles (group_id, task, first_at, last_at)
+    if troubles.is_empty() {
+        return Ok(());
+    }
+    // Always in the same order, so that two nodes cannot wait for each other.
+    troubles.sort_unstable();
+    troubles.dedup();
+    let (groups, tasks): (Vec<i64>, Vec<String>) = troubles.into_iter().unzip();
+    sqlx::query!(
+        "INSERT INTO heddle.troubles (group_id, task, first_at, last_at)
              SELECT group_id, task, $3, $3 FROM UNNEST($1::bigint[], $2::text[]) AS t (group_id, task)
               ORDER BY group_id, task
              ON CONFLICT (group_id, task) DO UPDATE SET last_at = greatest(troubles.last_at, excluded.last_at)",
-            &groups,
-            &tasks,
-            now
-        )
-        .execute(&mut *connection)
-        .await?;
-    }
+        &groups,
+        &tasks,
+        now
+    )
+    .execute(connection)
+    .await?;
+    Ok(())
+}
+
+pub(crate) async fn insert_notices_in(
+    connection: &mut PgSession,
+    all: &[NewNotices],
+    now: Time,
+) -> Result<(), StoreError> {
+    note_troubles(&mut *connection, all, now).await?;
     let rows: Vec<(&NewNotices, &Notice)> = all
         .iter()
         .flat_map(|one| one.announcements.notices.iter().map(move |notice| (one, notice)))
@@ -99,18 +202,27 @@ pub(crate) async fn insert_notices_in(
     if rows.is_empty() {
         return Ok(());
     }
+    let runs: Vec<Uuid> = rows
+        .iter()
+        .filter_map(|(one, notice)| Some(called_back(one, notice)?.0))
+        .collect();
+    let ends = ends_of(&mut *connection, &runs).await?;
+    let ended = column(&rows, |(one, notice)| {
+        called_back(one, notice).and_then(|run| ends.get(&run.0).cloned())
+    });
     // A success is a recovery only if it follows a failure. A task's recovery is included in the run's message only if
     // the run had failed too; not if its failure was allowed.
     sqlx::query!(
         "INSERT INTO heddle.notices (event, group_id, revision_id, run, task, item, attempt, due_at, about, with_run,
-             covers, at)
+             covers, at, ended)
          SELECT n.event, n.group_id, n.revision_id, n.run, n.task, n.item, n.attempt, n.due_at, n.about,
                 n.with_run AND (n.event <> 'recovered'
                                 OR EXISTS (SELECT FROM heddle.troubles t WHERE t.group_id = n.group_id AND t.task = '')),
-                coalesce(string_to_array(n.covers, ',')::smallint[], '{}'), $13
+                coalesce(string_to_array(n.covers, ',')::smallint[], '{}'), $13, n.ended
            FROM UNNEST($1::text[], $2::bigint[], $3::bigint[], $4::uuid[], $5::smallint[], $6::integer[], $7::integer[],
-                       $8::timestamptz[], $9::text[], $10::boolean[], $11::text[], $12::text[])
-             AS n (event, group_id, revision_id, run, task, item, attempt, due_at, about, with_run, covers, task_name)
+                       $8::timestamptz[], $9::text[], $10::boolean[], $11::text[], $12::text[], $14::jsonb[])
+             AS n (event, group_id, revision_id, run, task, item, attempt, due_at, about, with_run, covers, task_name,
+                   ended)
           WHERE n.event <> 'recovered'
              OR EXISTS (SELECT FROM heddle.troubles t WHERE t.group_id = n.group_id AND t.task = n.task_name)",
         &column(&rows, |(_one, notice)| notice.event.map_or(Event::Callback, Event::Rule).as_str()) as &[&str],
@@ -129,11 +241,50 @@ pub(crate) async fn insert_notices_in(
             (!tasks.is_empty()).then(|| tasks.join(","))
         }) as &[Option<String>],
         &column(&rows, |(one, notice)| one.task_name(notice.task)),
-        now
+        now,
+        &ended as &[Option<Value>]
     )
     .execute(connection)
     .await?;
     Ok(())
+}
+
+/// The run whose submitter a notice calls back.
+fn called_back(one: &NewNotices, notice: &Notice) -> Option<RunId> {
+    one.run.filter(|_| notice.event.is_none())
+}
+
+/// The ends of runs with callbacks, as their notices hold them: read from the rows that this transaction has just written.
+/// Without such runs, no statement is executed.
+async fn ends_of(connection: &mut PgSession, runs: &[Uuid]) -> Result<HashMap<Uuid, Value>, StoreError> {
+    if runs.is_empty() {
+        return Ok(HashMap::new());
+    }
+    let rows = sqlx::query!(
+        r#"SELECT d.id, jsonb_build_object('callback', d.callback, 'run', jsonb_build_object('id', d.id,
+                      'group', g.name, 'revision', v.revision, 'logical_time', heddle.moment(d.logical_time),
+                      'data_interval', jsonb_build_object('start', heddle.moment(d.interval_start),
+                          'end', heddle.moment(d.interval_end)),
+                      'trigger', (ARRAY['manual', 'schedule', 'backfill', 'upstream', 'task', 'rerun'])[d.trigger + 1],
+                      'state', (ARRAY['succeeded', 'failed', 'cancelled'])[d.state - 2],
+                      'params', '{}'::jsonb, 'params_error', 'they are left out, as the outputs are',
+                      'task_params', '{}'::jsonb, 'key', d.key, 'priority', d.priority,
+                      'created_at', heddle.moment(d.created_at), 'started_at', heddle.moment(d.started_at),
+                      'finished_at', heddle.moment(d.finished_at),
+                      'error', CASE WHEN d.error IS NOT NULL THEN jsonb_build_object(
+                          'kind', 'failed', 'message', d.error, 'trace', NULL) END,
+                      'skipped', (ARRAY['overlap', 'max_waiting'])[d.skipped],
+                      'labels', coalesce(d.labels, '{}'), 'waiting_for', '[]'::jsonb)
+                  || jsonb_strip_nulls(jsonb_build_object('source', d.source, 'created_by', d.created_by,
+                      'reopened_at', heddle.moment(d.reopened_at)))) AS "ended!"
+             FROM heddle.runs_done d JOIN heddle.groups g ON g.id = d.group_id
+             JOIN heddle.revisions v ON v.id = d.revision_id
+            WHERE d.id = ANY ($1) AND d.callback IS NOT NULL"#,
+        runs
+    )
+    .fetch_all(connection)
+    .await?;
+    Ok(rows.into_iter().map(|row| (row.id, row.ended)).collect())
 }
 
 impl Completion {
@@ -169,55 +320,44 @@ impl Store {
         })
     }
 
-    /// The first notices. Of notices that this version cannot read: their numbers, and the errors.
-    pub async fn notices(&self, limit: i64) -> Result<Vec<Result<NoticeRow, (i64, StoreError)>>, StoreError> {
-        let rows = sqlx::query!(
-            "SELECT id, at, event, group_id, revision_id, run, task, item, attempt, due_at, about, with_run, covers,
-                    channel, subject, body
-               FROM heddle.notices ORDER BY id LIMIT $1",
-            limit
-        )
-        .fetch_all(&self.pool)
-        .await?;
-        Ok(rows
-            .into_iter()
-            .map(|row| {
-                let Some(event) = Event::from_word(&row.event) else {
-                    let error = StoreError::unreadable("notices", "event", row.id, row.event);
-                    return Err((row.id, error));
-                };
-                let named = match event {
-                    Event::Rule(event) => Some(event),
-                    _ => None,
-                };
-                Ok(NoticeRow {
-                    id: row.id,
-                    at: row.at,
-                    event,
-                    group_id: row.group_id,
-                    revision_id: row.revision_id,
-                    run: row.run.map(RunId),
-                    notice: Notice {
-                        event: named,
-                        task: row.task.map(|task| task as u16),
-                        item: row.item.and_then(|item| u32::try_from(item).ok()),
-                        attempt: row.attempt.map(|attempt| attempt as u32),
-                        due: row.due_at,
-                        with_run: row.with_run,
-                        covers: row.covers.into_iter().map(|task| task as u16).collect(),
-                    },
-                    about: row.about,
-                    said: row
-                        .channel
-                        .map(|channel| (channel, row.subject.unwrap_or_default(), row.body.unwrap_or_default())),
-                })
-            })
-            .collect())
+    /// The first notices, except `not`: those of callbacks, or all others.
+    pub async fn notices(
+        &self,
+        callbacks: bool,
+        not: &[i64],
+        limit: i64,
+    ) -> Result<Vec<Result<NoticeRow, Unread>>, StoreError> {
+        // The condition is a constant in each, so that an index finds the others behind very many callbacks.
+        let rows = if callbacks {
+            sqlx::query_as!(
+                Found,
+                "SELECT id, at, event, group_id, revision_id, run, task, item, attempt, due_at, about, with_run, covers,
+                        channel, subject, body, ended
+                   FROM heddle.notices WHERE event = 'callback' AND id <> ALL ($1) ORDER BY id LIMIT $2",
+                not,
+                limit
+            )
+            .fetch_all(&self.pool)
+            .await?
+        } else {
+            sqlx::query_as!(
+                Found,
+                "SELECT id, at, event, group_id, revision_id, run, task, item, attempt, due_at, about, with_run, covers,
+                        channel, subject, body, ended
+                   FROM heddle.notices WHERE event <> 'callback' AND id <> ALL ($1) ORDER BY id LIMIT $2",
+                not,
+                limit
+            )
+            .fetch_all(&self.pool)
+            .await?
+        };
+        Ok(rows.into_iter().map(Found::read).collect())
     }
 
     /// In groups with a rule for this event: finds queued task runs that nobody has claimed since `before` and that are not
-    /// noted yet, and forgets those that do not wait any more. Returns group, task, queue, and a waiting run; see
-    /// [`Store::note_stalled`].
+    /// noted yet, and forgets those that do not wait any more. Only runs whose own revision has such a rule count: an older
+    /// run without one must not stand for a later one that has it. Returns group, task, queue, and the run of each revision
+    /// that has waited longest, the longest of all first; see [`Store::note_stalled`].
     pub async fn stalled(&self, before: Time, limit: i64) -> Result<Vec<Stalled>, StoreError> {
         let rows = sqlx::query!(
             r#"WITH telling AS MATERIALIZED (
@@ -229,14 +369,15 @@ impl Store {
                                          WHERE id = t.group_id AND revision_id = t.id AND deleted_at IS NULL
                                         OFFSET 0) AS g),
                waiting AS (
-                   SELECT DISTINCT ON (r.group_id, q.task, q.queue)
+                   SELECT DISTINCT ON (r.group_id, q.task, q.queue, r.revision_id)
                           r.group_id, r.revision_id, q.task, q.queue, q.run, q.item, q.ready_at
                      FROM subscribed t
                     CROSS JOIN LATERAL (SELECT id, group_id, revision_id FROM heddle.runs_live
-                                         WHERE group_id = t.id OFFSET 0) AS r
+                                         WHERE group_id = t.id AND revision_id = ANY (ARRAY(SELECT id FROM telling))
+                                        OFFSET 0) AS r
                     CROSS JOIN LATERAL (SELECT task, queue, run, item, ready_at FROM heddle.queue_ready
                                          WHERE run = r.id AND ready_at < $1 OFFSET 0) AS q
-                    ORDER BY r.group_id, q.task, q.queue, q.ready_at
+                    ORDER BY r.group_id, q.task, q.queue, r.revision_id, q.ready_at
                     LIMIT $2),
                over AS (
                    DELETE FROM heddle.stalls s
@@ -246,7 +387,8 @@ impl Store {
                       w.run AS "run!", w.item AS "item!"
                  FROM waiting w
                 WHERE NOT EXISTS (SELECT FROM heddle.stalls s
-                                   WHERE s.group_id = w.group_id AND s.task = w.task::text AND s.queue = w.queue)"#,
+                                   WHERE s.group_id = w.group_id AND s.task = w.task::text AND s.queue = w.queue)
+                ORDER BY w.ready_at"#,
             before,
             limit
         )
@@ -265,10 +407,10 @@ impl Store {
             .collect())
     }
 
-    /// Notes stalled tasks, each with its notices if people want them, in one transaction: what is noted is announced. What
-    /// is noted already is left out: if two nodes do this at once, the insert of the second finds the rows of the first.
-    /// Returns whether notices were written.
-    pub async fn note_stalled(&self, stalled: &[(Stalled, Option<NewNotices>)], now: Time) -> Result<bool, StoreError> {
+    /// Notes stalled tasks, each with its notices, in one transaction: what is noted is announced. Of several with the same
+    /// group, task and queue, the first is. What is noted already is left out: if two nodes do this at once, the insert of
+    /// the second finds the rows of the first. Returns whether notices were written.
+    pub async fn note_stalled(&self, stalled: &[(Stalled, NewNotices)], now: Time) -> Result<bool, StoreError> {
         if stalled.is_empty() {
             return Ok(false);
         }
@@ -291,14 +433,14 @@ impl Store {
             )
             .fetch_all(&mut *tx)
             .await?;
-            let noted: HashSet<(i64, String, String)> = noted
+            let mut noted: HashSet<(i64, String, String)> = noted
                 .into_iter()
                 .map(|row| (row.group_id, row.task, row.queue))
                 .collect();
             let notices: Vec<NewNotices> = stalled
                 .iter()
-                .filter(|(one, _)| noted.contains(&(one.group_id, one.task.to_string(), one.queue.clone())))
-                .filter_map(|(_, notices)| notices.clone())
+                .filter(|(one, _)| noted.remove(&(one.group_id, one.task.to_string(), one.queue.clone())))
+                .map(|(_, notices)| notices.clone())
                 .collect();
             insert_notices_in(&mut tx, &notices, now).await?;
             tx.commit().await?;
@@ -409,7 +551,7 @@ impl Store {
 pub struct Stalled {
     pub group_id: i64,
     pub revision_id: i64,
-    /// The run that has waited longest.
+    /// The run of this revision that has waited longest.
     pub run: RunId,
     pub task: u16,
     /// The item, if the task is mapped.

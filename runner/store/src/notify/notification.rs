@@ -2,6 +2,8 @@
 
 use chrono::SecondsFormat;
 use heddle_domain::Time;
+use heddle_domain::id::RunId;
+use heddle_domain::notify::channel::{shown_error, shown_target};
 use heddle_domain::notify::message::Facts;
 use heddle_domain::state::NotificationState;
 use serde_json::{Value, json};
@@ -17,14 +19,18 @@ use crate::{Store, StoreError, audit};
 #[derive(Clone, Debug)]
 pub struct NotificationRow {
     pub id: Uuid,
-    /// A channel's name, or a URL.
+    /// A channel's name, or of a URL the host.
     pub channel: String,
     /// The name of its event.
     pub event: String,
+    pub group: Option<String>,
     pub run: Option<Uuid>,
+    /// The task; of a digest, none.
+    pub task: Option<String>,
     /// Its subject, as Heddle writes it.
     pub subject: String,
-    pub facts: Facts,
+    /// The number of its events.
+    pub count: u64,
     /// Addresses, for a mail.
     pub recipients: Vec<String>,
     pub state: NotificationState,
@@ -44,9 +50,11 @@ struct Found {
     id: Uuid,
     channel: String,
     event: String,
+    group: Option<String>,
     run: Option<Uuid>,
+    task: Option<String>,
     subject: String,
-    facts: Value,
+    count: Option<Value>,
     recipients: Vec<String>,
     state: i16,
     attempts: i32,
@@ -62,15 +70,18 @@ impl TryFrom<Found> for NotificationRow {
     fn try_from(row: Found) -> Result<Self, StoreError> {
         Ok(Self {
             id: row.id,
-            channel: row.channel,
+            last_error: row.last_error.map(|error| shown_error(&error, &row.channel)),
+            channel: shown_target(&row.channel),
             event: row.event,
+            group: row.group,
             run: row.run,
+            task: row.task,
             subject: row.subject,
-            facts: facts_of(row.id, row.facts)?,
+            // A row that cannot be read must not make a list fail.
+            count: row.count.and_then(|count| count.as_u64()).unwrap_or(1),
             recipients: row.recipients,
             state: state_of(row.id, row.state)?,
             attempts: row.attempts,
-            last_error: row.last_error,
             created_at: row.created_at,
             sent_at: row.sent_at,
             next_attempt_at: row.due_at,
@@ -99,13 +110,15 @@ pub struct NotificationFilter {
 pub enum Resend {
     /// There is no such notification.
     NotFound,
+    /// It is a callback that was sent: its payload was removed, and has to be made again from this run. Nothing has changed.
+    NeedsRun(Option<RunId>),
     /// It will be sent.
     Done,
 }
 
 impl Store {
-    /// Notifications, newest first, older than `before`. One that this version cannot read is the error that says so in its
-    /// place.
+    /// Notifications, newest first, older than `before`. Of their facts, only what a list shows: the others may be large. One that
+    /// this version cannot read is the error that says so in its place.
     pub async fn notifications(
         &self,
         filter: &NotificationFilter,
@@ -114,7 +127,8 @@ impl Store {
     ) -> Result<Page<ListedNotification>, StoreError> {
         let rows = sqlx::query_as!(
             Found,
-            "SELECT n.id, n.channel, n.event, n.run, n.subject, n.facts,
+            "SELECT n.id, n.channel, n.event, n.group_name AS \"group\", n.run, n.facts ->> 'task' AS task, n.subject,
+                    n.facts -> 'count' AS count,
                     CASE WHEN n.recipients = '{}' THEN n.delivered ELSE n.recipients END AS \"recipients!\",
                     n.state, n.attempts, n.last_error, n.created_at, n.sent_at, o.due_at AS \"due_at?\"
                FROM heddle.notifications n LEFT JOIN heddle.outgoing o ON o.notification = n.id
@@ -143,10 +157,12 @@ impl Store {
         })
     }
 
-    pub async fn notification(&self, id: Uuid) -> Result<Option<NotificationRow>, StoreError> {
+    /// A notification, with its facts.
+    pub async fn notification(&self, id: Uuid) -> Result<Option<(NotificationRow, Facts)>, StoreError> {
         let row = sqlx::query_as!(
             Found,
-            "SELECT n.id, n.channel, n.event, n.run, n.subject, n.facts,
+            "SELECT n.id, n.channel, n.event, n.group_name AS \"group\", n.run, n.facts ->> 'task' AS task, n.subject,
+                    n.facts -> 'count' AS count,
                     CASE WHEN n.recipients = '{}' THEN n.delivered ELSE n.recipients END AS \"recipients!\",
                     n.state, n.attempts, n.last_error, n.created_at, n.sent_at, o.due_at AS \"due_at?\"
                FROM heddle.notifications n LEFT JOIN heddle.outgoing o ON o.notification = n.id WHERE n.id = $1",
@@ -154,19 +170,25 @@ impl Store {
         )
         .fetch_optional(&self.pool)
         .await?;
-        row.map(NotificationRow::try_from).transpose()
+        let facts = sqlx::query_scalar!("SELECT facts FROM heddle.notifications WHERE id = $1", id)
+            .fetch_optional(&self.pool)
+            .await?;
+        let (Some(row), Some(facts)) = (row, facts) else {
+            return Ok(None);
+        };
+        Ok(Some((NotificationRow::try_from(row)?, facts_of(id, facts)?)))
     }
 
     /// Sends a notification again, to all its recipients, as if it had never been tried; a waiting one is sent now. If
     /// a node is just sending it, it is sent again after this try, whose result does not count
-    /// ([`Store::finish_outgoing`]).
+    /// ([`Store::finish_outgoing`]). `payload`: what is sent if the notification has none any more.
     ///
     /// Locking: the notification, KEY SHARE, only to prevent its pruning; then its row of *outgoing*, then the
     /// notification, as the recording of a try locks them.
-    pub async fn resend(&self, by: By<'_>, id: Uuid) -> Result<Resend, StoreError> {
+    pub async fn resend(&self, by: By<'_>, id: Uuid, payload: Option<&str>) -> Result<Resend, StoreError> {
         transaction!(self, pool, "resend", |tx| {
             let row = sqlx::query!(
-                "SELECT n.channel, n.payload IS NOT NULL AND position('://' IN n.channel) > 0 AS \"called_back!\"
+                "SELECT n.channel, n.run, n.event = 'callback' AND position('://' IN n.channel) > 0 AS \"called_back!\"
                FROM heddle.notifications n WHERE n.id = $1 FOR KEY SHARE",
                 id
             )
@@ -181,6 +203,10 @@ impl Store {
                 row.channel
             };
             let (before, after) = send_again(&mut tx, id, &destination, by.at).await?;
+            // It is read under the locks: a try that is recorded at the same time may remove it.
+            if !with_payload(&mut tx, id, payload).await? {
+                return Ok(Resend::NeedsRun(row.run.map(RunId)));
+            }
             let (about, name) = (Noun::Notification.quiet(), id.to_string());
             audit::record(&mut tx, by, "resend", about, &name, Some(&before), Some(&after)).await?;
             tx.commit().await?;
@@ -257,6 +283,22 @@ async fn send_again(tx: &mut PgSession, id: Uuid, destination: &str, now: Time) 
     .execute(tx)
     .await?;
     Ok((before, audited(NotificationState::Pending, 0, Some(now))))
+}
+
+/// Gives a callback to a URL or a webhook this payload if it has none. Returns whether it has one now, or needs none.
+async fn with_payload(tx: &mut PgSession, id: Uuid, payload: Option<&str>) -> Result<bool, StoreError> {
+    let lacking = sqlx::query_scalar!(
+        r#"UPDATE heddle.notifications n SET payload = $2
+            WHERE n.id = $1 AND n.payload IS NULL AND n.event = 'callback'
+              AND (position('://' IN n.channel) > 0
+                   OR EXISTS (SELECT FROM heddle.channels c WHERE c.name = n.channel AND c.kind = 'webhook'))
+           RETURNING n.payload IS NULL AS "lacking!""#,
+        id,
+        payload
+    )
+    .fetch_optional(tx)
+    .await?;
+    Ok(lacking != Some(true))
 }
 
 /// What begins the destination of a callback; no name of a channel does.

@@ -101,6 +101,28 @@ impl FanOut {
         )
     }
 
+    /// Gives up a notice that no node could read: deletes it, and writes into the history that nobody was told of it.
+    pub async fn give_up(&mut self, id: i64, notification: Uuid, why: &str, now: Time) -> Result<(), StoreError> {
+        sqlx::query!(
+            "WITH gone AS (DELETE FROM heddle.notices WHERE id = $1 RETURNING *)
+             INSERT INTO heddle.notifications (id, channel, event, group_name, run, subject, facts, state, last_error,
+                 created_at)
+             SELECT $2, coalesce(n.channel, n.ended ->> 'callback', ''), n.event, g.name, n.run,
+                    'an event that could not be read: ' || n.event,
+                    jsonb_build_object('event', n.event, 'at', heddle.moment(n.at), 'group', g.name, 'run', n.run,
+                        'count', 1),
+                    2, $3, $4
+               FROM gone n LEFT JOIN heddle.groups g ON g.id = n.group_id",
+            id,
+            notification,
+            why,
+            now
+        )
+        .execute(&mut *self.tx)
+        .await?;
+        Ok(())
+    }
+
     /// Whether something failed before an instant and has not succeeded until now; it has succeeded now. (A failure
     /// after that instant stays.)
     pub async fn recover(&mut self, group_id: i64, task: &str, at: Time) -> Result<bool, StoreError> {
@@ -568,6 +590,8 @@ impl Store {
                 SET state = CASE WHEN h.resent THEN n.state ELSE $3::smallint END,
                     attempts = CASE WHEN h.resent THEN n.attempts ELSE n.attempts + 1 END,
                     last_error = $4,
+                    -- It may be large, and is made again if somebody wants it to be sent again.
+                    payload = CASE WHEN NOT h.resent AND $3::smallint = 1 THEN NULL ELSE n.payload END,
                     delivered = CASE WHEN h.resent THEN n.delivered ELSE n.delivered || $5::text[] END,
                     refused = CASE WHEN h.resent THEN n.refused ELSE n.refused || $8::text[] END,
                     sent_at = CASE WHEN NOT h.resent AND $3::smallint = 1 THEN $7::timestamptz END

@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use heddle_domain::Time;
+use heddle_domain::notify::channel::{shown_error, shown_target};
 use heddle_domain::state::{RunState, Trigger};
 use uuid::Uuid;
 
@@ -106,6 +107,7 @@ pub struct StalledRow {
 /// A channel through which a notification could not be sent.
 #[derive(Clone, Debug)]
 pub struct UnsentRow {
+    /// Its name, or of a URL the host.
     pub channel: String,
     /// How many notifications were given up; capped.
     pub count: i64,
@@ -284,7 +286,7 @@ impl Store {
 
     /// Channels through which notifications of that time were given up; reads the newest `cap` notifications.
     pub async fn page_unsent(&self, since: Time, cap: i64) -> Result<Vec<UnsentRow>, StoreError> {
-        Ok(sqlx::query_as!(
+        let rows = sqlx::query_as!(
             UnsentRow,
             r#"SELECT channel, count(*) AS "count!", max(last_error) AS last_error
                  FROM (SELECT channel, state, last_error FROM heddle.notifications WHERE created_at >= $1
@@ -294,7 +296,13 @@ impl Store {
             cap
         )
         .fetch_all(&self.reads)
-        .await?)
+        .await?;
+        let shown = |row: UnsentRow| UnsentRow {
+            last_error: row.last_error.map(|error| shown_error(&error, &row.channel)),
+            channel: shown_target(&row.channel),
+            count: row.count,
+        };
+        Ok(rows.into_iter().map(shown).collect())
     }
 }
 

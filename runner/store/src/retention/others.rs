@@ -10,6 +10,7 @@
 //!   `audience` tasks when their task has ended, so without this each such task would leave a row for ever.
 //! * A *backfill* stays as long as one of its runs.
 //! * A revoked or expired *token* stays as long as the audit that names it.
+//! * The *state* of scripts of a deleted group, and what is noted of its failures, stay as long as any of its runs may.
 //!
 //! Deletes are bounded, and each finds its rows by an index. If two nodes delete the same row at once, the second one
 //! waits for the row and finds it gone.
@@ -50,6 +51,8 @@ pub struct Cutoffs {
     pub backfills: Time,
     /// Tokens, by their revocation or expiry.
     pub tokens: Time,
+    /// What belongs to groups, by the deletion of the group.
+    pub groups: Time,
 }
 
 impl Cutoffs {
@@ -58,6 +61,7 @@ impl Cutoffs {
         let dispatch = now - assignments.max(DISPATCH_KEPT_MIN);
         // The shortest time of any of its runs: as long as one run exists, the backfill stays in any case.
         let runs = EndState::ALL.map(|state| retention.kept(None, state).runs.chrono());
+        let longest = runs.into_iter().max().unwrap_or_default();
         Self {
             notifications: now - retention.notifications.chrono(),
             assignments: dispatch,
@@ -65,6 +69,7 @@ impl Cutoffs {
             offers: now - assignments,
             backfills: now - runs.into_iter().min().unwrap_or_default(),
             tokens: now - retention.audit.chrono(),
+            groups: now - longest,
         }
     }
 }
@@ -223,6 +228,36 @@ impl Store {
         .rows_affected())
     }
 
+    /// Removes up to `limit` values of script state, and as many notes of what has failed, of groups that were deleted before
+    /// an instant and have no live run. A deleted group never comes back: one of the same name has another id.
+    pub async fn prune_groups_rows(&self, before: Time, limit: i64) -> Result<u64, StoreError> {
+        let state = sqlx::query!(
+            "DELETE FROM heddle.script_state WHERE ctid = ANY (ARRAY(
+                 SELECT s.ctid FROM heddle.groups g
+                  CROSS JOIN LATERAL (SELECT ctid FROM heddle.script_state WHERE group_id = g.id OFFSET 0) AS s
+                  WHERE g.deleted_at < $1
+                    AND NOT EXISTS (SELECT FROM heddle.runs_live l WHERE l.group_id = g.id OFFSET 0)
+                  LIMIT $2))",
+            before,
+            limit
+        )
+        .execute(&self.pool)
+        .await?;
+        let troubles = sqlx::query!(
+            "DELETE FROM heddle.troubles WHERE ctid = ANY (ARRAY(
+                 SELECT t.ctid FROM heddle.groups g
+                  CROSS JOIN LATERAL (SELECT ctid FROM heddle.troubles WHERE group_id = g.id OFFSET 0) AS t
+                  WHERE g.deleted_at < $1
+                    AND NOT EXISTS (SELECT FROM heddle.runs_live l WHERE l.group_id = g.id OFFSET 0)
+                  LIMIT $2))",
+            before,
+            limit
+        )
+        .execute(&self.pool)
+        .await?;
+        Ok(state.rows_affected().max(troubles.rows_affected()))
+    }
+
     /// How many of these are due; each up to [`COUNT_MAX`], offers and backfills up to [`OTHERS_COUNT_MAX`].
     pub async fn count_due_others(&self, before: &Cutoffs) -> Result<OtherRows, StoreError> {
         Ok(sqlx::query_as!(
@@ -275,5 +310,6 @@ mod tests {
         assert_eq!(before.assignments, now - chrono::TimeDelta::days(2));
         assert_eq!(before.offers, now - chrono::TimeDelta::hours(1));
         assert_eq!(before.backfills, now - chrono::TimeDelta::days(7));
+        assert_eq!(before.groups, now - chrono::TimeDelta::days(90));
     }
 }

@@ -89,10 +89,17 @@ pub(crate) async fn remove_runs(tx: &mut PgSession, ids: &[Uuid]) -> Result<Vec<
     }
     each_of_days!(remove);
     each_without_days!(remove);
+    // What waits to be sent is sent.
+    sqlx::query!(
+        "UPDATE heddle.notifications SET payload = NULL WHERE run = ANY ($1) AND payload IS NOT NULL AND state <> 0",
+        ids
+    )
+    .execute(&mut *tx)
+    .await?;
     Ok(states)
 }
 
-/// Removes up to `limit` rows of each table that belong to runs with ids from `first` on, and before `behind`: their
+/// Removes up to `limit` rows of each table, and payloads of callbacks, that belong to runs with ids from `first` on, and before `behind`: their
 /// day was dropped, so the runs are gone. Returns how many rows were removed.
 pub(crate) async fn remove_left(pool: &Pool, (first, behind): (Uuid, Uuid), limit: i64) -> Result<u64, StoreError> {
     let mut gone = 0;
@@ -117,7 +124,17 @@ pub(crate) async fn remove_left(pool: &Pool, (first, behind): (Uuid, Uuid), limi
         };
     }
     each_without_days!(remove);
-    Ok(gone)
+    let cleared = sqlx::query!(
+        "UPDATE heddle.notifications SET payload = NULL WHERE ctid = ANY (ARRAY(
+             SELECT n.ctid FROM heddle.notifications n
+              WHERE n.run >= $1 AND n.run < $2 AND n.payload IS NOT NULL AND n.state <> 0 LIMIT $3)) AND state <> 0",
+        first,
+        behind,
+        limit
+    )
+    .execute(pool)
+    .await?;
+    Ok(gone + cleared.rows_affected())
 }
 
 /// Forgets that runs were created for instants, unless the overlap skipped these. Runs that wait for the instants are

@@ -160,12 +160,14 @@ impl Runs {
             progress,
             begins,
             told,
+            silent,
         } = transition.into_parts();
         let run = context.facts.id;
         let last = self.queue.last_claimed();
         let finished = state.is_final();
         let ends = (finished && !told).then_some(state);
-        let notices = notices_of(context, &actions, begins, ends, &progress);
+        let announced = || notices_of(context, &actions, begins, ends, &progress);
+        let notices = (!silent).then(announced).flatten();
         after.signals.add_if(notices.is_some(), Signal::Notices);
         let mut ready = Vec::with_capacity(actions.ready.len());
         let mut queued = Vec::new();

@@ -37,6 +37,8 @@ pub(crate) struct Parts {
     pub(crate) begins: bool,
     /// Whether the run had ended in this state before, and has done nothing since: its end has been announced.
     pub(crate) told: bool,
+    /// Whether no notices are written, although it changes: the database refuses them.
+    pub(crate) silent: bool,
 }
 
 impl Transition {
@@ -48,6 +50,7 @@ impl Transition {
             told: state == ended.state,
             progress: ended.progress,
             begins: false,
+            silent: false,
         })
     }
 
@@ -57,18 +60,20 @@ impl Transition {
         Self(Parts { state, ..self.0 })
     }
 
-    /// A run is given up: it ends as failed, with this progress instead of its own. `tells`: people are told.
+    /// A run is given up: it ends as failed, with this progress instead of its own. `tells`: with its notices. The feed
+    /// says in any case that it has ended.
     pub(crate) fn given_up(progress: Progress, tells: bool) -> Self {
         let state = RunState::Failed;
         Self(Parts {
             actions: Actions {
-                finished: tells.then_some(state),
+                finished: Some(state),
                 ..Actions::default()
             },
             state,
             progress,
             begins: false,
             told: false,
+            silent: !tells,
         })
     }
 
@@ -197,6 +202,7 @@ impl Runs {
             // `Completion::write` dates the begin by the same rule.
             begins: !begun && state == RunState::Running,
             told: state.is_final() && state == was,
+            silent: false,
         }))
     }
 }
@@ -242,6 +248,7 @@ mod tests {
             progress: Progress::default(),
             begins: false,
             told: false,
+            silent: false,
         });
         let parts = cancelled.then_set_by_hand(RunState::Succeeded).into_parts();
         assert_eq!((parts.state, parts.told), (RunState::Succeeded, false));
@@ -250,13 +257,13 @@ mod tests {
 
     #[test]
     fn a_run_that_is_given_up_has_failed_and_tells_it_if_it_can() {
-        for (tells, finished) in [(true, Some(RunState::Failed)), (false, None)] {
+        for tells in [true, false] {
             let parts = Transition::given_up(Progress::default(), tells).into_parts();
             assert_eq!(
-                (parts.state, parts.told, parts.begins),
-                (RunState::Failed, false, false)
+                (parts.state, parts.told, parts.begins, parts.silent),
+                (RunState::Failed, false, false, !tells)
             );
-            assert_eq!(parts.actions.finished, finished);
+            assert_eq!(parts.actions.finished, Some(RunState::Failed));
         }
     }
 }
