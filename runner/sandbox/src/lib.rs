@@ -36,6 +36,7 @@ mod bindings;
 mod bounded;
 mod bounds;
 mod child;
+mod clients;
 mod command;
 mod compiler;
 mod config;

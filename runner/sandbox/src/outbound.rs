@@ -20,9 +20,9 @@ pub const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
 /// How many redirects are followed.
 pub const MAX_REDIRECTS: usize = 5;
 /// How many unused connections are kept for one host.
-const MAX_IDLE_PER_HOST: usize = 4;
+pub(crate) const MAX_IDLE_PER_HOST: usize = 4;
 /// How long they are kept.
-const IDLE_TIMEOUT: Duration = Duration::from_secs(30);
+pub(crate) const IDLE_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// The option of a node that can allow a refused request, as the message of the refusal names it.
 pub const ALLOW_PRIVATE: &str = "`--allow-private`";
@@ -226,6 +226,14 @@ impl OutboundPolicy {
     pub fn client(&self) -> reqwest::Result<reqwest::Client> {
         self.client_builder()
             .redirect(reqwest::redirect::Policy::none())
+            .build()
+    }
+
+    /// The same, without connections that are kept for later requests.
+    pub(crate) fn closing_client(&self) -> reqwest::Result<reqwest::Client> {
+        self.client_builder()
+            .redirect(reqwest::redirect::Policy::none())
+            .pool_max_idle_per_host(0)
             .build()
     }
 

@@ -3,15 +3,18 @@
 //! A request has a slot of its attempt and one of the node, from before it connects until its response has been read, or
 //! nobody wants it any more. Further requests wait for a slot, within their own timeout: so a script that holds as many
 //! responses as it may, and never reads them, only fails its own next request, and the error says why. The slot of the
-//! attempt comes first: what waits for it takes none from others.
+//! attempt comes first: what waits for it takes none from others. An attempt has at most a quarter of the node's slots, and as
+//! many as a component can have requests: its resources end before.
 
 use parking_lot::Mutex;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
-/// The maximum of requests of one attempt.
-const ATTEMPT_REQUESTS_MAX: usize = 64;
+/// The maximum of requests of one attempt, on a node with at least four times as many slots.
+const ATTEMPT_REQUESTS_MAX: usize = 256;
+/// So many attempts can have all slots of a node, if they are few.
+const ATTEMPTS_MIN: usize = 4;
 /// The maximum of requests of all attempts of a node, if its limit of open files is small.
 const NODE_REQUESTS_MIN: usize = 64;
 /// A node's share of its limit of open files. The connections of its API take up to three quarters.
@@ -56,7 +59,7 @@ impl NodeRequests {
     /// Those of one more attempt.
     pub fn of_attempt(&self) -> Outgoing {
         Outgoing {
-            attempt: Slots::new(ATTEMPT_REQUESTS_MAX),
+            attempt: Slots::new(ATTEMPT_REQUESTS_MAX.min(self.0.max / ATTEMPTS_MIN)),
             node: self.0.clone(),
         }
     }
@@ -138,33 +141,43 @@ mod tests {
     }
 
     #[test]
+    fn an_attempt_has_a_share_of_the_slots() {
+        for (node, expect) in [(64, 16), (128, 32), (1_024, 256), (1 << 17, 256)] {
+            assert_eq!(NodeRequests::new(node).of_attempt().attempt.max, expect, "{node}");
+        }
+    }
+
+    #[test]
     fn what_waits_for_its_attempt_takes_nothing_from_others() {
-        let node = NodeRequests::new(ATTEMPT_REQUESTS_MAX + 1);
-        let (one, other) = (node.of_attempt(), node.of_attempt());
+        let node = NodeRequests::new(2 * ATTEMPTS_MIN);
         let wait = Duration::from_secs(7);
         let take = |of: &Outgoing, turn: &Turn| of.slot(turn).now_or_never();
-        let mut slots: Vec<Slot> = (0..ATTEMPT_REQUESTS_MAX)
-            .map(|_| take(&one, &Turn::default()).expect("a slot"))
-            .collect();
+        let taken = |of: &Outgoing| take(of, &Turn::default()).expect("a slot");
+        let (one, other) = (node.of_attempt(), node.of_attempt());
+        let mut slots = vec![taken(&one), taken(&one)];
         let turn = Turn::default();
         assert!(take(&one, &turn).is_none());
-        assert!(
-            turn.late(wait)
-                .is_some_and(|why| why.contains("within 7s: an attempt may have 64 requests"))
-        );
+        let why = turn.late(wait).expect("it waits");
+        assert!(why.contains("within 7s: an attempt may have 2 requests"), "{why}");
+        // It waits without a slot of the node: others have all of them.
+        let rest = [node.of_attempt(), node.of_attempt()];
+        let mut others: Vec<Slot> = rest.iter().flat_map(|of| [taken(of), taken(of)]).collect();
         let turn = Turn::default();
-        let last = take(&other, &turn).expect("a slot");
+        others.push(take(&other, &turn).expect("a slot"));
         assert_eq!(turn.late(wait), None);
-        assert!(take(&other, &turn).is_none());
+        let last = taken(&other);
+        let turn = Turn::default();
+        let waits = node.of_attempt();
+        assert!(take(&waits, &turn).is_none());
         let why = turn.late(wait).expect("it waits");
         assert!(
-            why.contains("all attempts of a node together may have 65 requests"),
+            why.contains("all attempts of a node together may have 8 requests"),
             "{why}"
         );
         // What has waited in vain has taken nothing.
         slots.pop();
-        assert!(take(&one, &turn).is_some());
+        slots.push(taken(&one));
         drop(last);
-        assert!(take(&other, &turn).is_some());
+        drop(taken(&waits));
     }
 }

@@ -4,6 +4,7 @@ use crate::attempt::{AttemptRequest, AttemptResult, Limits, Outcome};
 use crate::batch::{self, Batch, MessageOutcome};
 use crate::bindings::consumer;
 use crate::bindings::task::heddle::task::types::Failure;
+use crate::clients::Clients;
 use crate::command::Captured;
 use crate::effects::{Effect, Effects};
 use crate::guest::{CommandIo, Guest, HostSide, Progress};
@@ -32,7 +33,7 @@ use wasmtime_wasi::I32Exit;
 pub(crate) struct Runner {
     pub engine: Engine,
     pub clock: Arc<dyn Clock>,
-    pub client: reqwest::Client,
+    pub clients: Arc<Clients>,
     pub policy: OutboundPolicy,
     pub databases: Arc<Databases>,
     pub requests: NodeRequests,
@@ -85,7 +86,7 @@ impl Runner {
             progress: Progress::default(),
         };
         let hooks = WebHooks {
-            client: self.client.clone(),
+            clients: Arc::clone(&self.clients),
             policy: self.policy.clone(),
             grants,
             exchanges,

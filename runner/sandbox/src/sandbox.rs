@@ -2,6 +2,7 @@
 
 use crate::artefact::{Artefact, ArtefactCache, digest_of};
 use crate::attempt::{AttemptRequest, AttemptResult, Outcome};
+use crate::clients::Clients;
 use crate::compiler::{Compiler, For, NotCompiled};
 use crate::config::SandboxConfig;
 use crate::describe::{self, Description};
@@ -208,8 +209,7 @@ impl Sandbox {
         let engine = pooled_engine(config.max_instances, config.max_memory_bytes).map_err(wrong)?;
         let policy = OutboundPolicy::new(&config.private_hosts)
             .map_err(|error| SandboxError::Config(format!("private_hosts: {error}")))?;
-        let client = policy
-            .client()
+        let clients = Clients::new(&policy, config.max_requests)
             .map_err(|error| SandboxError::Config(format!("HTTP client: {error}")))?;
         let cache = Arc::new(ArtefactCache::open(&config.cache_dir, &engine)?);
         let interpreters = match &config.interpreter_dir {
@@ -237,7 +237,7 @@ impl Sandbox {
         )?;
         let runner = Runner {
             clock: Arc::clone(&clock),
-            client,
+            clients: Arc::new(clients),
             policy,
             databases: Arc::default(),
             requests: NodeRequests::new(config.max_requests),

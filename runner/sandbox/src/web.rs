@@ -1,6 +1,7 @@
 //! `wasi:http`: requests of scripts.
 
 use crate::attempt::Grants;
+use crate::clients::Clients;
 use crate::outbound::{OutboundPolicy, Refused, refusal};
 use crate::outgoing::{Outgoing, Slot, Turn};
 use crate::rehearsal::{Exchanges, StageClock, WebAnswer, WebRequest};
@@ -31,7 +32,7 @@ const MAX_BODY_BYTES: usize = 16 << 20;
 /// Sends a script's requests, under its grants and the node's policy.
 #[derive(Clone)]
 pub(crate) struct WebHooks {
-    pub client: reqwest::Client,
+    pub clients: Arc<Clients>,
     pub policy: OutboundPolicy,
     pub grants: Arc<Grants>,
     /// Answers instead, or is told the answers.
@@ -83,7 +84,7 @@ impl WebHooks {
         let (parts, body) = request.into_parts();
         let url = url::Url::parse(&parts.uri.to_string()).map_err(|_| Error::HttpRequestUriInvalid)?;
         check(&self.policy, &self.grants, &url).map_err(|refused| error_of(&refused))?;
-        let mut outgoing = self.client.request(parts.method, url).headers(parts.headers);
+        let mut outgoing = self.clients.of(&url).request(parts.method, url).headers(parts.headers);
         // A body of unknown length would make even a GET chunked.
         if body.size_hint().exact() != Some(0) {
             outgoing = outgoing.body(reqwest::Body::wrap_stream(BodyDataStream::new(body)));
@@ -287,7 +288,7 @@ pub(crate) mod tests {
             ..Grants::default()
         };
         WebHooks {
-            client: policy.client().unwrap(),
+            clients: Arc::new(Clients::new(&policy, 1_000).unwrap()),
             policy,
             grants: Arc::new(grants),
             exchanges: None,

@@ -87,9 +87,10 @@ async fn a_timeout_does_not_wait_for_the_io_of_scripts() {
         Poll::Ready(())
     });
     let lanes = &sandbox.inner.lanes;
-    lanes.spawn(SlotKind::Runs, signals, &limits, Box::pin(job));
+    // As the engine does: nothing else keeps a job that waits.
+    let task = lanes.spawn(SlotKind::Runs, signals, &limits, Box::pin(job));
     // Without a bound, this test would not fail, but wait for ever.
     let expired = tokio::time::timeout(Duration::from_secs(60), receive).await;
-    drop(held_until_dropped);
+    drop((held_until_dropped, task));
     assert_eq!(expired.expect("the attempt ends"), Ok(true));
 }

@@ -129,7 +129,7 @@ async fn receive(
     held: &mut Held,
 ) -> Result<WebAnswer, String> {
     web::check(&web.policy, &web.grants, url).map_err(|refused| refused.to_string())?;
-    let mut request = web.client.request(method.clone(), url.clone());
+    let mut request = web.clients.of(url).request(method.clone(), url.clone());
     request = request.headers(headers.clone());
     if let Some(body) = body {
         request = request.body(body.clone());

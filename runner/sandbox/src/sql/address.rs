@@ -18,6 +18,12 @@ pub fn check_connection_url(url: &str) -> Result<(), String> {
     if config.get_ports().contains(&0) {
         return Err(PORT.into());
     }
+    let has_socket = config.get_hosts().iter().any(|host| matches!(host, Host::Unix(_)));
+    if has_socket && !config.get_hostaddrs().is_empty() {
+        return Err(
+            "the URL has an address (`hostaddr`) and a directory of a socket as `host`; leave one of them out".into(),
+        );
+    }
     for host in config.get_hosts() {
         match host {
             Host::Tcp(name) if name.is_empty() => return Err("the host of the URL is empty".into()),
@@ -133,6 +139,7 @@ mod tests {
             assert_eq!(check_connection_url(good), Ok(()), "{good}");
         }
         for (bad, words) in [
+            ("postgres:///d?host=/run/pg&hostaddr=10.0.0.1", "`hostaddr`"),
             ("postgres://u:hunter2@db:99999/d", "1 to 65535"),
             ("postgres://u:hunter2@db:0/d", "1 to 65535"),
             ("postgres://u:hunter2@db:port/d", "1 to 65535"),

@@ -2,12 +2,11 @@
 //!
 //! The text of all parameters has at most 8 MiB, but as values it could take a hundred times as much. So they are read
 //! twice, and never kept as values: once to check and to count them, before anything is sent; and once the server has said
-//! their types, to write each in the form of its type. Only an object in a parameter that is not JSON becomes a value for
-//! a moment (or an array, unless the type is one).
+//! their types, to write each in the form of its type. Objects go out as they were written, and so do arrays, unless the
+//! type is one.
 
 use bytes::BytesMut;
-use serde::de::value::{MapAccessDeserializer, SeqAccessDeserializer};
-use serde::de::{DeserializeSeed, Deserializer, MapAccess, SeqAccess, Visitor};
+use serde::de::{DeserializeSeed, Deserializer, SeqAccess, Visitor};
 use serde::{Deserialize, de};
 use serde_json::Value;
 use serde_json::value::RawValue;
@@ -20,6 +19,8 @@ use tokio_postgres::types::{Format, IsNull, Kind, ToSql, Type, to_sql_checked};
 const PARAMS_AT_ONCE_BYTES: usize = 64 << 10;
 /// How many of these are read at the same time on a node.
 const LARGE_PARAMS_MAX: usize = 2;
+/// The maximum of dimensions of an array in Postgres. Each is read once more.
+const DIMENSIONS_MAX: u8 = 6;
 /// The maximum of parameters of a statement, in Postgres' protocol.
 const PARAMS_MAX: usize = u16::MAX as usize;
 
@@ -104,7 +105,8 @@ pub(super) fn texts(params: &str, types: &[Type]) -> Result<Vec<Text>, String> {
         .iter()
         .zip(types)
         .map(|(value, ty)| text(value.get(), ty).map(Text));
-    texts.collect::<Result<_, _>>().map_err(wrong)
+    let texts = texts.collect::<Result<_, _>>();
+    texts.map_err(|error: serde_json::Error| format!("a value of `params`: {error}"))
 }
 
 fn wrong(error: serde_json::Error) -> String {
@@ -188,7 +190,7 @@ impl<'de> Visitor<'de> for Counted {
 
 /// A value in the form that Postgres reads for a type; `None` is NULL.
 fn text(json: &str, ty: &Type) -> serde_json::Result<Option<String>> {
-    let form = Form { ty, is_element: false };
+    let form = Form { ty, dimensions: 0 };
     let written = form.deserialize(&mut serde_json::Deserializer::from_str(json))?;
     Ok(written.map(|written| match written {
         Written::Plain(text) | Written::Array(text) => text,
@@ -199,8 +201,8 @@ fn text(json: &str, ty: &Type) -> serde_json::Result<Option<String>> {
 #[derive(Clone, Copy)]
 struct Form<'a> {
     ty: &'a Type,
-    /// Whether the value is in an array whose elements have the type. An array in such an array is one more dimension.
-    is_element: bool,
+    /// In how many arrays the value is, if their elements have the type. An array in such an array is one more dimension.
+    dimensions: u8,
 }
 
 /// What was written. In an array, a text is quoted, and an array is not.
@@ -213,12 +215,24 @@ impl<'de> DeserializeSeed<'de> for Form<'_> {
     type Value = Option<Written>;
 
     fn deserialize<D: Deserializer<'de>>(self, deserializer: D) -> Result<Self::Value, D::Error> {
-        if matches!(*base(self.ty), Type::JSON | Type::JSONB) {
-            let json = <&RawValue>::deserialize(deserializer)?.get();
-            // `null` stays NULL: a JSON null can be written as 'null'::jsonb.
-            return Ok((json != "null").then(|| Written::Plain(json.to_owned())));
+        let json = <&RawValue>::deserialize(deserializer)?.get();
+        // A JSON null can be written as 'null'::jsonb.
+        if json == "null" {
+            return Ok(None);
         }
-        deserializer.deserialize_any(self)
+        let is_array = self.dimensions > 0 || matches!(base(self.ty).kind(), Kind::Array(_));
+        let is_raw = match json.as_bytes().first() {
+            _ if matches!(*base(self.ty), Type::JSON | Type::JSONB) => true,
+            Some(b'{') => true,
+            Some(b'[') => !is_array,
+            _ => false,
+        };
+        if is_raw {
+            return plain(json.to_owned());
+        }
+        serde_json::Deserializer::from_str(json)
+            .deserialize_any(self)
+            .map_err(de::Error::custom)
     }
 }
 
@@ -254,16 +268,20 @@ impl<'de> Visitor<'de> for Form<'_> {
     }
 
     fn visit_seq<A: SeqAccess<'de>>(self, values: A) -> Result<Self::Value, A::Error> {
+        if self.dimensions == DIMENSIONS_MAX {
+            return Err(de::Error::custom(format_args!(
+                "an array has at most {DIMENSIONS_MAX} dimensions"
+            )));
+        }
         let element = match base(self.ty).kind() {
-            _ if self.is_element => self.ty,
-            Kind::Array(element) => element,
-            _ => return plain(Value::deserialize(SeqAccessDeserializer::new(values))?.to_string()),
+            Kind::Array(element) if self.dimensions == 0 => element,
+            _ => self.ty,
+        };
+        let element = Form {
+            ty: element,
+            dimensions: self.dimensions + 1,
         };
         array(values, element).map(|text| Some(Written::Array(text)))
-    }
-
-    fn visit_map<A: MapAccess<'de>>(self, fields: A) -> Result<Self::Value, A::Error> {
-        plain(Value::deserialize(MapAccessDeserializer::new(fields))?.to_string())
     }
 }
 
@@ -278,11 +296,7 @@ fn base(ty: &Type) -> &Type {
     }
 }
 
-fn array<'de, A: SeqAccess<'de>>(mut values: A, element: &Type) -> Result<String, A::Error> {
-    let form = Form {
-        ty: element,
-        is_element: true,
-    };
+fn array<'de, A: SeqAccess<'de>>(mut values: A, form: Form<'_>) -> Result<String, A::Error> {
     let mut out = String::from("{");
     while let Some(written) = values.next_element_seed(form)? {
         if out.len() > 1 {
@@ -348,6 +362,27 @@ mod tests {
         check(json!([{"a": 1}, "b"]), Type::TEXT_ARRAY, Some(r#"{"{\"a\":1}","b"}"#));
         assert!(count("{}").is_err());
         assert_eq!(sent("", &Type::TEXT), Ok(Vec::new()));
+    }
+
+    /// Nothing in a parameter becomes a value: what is one text for the server is sent as it was written.
+    #[test]
+    fn objects_are_sent_as_they_are() {
+        let params = r#"[{"b": 1, "a":2}, [ {"b": 1} ], [[{"b": 1}]]]"#;
+        let texts = |ty: &Type| sent(params, ty).unwrap().into_iter().flatten().collect::<Vec<_>>();
+        let plain = [r#"{"b": 1, "a":2}"#, r#"[ {"b": 1} ]"#, r#"[[{"b": 1}]]"#];
+        assert_eq!(texts(&Type::TEXT), plain);
+        let array = [plain[0], r#"{"{\"b\": 1}"}"#, r#"{{"{\"b\": 1}"}}"#];
+        assert_eq!(texts(&Type::TEXT_ARRAY), array);
+    }
+
+    #[test]
+    fn arrays_have_few_dimensions() {
+        let nested = |depth: usize| format!("[{}1{}]", "[".repeat(depth), "]".repeat(depth));
+        let most = usize::from(DIMENSIONS_MAX);
+        assert!(sent(&nested(most), &Type::INT4_ARRAY).is_ok());
+        let said = sent(&nested(most + 1), &Type::INT4_ARRAY).unwrap_err();
+        assert!(said.contains("an array has at most 6 dimensions"), "{said}");
+        assert!(sent(&nested(most + 1), &Type::JSONB).is_ok());
     }
 
     /// What is not JSON for the server has the same form as the value that serde makes of it.
