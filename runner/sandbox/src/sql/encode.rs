@@ -6,7 +6,7 @@
 //! type is one.
 
 use bytes::BytesMut;
-use serde::de::{DeserializeSeed, Deserializer, SeqAccess, Visitor};
+use serde::de::{DeserializeSeed, Deserializer, MapAccess, SeqAccess, Visitor};
 use serde::{Deserialize, de};
 use serde_json::Value;
 use serde_json::value::RawValue;
