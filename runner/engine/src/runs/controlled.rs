@@ -57,11 +57,12 @@ impl From<StoreError> for ControlError {
 }
 
 /// Whether an error of Heddle that a control of one run met concerns only this run: what is stored about it cannot be read,
-/// or the database refuses to write it. A second try would meet it again, and other runs do not.
+/// or the database refuses its values. A second try would meet it again, and other runs do not. What other runs would meet
+/// too (a missing right, an exhausted limit of the server) does not concern only this one.
 pub(super) fn is_of_the_run(error: &EngineError) -> bool {
     match error {
         EngineError::Unreadable(_) | EngineError::Progress { .. } => true,
-        EngineError::Store(error) => !error.is_passing(),
+        EngineError::Store(error) => error.is_of_the_values(),
         EngineError::Unavailable
         | EngineError::Stopping
         | EngineError::Contended
