@@ -171,19 +171,22 @@ impl Schedules {
             self.cancel_backfill(id).await?;
             return Ok(RoundEnd::Idle);
         }
+        if row.group_deleted {
+            drop(round);
+            // Runs of dependants go on otherwise. If somebody else was faster, there is nothing to change.
+            let (actor, at) = ("backfill", self.node.now());
+            let (by, note) = (By { actor, at }, Some("the group was deleted"));
+            let cancel = BackfillAction::Cancel;
+            self.node.store.change_backfill(by, id, cancel, note).await?;
+            self.cancel_backfill(id).await?;
+            return Ok(RoundEnd::Idle);
+        }
         let mut moved = Moved::of(row);
         let group = match self.node.catalog.group(&row.group_name).await? {
-            Some(group) if group.id == row.group_id && !row.group_deleted => group,
-            _ => {
-                drop(round);
-                // Runs of dependants go on otherwise. If somebody else was faster, there is nothing to change.
-                let (actor, at) = ("backfill", self.node.now());
-                let (by, note) = (By { actor, at }, Some("the group was deleted"));
-                let cancel = BackfillAction::Cancel;
-                self.node.store.change_backfill(by, id, cancel, note).await?;
-                self.cancel_backfill(id).await?;
-                return Ok(RoundEnd::Idle);
-            }
+            Some(group) if group.id == row.group_id => group,
+            // The group lives, but this node still knows another one of this name, or it was deleted since the row was
+            // read. The next round knows more.
+            _ => return Ok(RoundEnd::Idle),
         };
         let blocked = (!group.enabled && !row.force).then(|| "the group is disabled".to_owned());
         if blocked.is_some() {
