@@ -224,6 +224,32 @@ async fn a_backfill_waits_for_a_node_that_knows_a_former_group() {
     assert_eq!(row().await.note.as_deref(), Some("the group was deleted"));
 }
 
+/// The source of a backfill's instants is not kept if all was forgotten since the backfill was read: then another server may
+/// have another revision under this number.
+#[tokio::test]
+async fn a_source_from_before_all_was_forgotten_is_not_kept() {
+    let world = World::at("2026-03-01T00:00:00Z").await;
+    world
+        .group("g", json!({"history": true, "schedules": {"s": {"cron": "0 0 * * *"}}}))
+        .await;
+    let node = world.node(1).await;
+    let (schedules, catalog) = (node.schedules(), &node.node.catalog);
+    let asked = json!({"from": "2026-02-01", "to": "2026-02-07"});
+    let spec: BackfillSpec = serde_json::from_value(asked.clone()).expect("a backfill");
+    let started = schedules.start_backfill("g", spec, &asked, "test").await;
+    let Ok(Started::Made(id)) = started else {
+        panic!("{started:?}");
+    };
+    let before = catalog.generation();
+    let row = world.store.backfill(id).await.expect("an answer").expect("a backfill");
+    catalog.forget_all();
+    let source = async |generation: u64| schedules.backfill_source(&row, generation).await.expect("a source");
+    let former = source(before).await;
+    let fresh = source(catalog.generation()).await;
+    assert!(!Arc::ptr_eq(&former, &fresh), "it was not kept");
+    assert!(Arc::ptr_eq(&fresh, &source(before).await), "this one is kept");
+}
+
 /// A pinned rerun whose script versions are not known makes no run: with others, it would be another run. It goes on when
 /// they are there again.
 #[tokio::test]

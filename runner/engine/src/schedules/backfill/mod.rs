@@ -162,6 +162,7 @@ impl Schedules {
         if self.backfill_step(id).await? {
             return Ok(RoundEnd::Idle);
         }
+        let generation = self.node.catalog.generation();
         let Some(round) = self.node.store.backfill_round(id).await? else {
             return Ok(RoundEnd::Busy);
         };
@@ -197,15 +198,16 @@ impl Schedules {
             return Ok(RoundEnd::Idle);
         }
         moved.note = None;
-        self.backfill_runs(round, &group, moved).await
+        self.backfill_runs(round, &group, moved, generation).await
     }
 
-    /// Creates the runs of a round: as many as the backfill may have active.
+    /// Creates the runs of a round, whose row was read in this generation: as many as the backfill may have active.
     async fn backfill_runs(
         self: &Arc<Self>,
         mut round: BackfillRound,
         group: &Group,
         mut moved: Moved,
+        generation: u64,
     ) -> Result<RoundEnd, EngineError> {
         let row = round.row.clone();
         let active = round.active().await?;
@@ -223,7 +225,7 @@ impl Schedules {
         if round.is_closed().await? {
             return Ok(RoundEnd::Idle);
         }
-        let source = self.backfill_source(&row).await?;
+        let source = self.backfill_source(&row, generation).await?;
         let found = search(&mut round, &row, &source, room, now, &mut moved).await?;
         if found.make.is_empty() {
             if found.exhausted && active == 0 {
