@@ -3,12 +3,12 @@
 -- far. So heddle.keys_first(), which is called after a restore anyway (docs/operations.md), gives them the last number that
 -- this cluster has given out; among each other, they stay in the order of their ids.
 --
--- Only numbers that the cluster has not given out yet are changed: of its own events there are none, so the function moves
--- nothing in a database that works.
+-- Only numbers are changed that the cluster had not given out yet when the UPDATE began: what it sees of the cluster's own
+-- events was committed before, so the function moves nothing in a database that works. It compares with its own snapshot:
+-- one that was taken earlier, before the function waited for a lock, would not know the numbers of events from meanwhile.
 CREATE OR REPLACE FUNCTION heddle.keys_first() RETURNS void LANGUAGE plpgsql AS $$
 DECLARE
     one record;
-    next_number bigint := pg_snapshot_xmax(pg_current_snapshot())::text::bigint;
 BEGIN
     FOR one IN
         SELECT c.conrelid::regclass AS made_of, c.conname, pg_get_constraintdef(c.oid) AS definition
@@ -23,6 +23,7 @@ BEGIN
                        one.definition);
     END LOOP;
     -- A transaction that has a number may have begun after the snapshot, and have written events that nobody sees yet.
-    UPDATE heddle.events SET xid = (next_number - 1)::text::xid8 WHERE xid >= next_number::text::xid8;
+    UPDATE heddle.events SET xid = (pg_snapshot_xmax(pg_current_snapshot())::text::bigint - 1)::text::xid8
+     WHERE xid >= pg_snapshot_xmax(pg_current_snapshot());
 END
 $$;

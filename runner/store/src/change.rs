@@ -11,10 +11,11 @@
 //! A transaction only notes what it has changed (`announce`). Its commit writes the rows. So this lock is the last one
 //! of each transaction, whatever the order of its changes: nobody who holds it waits for another lock.
 
+use std::error::Error;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use heddle_domain::Time;
+use heddle_domain::{Chain, Time};
 
 use crate::database::{Announced, PgSession, column};
 use crate::{Store, StoreError};
@@ -202,17 +203,23 @@ pub(crate) async fn write(connection: &mut PgSession, announced: &[Announced]) -
 pub(crate) async fn wake(connection: &mut PgSession) {
     static IS_LOGGED: AtomicBool = AtomicBool::new(false);
     let sent = sqlx::query!("SELECT pg_notify($1, '')", CHANGES_CHANNEL).execute(connection);
-    // A statement that is abandoned here is ended before the session is used again.
-    let why = match tokio::time::timeout(WAKE_MAX, sent).await {
-        Ok(Ok(_)) => return,
-        Ok(Err(error)) => error.to_string(),
-        Err(_) => format!("no answer within {} s", WAKE_MAX.as_secs()),
-    };
-    if !IS_LOGGED.swap(true, Ordering::Relaxed) {
+    if let Some(why) = not_sent(sent).await
+        && !IS_LOGGED.swap(true, Ordering::Relaxed)
+    {
         tracing::warn!(
             why,
             "other nodes were not told of a change, and find it when they poll; this is not logged again"
         );
+    }
+}
+
+/// Waits until a notification is sent, no longer than [`WAKE_MAX`]; returns why it was not, if it was not. A statement that is
+/// abandoned here is ended before its session is used again.
+async fn not_sent<T, E: Error>(sending: impl Future<Output = Result<T, E>>) -> Option<String> {
+    match tokio::time::timeout(WAKE_MAX, sending).await {
+        Ok(Ok(_)) => None,
+        Ok(Err(error)) => Some(Chain(&error).to_string()),
+        Err(_) => Some(format!("no answer within {} s", WAKE_MAX.as_secs())),
     }
 }
 
@@ -229,6 +236,21 @@ pub(crate) async fn lock_name(connection: &mut PgSession, noun: Noun, name: &str
 }
 
 impl Store {
+    /// Says to the other nodes that ended runs go on, after the commit: `payload` names them. It takes two seconds at most. An
+    /// error is only logged, once in the life of the program, as for a change.
+    pub async fn wake_for_reopened(&self, channel: &str, payload: &str) {
+        static IS_LOGGED: AtomicBool = AtomicBool::new(false);
+        if let Some(why) = not_sent(self.notify(channel, payload)).await
+            && !IS_LOGGED.swap(true, Ordering::Relaxed)
+        {
+            tracing::warn!(
+                why,
+                "other nodes were not told that runs go on, and may use what they know of these for a while; this is not \
+                 logged again"
+            );
+        }
+    }
+
     /// The changes after `position`, in order, at most `limit` rows.
     pub async fn changes_since(&self, position: i64, limit: i64) -> Result<Vec<Change>, StoreError> {
         let rows = sqlx::query!(

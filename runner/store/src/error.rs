@@ -198,6 +198,20 @@ impl StoreError {
     pub fn is_passing(&self) -> bool {
         matches!(self, Self::Unavailable(_) | Self::ReadOnly(_) | Self::Conflict(_))
     }
+
+    /// Whether it is only about the values that the call has read or written: a row that cannot be read, a value that cannot be
+    /// written, or one that the server refuses (SQLSTATE classes 22, data exceptions, and 23, constraints). A missing right, an
+    /// exhausted limit or an error inside the server would meet any other values too.
+    pub fn is_of_the_values(&self) -> bool {
+        match self {
+            Self::Unreadable { .. } | Self::Unwritable { .. } => true,
+            Self::Database(failed) => failed
+                .database()
+                .and_then(|error| error.code())
+                .is_some_and(|code| code.starts_with("22") || code.starts_with("23")),
+            _ => false,
+        }
+    }
 }
 
 /// What the server said if a migration failed because its role lacks rights.
@@ -428,6 +442,23 @@ mod tests {
         for code in ["22001", "23505", "42501", "42P01", "55000", "XX000", "P0001"] {
             assert!(matches!(of(code), StoreError::Database(_)), "{code}");
         }
+    }
+
+    #[test]
+    fn only_refused_values_are_of_the_values() {
+        let of = |code| StoreError::from(said(code)).is_of_the_values();
+        for code in ["23514", "23505", "22P02", "22001"] {
+            assert!(of(code), "{code}");
+        }
+        for code in ["42501", "54000", "XX000", "42P01", "55000", "40001", "53100", "25006"] {
+            assert!(!of(code), "{code}");
+        }
+        assert!(!StoreError::Outdated.is_of_the_values());
+        assert!(
+            !StoreError::from(sqlx::Error::RowNotFound).is_of_the_values(),
+            "no code"
+        );
+        assert!(StoreError::unreadable("runs_done", "state", 1, 99).is_of_the_values());
     }
 
     #[test]

@@ -16,8 +16,22 @@ use crate::{Store, StoreError};
 
 static MIGRATIONS: sqlx::migrate::Migrator = sqlx::migrate!("../../migrations");
 
-/// The longest that a statement of a migration waits for a lock: much less than a heartbeat may take.
-const SHORT_WAITS: &str = "SET lock_timeout = '2s'";
+/// The longest that a statement of a migration waits for a lock, if the server looks for deadlocks soon enough.
+const LOCK_WAIT_MIN: Duration = Duration::from_secs(2);
+
+/// The longest at all: half a lease (8 s). All heartbeats wait as long; a node stops its work after 6 s without one.
+const LOCK_WAIT_MAX: Duration = Duration::from_secs(4);
+
+/// So much longer than `deadlock_timeout` a statement waits. At that time, the server cancels an autovacuum that is in the way;
+/// whoever gives up earlier would find it there at each try.
+const LOCK_WAIT_BEYOND: Duration = Duration::from_secs(1);
+
+/// After which wait the server looks what is in the way, in milliseconds.
+const DEADLOCK_TIMEOUT: &str =
+    "SELECT (extract(epoch FROM current_setting('deadlock_timeout')::interval) * 1000)::bigint";
+
+/// Sets the limit of waits for locks, in milliseconds.
+const SHORT_WAITS: &str = "SELECT set_config('lock_timeout', $1, false)";
 
 /// The pause after a migration that could not lock a table. In it, each node sends some heartbeats, and the data plane
 /// catches up.
@@ -97,7 +111,7 @@ impl Store {
     ) -> (Result<(), sqlx::Error>, Option<String>) {
         session.bound_by(until.saturating_duration_since(Instant::now()));
         let process = session.pulse().process;
-        if let Err(error) = sqlx::query(SHORT_WAITS).execute(&mut session).await {
+        if let Err(error) = wait_shortly(&mut session).await {
             return (Err(error), None);
         }
         let mut blockers = None;
@@ -192,6 +206,24 @@ async fn lacks_migrations(session: &mut PgSession) -> Result<bool, StoreError> {
     Ok(applied.len() < MIGRATIONS.iter().len())
 }
 
+/// How long a statement of a migration waits for a lock on a server with this `deadlock_timeout`.
+fn lock_wait(deadlock_timeout: Duration) -> Duration {
+    deadlock_timeout
+        .saturating_add(LOCK_WAIT_BEYOND)
+        .clamp(LOCK_WAIT_MIN, LOCK_WAIT_MAX)
+}
+
+/// Limits the waits for locks of a session that migrates.
+async fn wait_shortly(session: &mut PgSession) -> Result<(), sqlx::Error> {
+    let millis: i64 = sqlx::query_scalar(DEADLOCK_TIMEOUT).fetch_one(&mut *session).await?;
+    let wait = lock_wait(Duration::from_millis(millis.unsigned_abs()));
+    sqlx::query(SHORT_WAITS)
+        .bind(wait.as_millis().to_string())
+        .execute(session)
+        .await?;
+    Ok(())
+}
+
 /// For what migrations waited longer than they may at once.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Waited {
@@ -227,5 +259,19 @@ impl Waited {
             Self::ForTable(version) => format!("migration {version}"),
             Self::ForMigrator => "the first step of the migrations".into(),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Longer than it takes until an autovacuum is cancelled, as far as heartbeats allow.
+    #[test]
+    fn a_migration_waits_longer_than_an_autovacuum_is_left_alone() {
+        let of = |millis| lock_wait(Duration::from_millis(millis)).as_millis();
+        assert_eq!((of(10), of(1_000)), (2_000, 2_000));
+        assert_eq!((of(1_500), of(2_000), of(3_000)), (2_500, 3_000, 4_000));
+        assert_eq!((of(5_000), of(u64::MAX)), (4_000, 4_000));
     }
 }

@@ -105,6 +105,14 @@ async fn whoever_closes_waits() {
     let disabled = meanwhile(&sql, store.set_group_enabled(by(), "g", false, None), commit).await;
     assert!(matches!(disabled.unwrap(), GroupSwitch::Done(_)));
     assert_eq!(count(&sql, "runs_live").await, 2);
+
+    // A second stop, of a group that is disabled already, waits for a run that is forced.
+    let creation = creating(&store, asks(4, id, GroupNeed::Exists)).await;
+    let commit = async { creation.commit().await.expect("a commit") };
+    let disabled = meanwhile(&sql, store.set_group_enabled(by(), "g", false, None), commit).await;
+    assert!(matches!(disabled.unwrap(), GroupSwitch::Done(_)));
+    let found = store.live_runs_of(id).await.expect("an answer");
+    assert!(found.contains(&run(4)), "what a stop cancels: {found:?}");
     sql.batch_execute("DELETE FROM heddle.runs_live").await.unwrap();
 
     let creation = creating(&store, asks(3, id, GroupNeed::Exists)).await;

@@ -144,3 +144,36 @@ async fn writers_of_the_log() {
     assert!(put.unwrap().created);
     assert_eq!(logged(&sql).await, ["pool p", "category c"]);
 }
+
+/// `heddle.keys_first()`, which is called after a restore, gives other numbers only to events of another cluster: not to those
+/// that are written while it waits, although their numbers are newer than its begin.
+#[tokio::test]
+async fn own_events_keep_their_numbers() {
+    let (world, _store, sql, mut other) = set_up().await;
+    let caller = world.sql().await;
+    let writes = other.transaction().await.unwrap();
+    writes
+        .batch_execute("LOCK TABLE heddle.events IN SHARE ROW EXCLUSIVE MODE")
+        .await
+        .unwrap();
+    let write = async {
+        writes
+            .batch_execute("INSERT INTO heddle.events (kind, at, data) VALUES ('test', clock_timestamp(), '[]')")
+            .await
+            .unwrap();
+        let own = writes
+            .query_one("SELECT pg_current_xact_id()::text", &[])
+            .await
+            .unwrap();
+        close(writes, true).await;
+        own.get::<_, String>(0)
+    };
+    let mut number = String::new();
+    let then = async { number = write.await };
+    meanwhile(&sql, caller.batch_execute("SELECT heddle.keys_first()"), then)
+        .await
+        .unwrap();
+    let kept = "SELECT xid::text FROM heddle.events WHERE kind = 'test'";
+    let kept: String = sql.query_one(kept, &[]).await.unwrap().get(0);
+    assert_eq!(kept, number);
+}

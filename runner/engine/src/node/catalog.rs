@@ -198,9 +198,15 @@ impl Catalog {
         error
     }
 
+    /// The present generation: to be asked before something is read that is to be kept ([`Self::keep`]).
+    pub(crate) fn generation(&self) -> u64 {
+        self.generation.load(Ordering::Acquire)
+    }
+
     /// Caches what was read in a generation, unless something has changed since. A change between the look and the insertion
-    /// would not remove it: so the look is after the insertion.
-    fn keep<K: Clone + Eq + Hash, V: Clone>(&self, cache: &Cache<K, V>, generation: u64, key: K, value: V) {
+    /// would not remove it: so the look is after the insertion. The cache may be one of another service, which is cleared
+    /// after this one ([`super::part::Part::forget`]).
+    pub(crate) fn keep<K: Clone + Eq + Hash, V: Clone>(&self, cache: &Cache<K, V>, generation: u64, key: K, value: V) {
         cache.insert(key.clone(), value);
         if self.generation.load(Ordering::Acquire) != generation {
             cache.remove(&key);

@@ -234,8 +234,10 @@ impl NewsListener {
         match self.node.store.listen(&[CHANNEL, CHANGES_CHANNEL]).await {
             Ok(listener) => {
                 self.listener = Some(listener);
-                // Notifications before this moment were lost, so the log is read once.
+                // Notifications before this moment were lost, so the log is read once, and what they would have said of runs
+                // is forgotten.
                 self.node.signals.raise(Signal::Changes);
+                self.parts.missed_news();
             }
             Err(error) => tracing::debug!(error = %Chain(&error), "cannot listen to notifications of Postgres; \
                 polling continues"),

@@ -1,6 +1,14 @@
 //! Wake-ups between nodes by LISTEN/NOTIFY: coalesced, and sent outside of the transactions of runs.
 //!
-//! Nothing depends on them: every waiter also polls, only less often.
+//! Work does not depend on them: every waiter also polls, only less often.
+//!
+//! One kind is more than a wake-up: [`News::Reopened`] makes other nodes forget the script versions that a run had before it
+//! was reopened. It can be lost, as any notification: the server's queue of them is full, or the node that has committed ends
+//! at that moment. A node that worked on the run before, and has not heard of its end either, may then use the former versions
+//! for attempts of the run that it takes, and it does so until it forgets the run: when its own connection for notifications
+//! or its lease begins again, when the run's place in the cache is needed, or when it ends the run. The same can happen to an
+//! attempt that such a node takes before it has read the notification. Only a restart with the active versions
+//! (`scripts: active`) gives a run others; everything else about a run never changes.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -39,8 +47,8 @@ pub(crate) enum News {
     Ended(RunId),
     /// So many runs have ended that they are not named.
     ManyEnded,
-    /// An ended run is live again: nodes that worked on it before have to read its facts again. (The transaction that
-    /// reopens the run sends this, so that it arrives before a wake-up for the work of the run.)
+    /// An ended run is live again: nodes that worked on it before have to read its facts again. (It is sent right after
+    /// the commit that reopens the run, so that it arrives before a wake-up for the work of the run.)
     Reopened(RunId),
     /// There is something new in a queue.
     Filled(String),
@@ -127,7 +135,7 @@ impl Gathered {
             // Queues that do not fit into the payload are found by polling.
             News::Filled(queue) if self.queues.len() < QUEUES_NAMED_MAX => drop(self.queues.insert(queue)),
             News::Filled(_) => {}
-            // It is sent by the transaction that reopens the run, not from here.
+            // It is sent by the control that has reopened the run, not from here.
             News::Reopened(_) => {}
         }
     }

@@ -24,6 +24,9 @@ pub(crate) trait Part: Send + Sync {
     /// Another node has sent this news.
     fn heard(&self, _news: &News) {}
 
+    /// News of other nodes may have been missed, because this one did not listen for a while.
+    fn missed_news(&self) {}
+
     /// How many attempts of task runs the service is working on.
     fn attempts_in_hand(&self) -> usize {
         0
@@ -71,6 +74,10 @@ impl Parts {
 
     pub(super) fn heard(&self, news: &News) {
         self.0.iter().for_each(|part| part.heard(news));
+    }
+
+    pub(super) fn missed_news(&self) {
+        self.0.iter().for_each(|part| part.missed_news());
     }
 
     pub(super) fn attempts_in_hand(&self) -> usize {

@@ -13,7 +13,7 @@
 //! order. It is controlled alone, as one control of one run.
 //!
 //! A batch that fails as a whole is repeated run by run, so that an error of one run does not affect the others. If such a
-//! run cannot be read, or the database refuses to write it, the error is its answer (`controlled::is_of_the_run`): each
+//! run cannot be read, or the database refuses its values, the error is its answer (`controlled::is_of_the_run`): each
 //! repetition would meet it again, and would never come to the runs behind it. Any other error ends the whole control, because
 //! it would meet the other runs too. So do two kinds of errors of a batch. If the database was lost, the batch may have been
 //! committed, and a second override, restart or clear of the same runs would not be what the caller asked for. And reruns are
@@ -459,6 +459,7 @@ mod tests {
             EngineError::Stopping,
             EngineError::Contended,
             EngineError::Overloaded,
+            StoreError::Outdated.into(),
         ] {
             assert!(!is_of_the_run(&of_all), "{of_all}");
         }

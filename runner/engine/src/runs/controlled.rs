@@ -57,11 +57,12 @@ impl From<StoreError> for ControlError {
 }
 
 /// Whether an error of Heddle that a control of one run met concerns only this run: what is stored about it cannot be read,
-/// or the database refuses to write it. A second try would meet it again, and other runs do not.
+/// or the database refuses its values. A second try would meet it again, and other runs do not. What other runs would meet
+/// too (a missing right, an exhausted limit of the server) does not concern only this one.
 pub(super) fn is_of_the_run(error: &EngineError) -> bool {
     match error {
         EngineError::Unreadable(_) | EngineError::Progress { .. } => true,
-        EngineError::Store(error) => !error.is_passing(),
+        EngineError::Store(error) => error.is_of_the_values(),
         EngineError::Unavailable
         | EngineError::Stopping
         | EngineError::Contended
@@ -428,17 +429,24 @@ impl Runs {
             .signals
             .add_if(!rest.gated.is_empty() || !rest.again.is_empty(), Signal::Inbox);
         after.signals.add_if(!rest.again.is_empty(), Signal::Links);
-        if !reopened.is_empty() {
-            let news: Vec<News> = reopened.into_iter().map(News::Reopened).collect();
-            completion.notify(CHANNEL, &encode(&news)).await?;
-        }
         completion.commit().await?;
         // A restart may change the scripts: the facts are read again, here and on other nodes that worked on the runs.
         for write in &writes {
             self.contexts.remove(&write.run);
         }
+        self.tell_reopened(reopened).await;
         self.acted(after);
         Ok(())
+    }
+
+    /// Says to the other nodes that these runs are live again, after the commit: a server whose queue of notifications is
+    /// full would refuse the commit. And before the wake-ups for the work of the runs.
+    async fn tell_reopened(&self, reopened: Vec<RunId>) {
+        if reopened.is_empty() {
+            return;
+        }
+        let news: Vec<News> = reopened.into_iter().map(News::Reopened).collect();
+        self.node.store.wake_for_reopened(CHANNEL, &encode(&news)).await;
     }
 
     /// Decides about each run; those that refuse get their answers, and the others are returned.

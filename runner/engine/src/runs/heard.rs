@@ -32,11 +32,20 @@ impl Part for Runs {
 
     fn heard(&self, news: &News) {
         match news {
-            News::Ended(run) => self.waiters.runs.wake(*run),
+            News::Ended(run) => {
+                // If it goes on later, and this node does not hear that, it reads its facts again all the same.
+                self.contexts.remove(run);
+                self.waiters.runs.wake(*run);
+            }
             News::ManyEnded => self.waiters.runs.wake_all(),
             News::Reopened(run) => drop(self.contexts.remove(run)),
             News::Filled(_) | News::Work | News::Stopped => {}
         }
+    }
+
+    /// Runs may have been reopened with other script versions.
+    fn missed_news(&self) {
+        self.contexts.clear();
     }
 
     fn attempts_in_hand(&self) -> usize {

@@ -1,6 +1,6 @@
 //! What nodes hear of each other: the log of changes, and news.
 
-use std::sync::atomic::AtomicI64;
+use std::sync::atomic::{AtomicI64, AtomicUsize};
 
 use futures::FutureExt;
 use futures::future::BoxFuture;
@@ -20,6 +20,8 @@ struct Hears {
     news: Mutex<Vec<News>>,
     /// A change that it cannot handle.
     stumbles_over: AtomicI64,
+    /// How often it may have missed news.
+    missed: AtomicUsize,
 }
 
 impl Part for Hears {
@@ -36,6 +38,10 @@ impl Part for Hears {
 
     fn heard(&self, news: &News) {
         self.news.lock().push(news.clone());
+    }
+
+    fn missed_news(&self) {
+        self.missed.fetch_add(1, Ordering::Relaxed);
     }
 }
 
@@ -283,8 +289,10 @@ async fn an_ear_that_has_lost_its_connection_listens_again() {
     let (hears, parts) = hears();
     let mut listener = NewsListener::of(node.node.clone(), parts);
     let changed = || node.node.signals.raised(Signal::Changes).now_or_never().is_some();
+    let missed = || hears.missed.load(Ordering::Relaxed);
     node.tick(&mut listener).await;
     assert!(changed());
+    assert_eq!(missed(), 1);
     let listens = "datname = current_database() AND query LIKE 'LISTEN%'";
     let cut: bool = world
         .one(&format!(
@@ -299,8 +307,35 @@ async fn an_ear_that_has_lost_its_connection_listens_again() {
     );
     assert_eq!(node.tick(&mut listener).await, Duration::from_secs(1));
     assert!(changed());
+    assert_eq!(missed(), 2, "what it knows of runs may be out of date");
     world.execute(&format!("NOTIFY {CHANNEL}, ' *'")).await;
     soon(listener.woken()).await;
     node.tick(&mut listener).await;
     assert_eq!(*hears.news.lock(), [News::ManyEnded]);
+    assert_eq!(missed(), 2, "it has listened all the time");
+}
+
+/// What a node knows of a run is forgotten when it hears that the run has ended or goes on, and when it may have missed that.
+#[tokio::test]
+async fn facts_of_runs_are_forgotten_with_news_and_without() {
+    let (_world, node) = with_one_attempt().await;
+    let (run, _) = node.only_begun();
+    let contexts = &node.runs.contexts;
+    let parts = Parts::new([node.runs.clone() as Arc<dyn Part>]);
+    let mut listener = NewsListener::of(node.node.clone(), parts);
+    let others = RunId(Uuid::from_u128(7));
+    for (news, forgotten) in [
+        (News::Ended(run), true),
+        (News::Reopened(run), true),
+        (News::Ended(others), false),
+        (News::Reopened(others), false),
+    ] {
+        contexts.of(&[run]).await.expect("a context");
+        assert!(contexts.get(&run).is_some());
+        node.runs.heard(&news);
+        assert_eq!(contexts.get(&run).is_none(), forgotten, "{news:?}");
+    }
+    contexts.of(&[run]).await.expect("a context");
+    node.tick(&mut listener).await;
+    assert!(contexts.get(&run).is_none(), "it has not listened before");
 }

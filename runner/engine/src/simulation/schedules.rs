@@ -176,6 +176,80 @@ async fn a_backfill_goes_through_its_instants_a_few_at_once() {
     assert!(world.runs("running").await.is_empty());
 }
 
+/// A backfill of a group that was deleted and put again is not cancelled by a node that still knows the former group of this
+/// name: it waits until it knows more. The deletion of its own group cancels it.
+#[tokio::test]
+async fn a_backfill_waits_for_a_node_that_knows_a_former_group() {
+    let world = World::at("2026-03-01T00:00:00Z").await;
+    let spec = json!({"history": true, "schedules": {"s": {"cron": "0 0 * * *"}}});
+    world.group("g", spec.clone()).await;
+    let (late, other) = (world.node(1).await, world.node(2).await);
+    let known = late.node.catalog.group("g").await.expect("an answer");
+    let delete = async || {
+        let deleted = world.store.delete_group(world.by(), "g", true, None).await;
+        assert!(matches!(deleted, Ok(GroupDelete::Deleted { .. })));
+    };
+    delete().await;
+    world.group("g", spec).await;
+    let asked = json!({"from": "2026-02-01", "to": "2026-02-01"});
+    let backfill: BackfillSpec = serde_json::from_value(asked.clone()).expect("a backfill");
+    let started = other.schedules().start_backfill("g", backfill, &asked, "test").await;
+    let Ok(Started::Made(id)) = started else {
+        panic!("{started:?}");
+    };
+    let row = async || {
+        let row = world.store.backfill(id).await.expect("an answer");
+        row.expect("a backfill")
+    };
+    assert_ne!(known.expect("a group").id, row().await.group_id);
+    let state = row().await.state;
+    let mut backfiller = Backfiller::of(late.schedules());
+    late.tick(&mut backfiller).await;
+    let waits = row().await;
+    assert_eq!((waits.state, waits.note, waits.made), (state, None, 0));
+    late.node.catalog.forget_names();
+    // The row may still be locked by the round before, until that is rolled back.
+    until(async || {
+        late.tick(&mut backfiller).await;
+        !world.runs("running").await.is_empty()
+    })
+    .await;
+    assert_eq!(world.runs("running").await, [at("2026-02-01T00:00:00Z")]);
+    delete().await;
+    until(async || {
+        late.tick(&mut backfiller).await;
+        row().await.note.is_some()
+    })
+    .await;
+    assert_eq!(row().await.note.as_deref(), Some("the group was deleted"));
+}
+
+/// The source of a backfill's instants is not kept if all was forgotten since the backfill was read: then another server may
+/// have another revision under this number.
+#[tokio::test]
+async fn a_source_from_before_all_was_forgotten_is_not_kept() {
+    let world = World::at("2026-03-01T00:00:00Z").await;
+    world
+        .group("g", json!({"history": true, "schedules": {"s": {"cron": "0 0 * * *"}}}))
+        .await;
+    let node = world.node(1).await;
+    let (schedules, catalog) = (node.schedules(), &node.node.catalog);
+    let asked = json!({"from": "2026-02-01", "to": "2026-02-07"});
+    let spec: BackfillSpec = serde_json::from_value(asked.clone()).expect("a backfill");
+    let started = schedules.start_backfill("g", spec, &asked, "test").await;
+    let Ok(Started::Made(id)) = started else {
+        panic!("{started:?}");
+    };
+    let before = catalog.generation();
+    let row = world.store.backfill(id).await.expect("an answer").expect("a backfill");
+    catalog.forget_all();
+    let source = async |generation: u64| schedules.backfill_source(&row, generation).await.expect("a source");
+    let former = source(before).await;
+    let fresh = source(catalog.generation()).await;
+    assert!(!Arc::ptr_eq(&former, &fresh), "it was not kept");
+    assert!(Arc::ptr_eq(&fresh, &source(before).await), "this one is kept");
+}
+
 /// A pinned rerun whose script versions are not known makes no run: with others, it would be another run. It goes on when
 /// they are there again.
 #[tokio::test]

@@ -182,12 +182,13 @@ impl Store {
             {
                 return Ok(GroupSwitch::Stale(before.revision));
             }
+            if !enabled {
+                // Whoever cancels its runs after this sees all of them. Also if the group was disabled before: with `force`,
+                // runs are created in it all the same.
+                close(&mut tx, before.id).await?;
+            }
             if before.enabled == enabled {
                 return Ok(GroupSwitch::Done(before));
-            }
-            if !enabled {
-                // Whoever cancels its runs after this commit sees all of them.
-                close(&mut tx, before.id).await?;
             }
             let row = GroupRow {
                 enabled,

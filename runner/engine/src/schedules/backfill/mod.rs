@@ -162,6 +162,7 @@ impl Schedules {
         if self.backfill_step(id).await? {
             return Ok(RoundEnd::Idle);
         }
+        let generation = self.node.catalog.generation();
         let Some(round) = self.node.store.backfill_round(id).await? else {
             return Ok(RoundEnd::Busy);
         };
@@ -171,19 +172,22 @@ impl Schedules {
             self.cancel_backfill(id).await?;
             return Ok(RoundEnd::Idle);
         }
+        if row.group_deleted {
+            drop(round);
+            // Runs of dependants go on otherwise. If somebody else was faster, there is nothing to change.
+            let (actor, at) = ("backfill", self.node.now());
+            let (by, note) = (By { actor, at }, Some("the group was deleted"));
+            let cancel = BackfillAction::Cancel;
+            self.node.store.change_backfill(by, id, cancel, note).await?;
+            self.cancel_backfill(id).await?;
+            return Ok(RoundEnd::Idle);
+        }
         let mut moved = Moved::of(row);
         let group = match self.node.catalog.group(&row.group_name).await? {
-            Some(group) if group.id == row.group_id && !row.group_deleted => group,
-            _ => {
-                drop(round);
-                // Runs of dependants go on otherwise. If somebody else was faster, there is nothing to change.
-                let (actor, at) = ("backfill", self.node.now());
-                let (by, note) = (By { actor, at }, Some("the group was deleted"));
-                let cancel = BackfillAction::Cancel;
-                self.node.store.change_backfill(by, id, cancel, note).await?;
-                self.cancel_backfill(id).await?;
-                return Ok(RoundEnd::Idle);
-            }
+            Some(group) if group.id == row.group_id => group,
+            // The group lives, but this node still knows another one of this name, or it was deleted since the row was
+            // read. The next round knows more.
+            _ => return Ok(RoundEnd::Idle),
         };
         let blocked = (!group.enabled && !row.force).then(|| "the group is disabled".to_owned());
         if blocked.is_some() {
@@ -194,15 +198,16 @@ impl Schedules {
             return Ok(RoundEnd::Idle);
         }
         moved.note = None;
-        self.backfill_runs(round, &group, moved).await
+        self.backfill_runs(round, &group, moved, generation).await
     }
 
-    /// Creates the runs of a round: as many as the backfill may have active.
+    /// Creates the runs of a round, whose row was read in this generation: as many as the backfill may have active.
     async fn backfill_runs(
         self: &Arc<Self>,
         mut round: BackfillRound,
         group: &Group,
         mut moved: Moved,
+        generation: u64,
     ) -> Result<RoundEnd, EngineError> {
         let row = round.row.clone();
         let active = round.active().await?;
@@ -220,7 +225,7 @@ impl Schedules {
         if round.is_closed().await? {
             return Ok(RoundEnd::Idle);
         }
-        let source = self.backfill_source(&row).await?;
+        let source = self.backfill_source(&row, generation).await?;
         let found = search(&mut round, &row, &source, room, now, &mut moved).await?;
         if found.make.is_empty() {
             if found.exhausted && active == 0 {

@@ -31,7 +31,7 @@ pub(in crate::schedules) const SOURCES_MAX: usize = 1_000;
 
 /// The source of a backfill's instants.
 #[derive(Debug)]
-pub(in crate::schedules) struct Source {
+pub(crate) struct Source {
     group_id: i64,
     pub(super) grid: Grid,
     pub(super) ahead: Mutex<Option<Ahead>>,
@@ -76,8 +76,9 @@ impl Ahead {
 }
 
 impl Schedules {
-    /// Its instants, computed from the revision for which it was created; cached until it has ended.
-    pub(super) async fn backfill_source(&self, row: &BackfillRow) -> Result<Arc<Source>, EngineError> {
+    /// Its instants, computed from the revision for which it was created; cached until it has ended, unless something was
+    /// forgotten since `generation`, in which the row was read: it may be one that the server does not have any more.
+    pub(crate) async fn backfill_source(&self, row: &BackfillRow, generation: u64) -> Result<Arc<Source>, EngineError> {
         if let Some(source) = self.sources.get(&row.id) {
             return Ok(source);
         }
@@ -94,7 +95,9 @@ impl Schedules {
             ahead: Mutex::default(),
             clock: self.node.clock.clone(),
         });
-        self.sources.insert(row.id, source.clone());
+        self.node
+            .catalog
+            .keep(&self.sources, generation, row.id, source.clone());
         Ok(source)
     }
 
@@ -104,8 +107,9 @@ impl Schedules {
         if let Some(source) = self.sources.get(&id) {
             return Ok(Some(source));
         }
+        let generation = self.node.catalog.generation();
         match self.node.store.backfill(id).await? {
-            Some(row) => Ok(Some(self.backfill_source(&row).await?)),
+            Some(row) => Ok(Some(self.backfill_source(&row, generation).await?)),
             None => Ok(None),
         }
     }

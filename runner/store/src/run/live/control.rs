@@ -273,14 +273,6 @@ impl Completion {
         Ok(refused)
     }
 
-    /// Notifies all listeners of a channel, with the commit.
-    pub async fn notify(&mut self, channel: &str, payload: &str) -> Result<(), StoreError> {
-        sqlx::query!("SELECT pg_notify($1, $2)", channel, payload)
-            .execute(self.connection())
-            .await?;
-        Ok(())
-    }
-
     /// Pins runs to other script versions, each to its own.
     pub async fn set_resolutions(&mut self, runs: &[(RunId, i64)]) -> Result<(), StoreError> {
         if runs.is_empty() {
