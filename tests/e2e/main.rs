@@ -16,6 +16,7 @@ mod backfilled;
 mod backfills;
 mod batches;
 mod bulk;
+mod callbacks;
 mod channels;
 mod claims;
 mod clear;

@@ -626,7 +626,7 @@ async fn a_tail_of_commits_is_lost() {
     // The numbers of what was lost are given out again.
     put("g", "new").await;
     assert_eq!(revision_of_run().await, 2);
-    assert_eq!(api.get("/v1/groups/g").await.body["spec"]["description"], "new");
+    assert_eq!(api.get("/v1/groups/g").await.body["description"], "new");
 
     drop(node);
     postgres.stop().await.unwrap();
