@@ -72,8 +72,8 @@ pub(crate) struct Outcome {
     single_task: Option<SingleTaskEnd>,
     /// While it is being recorded: keeps its attempt among the current ones.
     known: Option<Known>,
-    /// A transaction had no room for its effects, so its attempt counts as parked.
-    put_off: bool,
+    /// A transaction had no room for its effects of so many bytes, so its attempt counts as parked.
+    put_off: Option<usize>,
 }
 
 impl Outcome {
@@ -115,7 +115,7 @@ impl From<Report> for Outcome {
             report,
             single_task: None,
             known: None,
-            put_off: false,
+            put_off: None,
         }
     }
 }
@@ -168,8 +168,8 @@ impl Commits for Outcomes {
             runs.reports.put_off(runs, asked.request);
         }
         for mut asked in now {
-            if std::mem::take(&mut asked.request.put_off) {
-                runs.held.unpark();
+            if let Some(bytes) = asked.request.put_off.take() {
+                runs.held.unpark_effects(bytes);
             }
             let report = &mut asked.request.report;
             let room = match report.end {
@@ -276,11 +276,12 @@ impl Reports {
         self.put(node, report.into());
     }
 
-    /// Puts an outcome behind all others that wait. Its attempt keeps its slot, so that the waiting reports are bounded, but
-    /// takes no processor time from others.
+    /// Puts an outcome behind all others that wait. Its attempt keeps its slot, so that the waiting reports are bounded. It
+    /// takes no processor time from others, but memory: while few bytes wait so, the node takes others instead of it.
     fn put_off(&self, runs: &Runs, mut outcome: Outcome) {
-        if !std::mem::replace(&mut outcome.put_off, true) {
-            runs.held.park();
+        if outcome.put_off.is_none() {
+            let bytes = outcome.load().bytes;
+            outcome.put_off = runs.held.park_effects(bytes).then_some(bytes);
         }
         self.put(&runs.node, outcome);
     }
