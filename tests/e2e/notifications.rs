@@ -427,6 +427,16 @@ async fn a_callback_that_was_sent_is_made_again_from_its_run() {
     assert_eq!(kept().await, 1);
     node.delete(&format!("/v1/runs/{}", id(&run))).await.expect_status(204);
     assert_eq!(kept().await, 0);
+    // The same if the run is deleted during its last try.
+    receiver.answers(Answer::Held);
+    let run = node.run("g", json!({"callback": receiver.url})).await;
+    requests(&receiver, 4).await;
+    node.delete(&format!("/v1/runs/{}", id(&run))).await.expect_status(204);
+    assert_eq!(kept().await, 1);
+    receiver.answers(Answer::Status(410));
+    let told = settled(&node, "event=callback", 3).await;
+    let failed = told.iter().filter(|one| one["state"] == "failed").count();
+    assert_eq!((failed, kept().await), (2, 0));
 }
 
 /// What scripts say is told once, with their success; a channel that is not there is no reason to fail.
