@@ -118,4 +118,41 @@ async fn a_callback_that_was_sent_is_made_again_from_its_run() {
     assert_eq!(kept().await, 1);
     node.delete(&format!("/v1/runs/{}", id(&run))).await.expect_status(204);
     assert_eq!(kept().await, 0);
+    // The same if the run is deleted during its last try.
+    receiver.answers(Answer::Held);
+    let run = node.run("g", json!({"callback": receiver.url})).await;
+    requests(&receiver, 4).await;
+    node.delete(&format!("/v1/runs/{}", id(&run))).await.expect_status(204);
+    assert_eq!(kept().await, 1);
+    receiver.answers(Answer::Status(410));
+    let told = settled(&node, "event=callback", 3).await;
+    let failed = told.iter().filter(|one| one["state"] == "failed").count();
+    assert_eq!((failed, kept().await), (2, 0));
+}
+
+/// An older node gives a callback that it sends again no payload. It is made from the run; without the run, nothing is sent.
+#[tokio::test]
+async fn a_callback_without_a_payload_is_made_from_its_run() {
+    let world = World::new().await;
+    let node = world.options().env("HEDDLE_ALLOW_PRIVATE", "127.0.0.1").start().await;
+    let receiver = Receiver::start(Answer::Status(200)).await;
+    node.put_group("g", one(json!({"script": "hello"}))).await;
+    let run = node.run("g", json!({"callback": receiver.url})).await;
+    settled(&node, "event=callback", 1).await;
+    let sql = world.sql().await;
+    // As the older node does.
+    let again = "UPDATE heddle.notifications SET state = 0, attempts = 0, sent_at = NULL;
+                 INSERT INTO heddle.outgoing (notification, lane, due_at)
+                     SELECT id, '://127.0.0.1/somebody', now() FROM heddle.notifications";
+    sql.batch_execute(again).await.unwrap();
+    for request in requests(&receiver, 2).await {
+        assert_eq!(request.body, run);
+    }
+    settled(&node, "event=callback", 1).await;
+    node.delete(&format!("/v1/runs/{}", id(&run))).await.expect_status(204);
+    sql.batch_execute(again).await.unwrap();
+    let told = becomes(&node, "event=callback", |one| one["state"] == "failed").await;
+    let error = told["last_error"].as_str().unwrap_or_default();
+    assert!(error.contains("its run does not exist any more"), "{told:#}");
+    assert_eq!(receiver.requests().len(), 2);
 }

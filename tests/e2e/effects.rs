@@ -1,9 +1,10 @@
 //! What scripts do through host calls that write to Heddle: committed with a succeeded outcome, exactly once, or not at
 //! all.
 
-use heddle_tests::{Node, World, eventually, task};
+use heddle_tests::{Answer, Node, Receiver, World, eventually, task};
 use serde_json::{Value, json};
 
+use crate::notifications::requests;
 use crate::{one, with};
 
 /// What scripts have asked to be told, as soon as it is to be told.
@@ -315,22 +316,44 @@ async fn many_writes_of_an_attempt_count_one_by_one() {
     }
 }
 
-/// Items with more effects than a transaction takes are all recorded, each with all of its effects.
+/// Items with more effects than a transaction takes are all recorded, each with all of its effects, in as many transactions as
+/// these need. Nothing can be recorded before all items have written: otherwise each might come alone.
 #[tokio::test]
 async fn effects_beyond_a_transaction_come_with_the_next() {
-    let (world, node) = World::with_node().await;
+    let world = World::new().await;
+    let node = world.options().env("HEDDLE_ALLOW_PRIVATE", "127.0.0.1").start().await;
+    let receiver = Receiver::start(Answer::Status(200)).await;
     let source = "export default async function run(params, ctx) {
       for (let n = 0; n < 400; n += 1) await ctx.state.set(`${ctx.item}-${n}`, n);
+      await fetch(params.url);
       return null;
     }";
     node.put_bytes("/v1/scripts/writes", "text/javascript", source)
         .await
         .expect_status(201);
-    node.put_group("g", one(json!({"script": "writes", "shards": 20})))
-        .await;
-    let run = node.run("g", json!({})).await;
+    let params = json!({"url": receiver.url});
+    let spec = json!({"script": "writes", "shards": 20, "params": params, "allow_hosts": ["127.0.0.1"]});
+    node.put_group("g", one(spec)).await;
+    let (sql, holder) = (world.sql().await, world.sql().await);
+    holder
+        .batch_execute("BEGIN; LOCK TABLE heddle.script_state IN SHARE MODE")
+        .await
+        .unwrap();
+    let run = node.start("g", json!({})).await;
+    requests(&receiver, 20).await;
+    eventually("a recorder that waits", async || {
+        let waiting = "SELECT count(*) FROM pg_stat_activity
+                        WHERE datname = current_database() AND wait_event_type = 'Lock'";
+        (sql.query_one(waiting, &[]).await.unwrap().get::<_, i64>(0) > 0).then_some(())
+    })
+    .await;
+    holder.batch_execute("COMMIT").await.unwrap();
+    let run = node.ended(&run).await;
     assert_eq!(run["state"], "succeeded", "{run:#}");
-    let count = "SELECT count(*), count(DISTINCT split_part(key, '-', 1)) FROM heddle.script_state";
-    let row = world.sql().await.query_one(count, &[]).await.unwrap();
+    let count = "SELECT count(*), count(DISTINCT split_part(key, '-', 1)), count(DISTINCT xmin::text)
+                   FROM heddle.script_state";
+    let row = sql.query_one(count, &[]).await.unwrap();
     assert_eq!((row.get::<_, i64>(0), row.get::<_, i64>(1)), (8_000, 20));
+    let transactions = row.get::<_, i64>(2);
+    assert!(transactions >= 4, "{transactions}");
 }

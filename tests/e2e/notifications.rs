@@ -599,7 +599,7 @@ async fn an_unreadable_notification_is_left_out_of_lists() {
     }
     // As a later version may write it.
     let sql = world.sql().await;
-    sql.batch_execute("ALTER TABLE heddle.notifications DROP CONSTRAINT notifications_state_check")
+    sql.batch_execute("ALTER TABLE heddle.notifications DROP CONSTRAINT notifications_state_check, DROP CONSTRAINT notifications_check")
         .await
         .unwrap();
     let garble = "UPDATE heddle.notifications SET state = 9 WHERE id = $1::text::uuid";

@@ -13,7 +13,7 @@ use tokio::time::Instant;
 use url::Url;
 
 use crate::outbound::{IDLE_TIMEOUT, MAX_IDLE_PER_HOST, OutboundPolicy};
-use crate::web::MAX_WAIT;
+use crate::outgoing::MAX_WAIT;
 
 /// How long a host counts after a request to it began: its connection can be in use, and then be kept.
 const KEPT: Duration = MAX_WAIT.saturating_add(IDLE_TIMEOUT);

@@ -56,7 +56,8 @@ pub enum Effect {
 }
 
 impl Effect {
-    fn bytes(&self) -> usize {
+    /// The bytes of all its texts, as they count for the bounds of an attempt.
+    pub fn bytes(&self) -> usize {
         match self {
             Self::StateSet { key, value } | Self::StateCompareAndSet { key, value, .. } => key.len() + value.len(),
             Self::StateDelete { key } => key.len(),

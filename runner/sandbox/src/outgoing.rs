@@ -11,6 +11,9 @@ use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
+/// How long to wait for a response's first byte, and for the next ones, unless the guest wants less; and how long a whole
+/// response to the `fetch` of a source script may take, from the first byte sent to the last one received.
+pub(crate) const MAX_WAIT: Duration = Duration::from_secs(600);
 /// The maximum of requests of one attempt, on a node with at least four times as many slots.
 const ATTEMPT_REQUESTS_MAX: usize = 256;
 /// So many attempts can have all slots of a node, if they are few.

@@ -3,7 +3,7 @@
 use crate::attempt::Grants;
 use crate::clients::Clients;
 use crate::outbound::{OutboundPolicy, Refused, refusal};
-use crate::outgoing::{Outgoing, Slot, Turn};
+use crate::outgoing::{MAX_WAIT, Outgoing, Slot, Turn};
 use crate::rehearsal::{Exchanges, StageClock, WebAnswer, WebRequest};
 use bytes::Bytes;
 use http_body::Body as _;
@@ -12,9 +12,6 @@ use std::sync::Arc;
 use std::time::Duration;
 use wasmtime_wasi_http::{Error, RequestOptions, WasiBody, WasiHttpHooks};
 
-/// How long to wait for a response's first byte, and for the next ones, unless the guest wants less; and how long a whole
-/// response to the `fetch` of a source script may take, from the first byte sent to the last one received.
-pub(crate) const MAX_WAIT: Duration = Duration::from_secs(600);
 
 type Sent = (
     http::Response<WasiBody>,
@@ -293,7 +290,8 @@ pub(crate) mod tests {
             grants: Arc::new(grants),
             exchanges: None,
             stage: None,
-            outgoing: NodeRequests::new(1_000).of_attempt(),
+            // 64 of the attempt.
+            outgoing: NodeRequests::new(256).of_attempt(),
         }
     }
 

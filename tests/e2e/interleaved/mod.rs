@@ -22,6 +22,7 @@ mod retention;
 mod runs;
 mod runtimes;
 mod schedules;
+mod state;
 mod stopped_messages;
 mod task_offers;
 

@@ -54,21 +54,9 @@ struct Growing {
 }
 
 impl Notifier {
-    /// Turns a batch of notices into notifications; returns whether there may be more. Callbacks come after all others:
-    /// they may be many and large, and no alert waits for them.
-    pub(super) async fn fan_out(self: &Arc<Self>) -> Result<bool, EngineError> {
-        for callbacks in [false, true] {
-            match self.fan_out_some(callbacks).await? {
-                None => return Ok(false),
-                Some(true) => return Ok(true),
-                Some(false) => {}
-            }
-        }
-        Ok(false)
-    }
-
-    /// The same for callbacks, or for all others. `None`: another node is handling notices.
-    async fn fan_out_some(self: &Arc<Self>, callbacks: bool) -> Result<Option<bool>, EngineError> {
+    /// Turns a batch of notices into notifications: of callbacks, or of all others. Returns whether there may be more of
+    /// these; `None`: another node is handling notices.
+    pub(super) async fn fan_out(self: &Arc<Self>, callbacks: bool) -> Result<Option<bool>, EngineError> {
         let not = self.unread.ids(self.node.clock.elapsed());
         let found = self.node.store.notices(callbacks, &not, BATCH_MAX as i64).await?;
         let mut more = found.len() == BATCH_MAX;

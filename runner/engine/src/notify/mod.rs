@@ -4,7 +4,7 @@
 //!
 //! A run's transaction writes notices ([`heddle_store::notice`]). This service ticks when it is signalled, when the
 //! next notification is due, and every second. First it turns notices into notifications (`draft.rs`, `fan_out.rs`),
-//! which one node at a time does in small transactions. Then it takes notifications that are due and sends each in its
+//! which one node at a time does in small transactions. Between these it takes notifications that are due and sends each in its
 //! own async task (`send.rs`): by SMTP (`mail.rs`), as a webhook (`post.rs`, `sign.rs`), or to a chat's robot
 //! (`chat.rs`).
 //!
@@ -199,7 +199,7 @@ impl Notifier {
     async fn notify_once(self: &Arc<Self>) -> Result<Duration, EngineError> {
         let pending = self.node.store.outbox().await?;
         if pending.notices {
-            while self.fan_out().await? {}
+            self.handle_notices().await?;
         }
         let now = self.node.now();
         if pending.notices || pending.next_due.is_some_and(|due| due <= now) {
@@ -210,6 +210,20 @@ impl Notifier {
             .and_then(|due| (due - now).to_std().ok())
             .filter(|until| !until.is_zero());
         Ok(until.map_or(POLL_EVERY, |until| until.min(POLL_EVERY)))
+    }
+
+    /// Turns all notices into notifications. Whenever alerts may be due, they are sent before callbacks are taken up, of which
+    /// there is then one piece: they may be many and large, and no alert waits for more of them.
+    async fn handle_notices(self: &Arc<Self>) -> Result<(), EngineError> {
+        loop {
+            let Some(more) = self.fan_out(false).await? else {
+                return Ok(());
+            };
+            while self.send_due().await? {}
+            if !more && self.fan_out(true).await? != Some(true) {
+                return Ok(());
+            }
+        }
     }
 
     /// Announces tasks for which nobody comes, each once. One whose group cannot be read here is left for later ticks, and

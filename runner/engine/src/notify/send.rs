@@ -9,6 +9,7 @@ use bytes::Bytes;
 use futures::FutureExt;
 use heddle_domain::Chain;
 use heddle_domain::clock::to_micros;
+use heddle_domain::id::RunId;
 use heddle_domain::notify::channel::{ChannelKind, ChannelSpec, SECRET_PREFIX};
 use heddle_domain::notify::message::Message;
 use heddle_domain::notify::{Event, retry_after};
@@ -268,9 +269,12 @@ impl Notifier {
         mailed: &mut Mailed,
     ) -> Result<(), Failure> {
         let Some(channel) = channel else {
-            let body = payload.unwrap_or_else(|| "null".to_owned());
             return within(POST_TIMEOUT, async {
                 let url = parse(&outgoing.channel)?;
+                let body = match payload {
+                    Some(payload) => payload,
+                    None => self.body_again(outgoing.run).await?,
+                };
                 let now = self.node.now();
                 let headers = headers(outgoing.id, now.timestamp(), None, &body)?;
                 let ways = self.ways(false);
@@ -301,6 +305,24 @@ impl Notifier {
             Some(kind) => {
                 let posted = self.deliver_by_post(kind, outgoing, payload, channel, &words);
                 within(POST_TIMEOUT, posted).await
+            }
+        }
+    }
+
+    /// The body of a callback to a URL that has no payload any more: an older node keeps none for what it sends again.
+    async fn body_again(&self, run: Option<RunId>) -> Result<String, Failure> {
+        let body = match run {
+            Some(run) => self.payload_again(run).await,
+            None => Ok(None),
+        };
+        match body {
+            Ok(Some(body)) => Ok(body),
+            Ok(None) => Err(Failure::Final(
+                "its run does not exist any more, or has not ended".to_owned(),
+            )),
+            Err(error) => {
+                tracing::warn!(error = %Chain(&error), ?run, "cannot read the run of a callback");
+                Err(Failure::passing(format!("the run cannot be read: {error}")))
             }
         }
     }

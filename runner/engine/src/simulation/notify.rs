@@ -499,7 +499,8 @@ async fn notifications_that_cannot_be_read_stop_no_others() {
     assert_eq!((receiver.count(), world.due_at().await), (6, None));
 }
 
-/// Callbacks of large runs go into several transactions, each of bounded bytes, and no alert waits for them.
+/// Callbacks of large runs go into several transactions, each of bounded bytes, and no alert waits for them: it has arrived
+/// when the first of these is taken up.
 #[tokio::test]
 async fn large_callbacks_are_taken_in_pieces_behind_alerts() {
     let world = World::at("2026-03-01T00:00:00Z").await;
@@ -522,14 +523,28 @@ async fn large_callbacks_are_taken_in_pieces_behind_alerts() {
         .await;
     let node = world.node(1).await;
     let mut notifier = node.notifier(LONG);
+    let told = receiver.clone();
     notifier.show_runs_with(Arc::new(
         move |run: RunId| -> BoxFuture<'static, Result<Option<String>, EngineError>> {
             let output = "x".repeat(1 << 20);
             let shown = json!({"id": run.0, "state": "failed", "finished_at": finished_at, "output": output});
-            Box::pin(async move { Ok(Some(shown.to_string())) })
+            let told = told.clone();
+            Box::pin(async move {
+                soon(async {
+                    while told.count() == 0 {
+                        tokio::task::yield_now().await;
+                    }
+                })
+                .await;
+                Ok(Some(shown.to_string()))
+            })
         },
     ));
     node.tick(&mut notifier).await;
+    assert!(
+        receiver.deliveries.lock()[0].body["id"].is_null(),
+        "the alert comes first"
+    );
     let first = "SELECT event FROM public.made ORDER BY n LIMIT 1";
     assert_eq!(world.one::<String>(first).await, "script");
     let callbacks = "FROM public.made WHERE event = 'callback'";

@@ -2,9 +2,9 @@
 
 use crate::memory::Held;
 use crate::outbound::{self, MAX_REDIRECTS};
-use crate::outgoing::Turn;
+use crate::outgoing::{MAX_WAIT, Turn};
 use crate::rehearsal::{WebAnswer, WebRequest};
-use crate::web::{self, MAX_WAIT, WebHooks};
+use crate::web::{self, WebHooks};
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use bytes::Bytes;

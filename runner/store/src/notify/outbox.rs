@@ -590,8 +590,12 @@ impl Store {
                 SET state = CASE WHEN h.resent THEN n.state ELSE $3::smallint END,
                     attempts = CASE WHEN h.resent THEN n.attempts ELSE n.attempts + 1 END,
                     last_error = $4,
-                    -- It may be large, and is made again if somebody wants it to be sent again.
-                    payload = CASE WHEN NOT h.resent AND $3::smallint = 1 THEN NULL ELSE n.payload END,
+                    -- It may be large, and is made again if somebody wants it to be sent again. What is given up keeps it
+                    -- as long as its run: whoever deleted the run meanwhile left the copy to this try.
+                    payload = CASE WHEN NOT h.resent AND ($3::smallint = 1 OR $3::smallint = 2
+                                   AND NOT EXISTS (SELECT FROM heddle.runs_live r WHERE r.id = ANY (ARRAY[n.run]))
+                                   AND NOT EXISTS (SELECT FROM heddle.runs_done d WHERE d.id = ANY (ARRAY[n.run])))
+                                   THEN NULL ELSE n.payload END,
                     delivered = CASE WHEN h.resent THEN n.delivered ELSE n.delivered || $5::text[] END,
                     refused = CASE WHEN h.resent THEN n.refused ELSE n.refused || $8::text[] END,
                     sent_at = CASE WHEN NOT h.resent AND $3::smallint = 1 THEN $7::timestamptz END

@@ -23,6 +23,7 @@ use heddle_domain::Chain;
 use heddle_domain::id::RunId;
 use heddle_domain::run::AttemptKey;
 use heddle_domain::state::ErrorKind;
+use heddle_sandbox::Effect;
 use heddle_store::live::{EndedAttempt, LogRow, SingleTaskEnd};
 use tokio::sync::mpsc;
 
@@ -47,9 +48,10 @@ const LINES_PER_BATCH: usize = 4_000;
 /// This many lines are written with an outcome even when the maximum of the transaction is reached.
 const LINES_ALWAYS: usize = 8;
 
-/// How many effects of scripts all outcomes of a transaction have together: other outcomes wait for them. An attempt has a
-/// thousand at most (`runner/sandbox/src/effects.rs`).
+/// How many effects of scripts all outcomes of a transaction have together, and of how many bytes: other outcomes wait for
+/// them. An attempt has a thousand at most, of 8 MiB (`runner/sandbox/src/effects.rs`).
 const EFFECTS_PER_BATCH: usize = 2_000;
+const EFFECT_BYTES_PER_BATCH: usize = 8 << 20;
 
 /// The pause before a failed transaction is tried again.
 const AGAIN_AFTER: Duration = Duration::from_millis(50);
@@ -70,17 +72,40 @@ pub(crate) struct Outcome {
     single_task: Option<SingleTaskEnd>,
     /// While it is being recorded: keeps its attempt among the current ones.
     known: Option<Known>,
-    /// A transaction had no room for its effects, so its attempt counts as parked.
-    put_off: bool,
+    /// A transaction had no room for its effects of so many bytes, so its attempt counts as parked.
+    put_off: Option<usize>,
 }
 
 impl Outcome {
-    /// How many effects are committed with it.
-    fn effects(&self) -> usize {
+    /// What is committed with it.
+    fn load(&self) -> Load {
         match &self.report.end {
-            End::Done(done) => done.effects.len(),
-            End::Expanded { .. } | End::Dropped => 0,
+            End::Done(done) => Load {
+                effects: done.effects.len(),
+                bytes: done.effects.iter().map(Effect::bytes).sum(),
+            },
+            End::Expanded { .. } | End::Dropped => Load::default(),
         }
+    }
+}
+
+/// The effects of an outcome, or of a transaction.
+#[derive(Clone, Copy, Debug, Default)]
+struct Load {
+    effects: usize,
+    bytes: usize,
+}
+
+impl Load {
+    /// With another outcome; `None`: it has no room in the same transaction.
+    fn with(self, other: Self) -> Option<Self> {
+        let sum = Self {
+            effects: self.effects + other.effects,
+            bytes: self.bytes + other.bytes,
+        };
+        let has_room = sum.effects <= EFFECTS_PER_BATCH && sum.bytes <= EFFECT_BYTES_PER_BATCH;
+        // Alone it always has, and without effects it needs none.
+        (has_room || self.effects == 0 || other.effects == 0).then_some(sum)
     }
 }
 
@@ -90,7 +115,7 @@ impl From<Report> for Outcome {
             report,
             single_task: None,
             known: None,
-            put_off: false,
+            put_off: None,
         }
     }
 }
@@ -138,13 +163,13 @@ impl Commits for Outcomes {
         let runs = &self.0;
         let (mut single_task, mut general) = (Vec::new(), Vec::new());
         let mut carried = 0;
-        let (now, later) = within_effects(gathered, |asked| asked.request.effects());
+        let (now, later) = within_effects(gathered, |asked| asked.request.load());
         for asked in later {
             runs.reports.put_off(runs, asked.request);
         }
         for mut asked in now {
-            if std::mem::take(&mut asked.request.put_off) {
-                runs.held.unpark();
+            if let Some(bytes) = asked.request.put_off.take() {
+                runs.held.unpark_effects(bytes);
             }
             let report = &mut asked.request.report;
             let room = match report.end {
@@ -251,11 +276,12 @@ impl Reports {
         self.put(node, report.into());
     }
 
-    /// Puts an outcome behind all others that wait. Its attempt keeps its slot, so that the waiting reports are bounded, but
-    /// takes no processor time from others.
+    /// Puts an outcome behind all others that wait. Its attempt keeps its slot, so that the waiting reports are bounded. It
+    /// takes no processor time from others, but memory: while few bytes wait so, the node takes others instead of it.
     fn put_off(&self, runs: &Runs, mut outcome: Outcome) {
-        if !std::mem::replace(&mut outcome.put_off, true) {
-            runs.held.park();
+        if outcome.put_off.is_none() {
+            let bytes = outcome.load().bytes;
+            outcome.put_off = runs.held.park_effects(bytes).then_some(bytes);
         }
         self.put(&runs.node, outcome);
     }
@@ -274,13 +300,12 @@ impl Reports {
 
 /// Divides outcomes into those of the next transaction, and those for whose effects it has no room. The first one always
 /// has room.
-fn within_effects<T>(outcomes: Vec<T>, effects_of: impl Fn(&T) -> usize) -> (Vec<T>, Vec<T>) {
-    let mut carried = 0;
+fn within_effects<T>(outcomes: Vec<T>, load_of: impl Fn(&T) -> Load) -> (Vec<T>, Vec<T>) {
+    let mut carried = Load::default();
     outcomes.into_iter().partition(|outcome| {
-        let effects = effects_of(outcome);
-        let has_room = effects == 0 || carried == 0 || carried + effects <= EFFECTS_PER_BATCH;
-        carried += if has_room { effects } else { 0 };
-        has_room
+        let sum = carried.with(load_of(outcome));
+        carried = sum.unwrap_or(carried);
+        sum.is_some()
     })
 }
 
@@ -402,9 +427,12 @@ mod tests {
     /// first one.
     #[test]
     fn outcomes_without_effects_wait_for_no_more_than_a_transaction_of_effects() {
-        let effects_of = |outcome: &usize| *outcome;
+        let load_of = |outcome: &usize| Load {
+            effects: *outcome,
+            bytes: *outcome,
+        };
         let gathered = [300, 0].repeat(300);
-        let (mut now, mut later) = within_effects(gathered, effects_of);
+        let (mut now, mut later) = within_effects(gathered, load_of);
         assert_eq!(now.iter().filter(|outcome| **outcome == 0).count(), 300);
         let mut transactions = 0;
         while !now.is_empty() {
@@ -414,12 +442,33 @@ mod tests {
             if !later.is_empty() {
                 later.push(0);
             }
-            (now, later) = within_effects(later, effects_of);
+            (now, later) = within_effects(later, load_of);
             assert!(!later.contains(&0));
         }
         assert_eq!(transactions, 50);
         // Whatever an attempt has, it is recorded.
-        let (now, later) = within_effects(vec![EFFECTS_PER_BATCH + 1, 0, 1], effects_of);
+        let (now, later) = within_effects(vec![EFFECTS_PER_BATCH + 1, 0, 1], load_of);
         assert_eq!((now, later), (vec![EFFECTS_PER_BATCH + 1, 0], vec![1]));
+    }
+
+    /// A few large effects fill a transaction as many small ones do.
+    #[test]
+    fn the_bytes_of_effects_are_bounded_too() {
+        const MIB: usize = 1 << 20;
+        let load_of = |bytes: &usize| Load {
+            effects: usize::from(*bytes > 0),
+            bytes: *bytes,
+        };
+        let gathered = vec![3 * MIB, 0, 5 * MIB, 1, 0, 8 * MIB];
+        let (now, later) = within_effects(gathered, load_of);
+        assert_eq!(
+            (now, later.as_slice()),
+            (vec![3 * MIB, 0, 5 * MIB, 0], &[1, 8 * MIB][..])
+        );
+        // What came first goes first, and the largest that an attempt may have is recorded too.
+        let (now, later) = within_effects(later, load_of);
+        assert_eq!((now, later.as_slice()), (vec![1], &[8 * MIB][..]));
+        let (now, later) = within_effects(vec![EFFECT_BYTES_PER_BATCH + 1, 1], load_of);
+        assert_eq!((now, later), (vec![EFFECT_BYTES_PER_BATCH + 1], vec![1]));
     }
 }

@@ -30,6 +30,10 @@ pub(crate) fn reports_max(slots: usize) -> usize {
     slots + 4 * SHORT_TARGET
 }
 
+/// The effects of scripts whose attempts have ended count in no memory limit any more. When so many bytes of them wait for a
+/// transaction, further such attempts count as busy: a database that is slower than the scripts makes the node take fewer.
+const EFFECT_BYTES_PARKED_MAX: usize = 64 << 20;
+
 /// For how much processor time a node takes attempts in advance.
 const AHEAD: Duration = Duration::from_millis(50);
 
@@ -94,9 +98,11 @@ pub(crate) struct HeldAttempts {
     worker: OnceLock<Weak<dyn Worker>>,
     attempts: Mutex<HashMap<(RunId, TaskKey), HeldAttempt>>,
     count: AtomicUsize,
-    /// Of these, those that wait for something outside: HTTP calls, preparation. The sandbox counts the scripts that
-    /// wait.
+    /// Of these, those that wait for something outside: HTTP calls, preparation, room in a transaction. The sandbox counts
+    /// the scripts that wait.
     parked: AtomicUsize,
+    /// The bytes of effects of those that wait for room in a transaction.
+    effect_bytes: AtomicUsize,
     /// How many of their log lines wait.
     logs_waiting: Arc<Backlog>,
     /// Moving average of the processor time of an attempt, in microseconds.
@@ -112,6 +118,7 @@ impl HeldAttempts {
             attempts: Mutex::default(),
             count: AtomicUsize::new(0),
             parked: AtomicUsize::new(0),
+            effect_bytes: AtomicUsize::new(0),
             logs_waiting: Arc::default(),
             cpu_micros: AtomicU64::new(0),
         }
@@ -231,6 +238,25 @@ impl HeldAttempts {
         self.parked.fetch_sub(1, Ordering::Relaxed);
     }
 
+    /// An attempt has ended, and a transaction had no room for its effects of so many bytes: it counts as parked until
+    /// [`HeldAttempts::unpark_effects`]. `false`: too many bytes wait so, and it goes on counting as busy.
+    pub(crate) fn park_effects(&self, bytes: usize) -> bool {
+        let more = |waiting: usize| waiting.checked_add(bytes).filter(|sum| *sum <= EFFECT_BYTES_PARKED_MAX);
+        let parks = self
+            .effect_bytes
+            .fetch_update(Ordering::Relaxed, Ordering::Relaxed, more)
+            .is_ok();
+        if parks {
+            self.park();
+        }
+        parks
+    }
+
+    pub(crate) fn unpark_effects(&self, bytes: usize) {
+        self.effect_bytes.fetch_sub(bytes, Ordering::Relaxed);
+        self.unpark();
+    }
+
     /// An attempt has ended after this much processor time.
     pub(crate) fn observe(&self, cpu: Duration) {
         let old = self.cpu_micros.load(Ordering::Relaxed);
@@ -332,5 +358,39 @@ impl Runs {
         self.held.cancel_all();
         self.acted(after);
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Outcomes that wait for room in a transaction let the node take other attempts, but only while their effects are few
+    /// bytes: each beyond counts as busy, so that a slow database fills no memory.
+    #[test]
+    fn effects_that_wait_stop_the_node_from_taking_more() {
+        let held = HeldAttempts::new(10_000, 8);
+        held.observe(AHEAD);
+        let all = held.room(0);
+        assert!(all > 8, "{all}");
+        let bytes = EFFECT_BYTES_PARKED_MAX / 8;
+        let waiting: Vec<AttemptKey> = (0..all as i32)
+            .map(|item| AttemptKey::from_numbers(0, item, 1))
+            .collect();
+        let run = RunId(uuid::Uuid::nil());
+        let mut parked = 0;
+        for (at, others) in waiting.iter().zip(0_usize..) {
+            held.add(run, *at, Duration::ZERO);
+            parked += usize::from(held.park_effects(bytes));
+            assert_eq!(parked, (others + 1).min(8));
+            assert_eq!(held.room(0), all - (others + 1 - parked));
+        }
+        assert_eq!(held.room(0), 8);
+        // They are recorded.
+        held.unpark_effects(bytes);
+        held.release(run, waiting[0]);
+        assert_eq!(held.room(0), 8);
+        assert!(held.park_effects(bytes));
+        assert_eq!(held.room(0), 9);
     }
 }

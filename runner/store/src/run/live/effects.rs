@@ -2,16 +2,18 @@
 //!
 //! The outcomes of many attempts share a transaction, and others wait for its end. So the effects of an attempt are written
 //! with a few statements, however many they are: one for each kind, in the order of the keys, with the last write of each
-//! key. What a script can see of their order stays:
+//! key. If there are several kinds, all keys are locked before, in their order: two attempts that write the same keys wait for
+//! each other in no circle. What a script can see of the order of its effects stays:
 //!
 //! * A compare-and-set comes before all other writes of its key, so all of them are done first.
 //! * A version rises by the number of the writes of its key, unless it would get ahead of the clock.
 //! * A key that is deleted and then set is a new one. Only what comes after its last delete is written.
 //! * Notifications keep their order.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use heddle_domain::id::RunId;
+use serde_json::{Map, Value};
 
 use super::Completion;
 use crate::StoreError;
@@ -104,22 +106,43 @@ impl<'e> Sorted<'e> {
         written.writes += 1;
     }
 
-    /// The keys that are set, with their values, by the number of writes. Of a thousand effects, no more than 44 such
-    /// numbers can come, and usually there is one.
-    fn by_writes(&self) -> BTreeMap<i64, Vec<(&'e str, &'e str)>> {
-        let mut by_writes: BTreeMap<i64, Vec<(&str, &str)>> = BTreeMap::new();
-        for (key, written) in &self.written {
-            if let Some(value) = written.value {
-                by_writes.entry(written.writes).or_default().push((*key, value));
-            }
+    /// The keys that are set, with their values.
+    fn set_keys(&self) -> Vec<(&'e str, &'e str)> {
+        let set = self.written.iter();
+        set.filter_map(|(key, written)| Some((*key, written.value?))).collect()
+    }
+
+    /// How often each key is written, as an object; without those that are written once, as most are.
+    fn repeated(&self) -> Value {
+        let repeated = self.written.iter().filter(|(_, written)| written.writes > 1);
+        let counts: Map<String, Value> = repeated
+            .map(|(key, written)| ((*key).to_owned(), written.writes.into()))
+            .collect();
+        Value::Object(counts)
+    }
+
+    /// The keys that must be locked before anything is written, in their order; none if one statement writes all: that locks
+    /// them in their order itself.
+    fn to_lock(&self) -> Vec<&'e str> {
+        let compared = || self.absent.keys().chain(self.versioned.keys());
+        if compared().next().is_none() && !self.written.values().any(|written| written.deleted) {
+            return Vec::new();
         }
-        by_writes
+        let keys: BTreeSet<&str> = compared().chain(self.written.keys()).copied().collect();
+        if keys.len() > 1 {
+            keys.into_iter().collect()
+        } else {
+            Vec::new()
+        }
     }
 }
 
 impl Completion {
     /// Applies the effects of a script. `false`: the value of a compare-and-set has changed, and none of the effects is
     /// applied.
+    ///
+    /// Locking: the rows of *script_state*, under the lock of the run: of an attempt, all that exist in the order of their keys,
+    /// before any of them is written. New keys are inserted in that order too, by each statement.
     pub async fn apply_effects(
         &mut self,
         run: RunId,
@@ -136,19 +159,41 @@ impl Completion {
         Ok(true)
     }
 
+    /// Locks the keys of an attempt that exist. Without this, its statements would lock them in the order of their kinds, and
+    /// two attempts could each wait for a key of the other.
+    ///
+    /// Locking: rows of *script_state*, in the order of their keys.
+    async fn lock_state(&mut self, group: i64, sorted: &Sorted<'_>) -> Result<(), StoreError> {
+        let keys = sorted.to_lock();
+        if keys.is_empty() {
+            return Ok(());
+        }
+        sqlx::query!(
+            "SELECT FROM heddle.script_state WHERE group_id = $1 AND key = ANY ($2) ORDER BY key FOR UPDATE",
+            group,
+            &keys as &[&str]
+        )
+        .execute(&mut *self.tx)
+        .await?;
+        Ok(())
+    }
+
     /// All comparisons of an attempt. `false`: one is lost, and nothing is written.
     async fn compare_and_set(&mut self, group: i64, sorted: &Sorted<'_>) -> Result<bool, StoreError> {
         let (absent, versioned) = (&sorted.absent, &sorted.versioned);
         if absent.is_empty() && versioned.is_empty() {
+            self.lock_state(group, sorted).await?;
             return Ok(true);
         }
         sqlx::query!("SAVEPOINT effects").execute(&mut *self.tx).await?;
+        // Who loses a comparison gives these locks back.
+        self.lock_state(group, sorted).await?;
         let mut done = 0;
         if !absent.is_empty() {
             let (keys, values): (Vec<&str>, Vec<&str>) = absent.iter().map(|(key, value)| (*key, *value)).unzip();
             let inserted = sqlx::query!(
                 "INSERT INTO heddle.script_state (group_id, key, value)
-                 SELECT $1, e.key, e.value FROM UNNEST($2::text[], $3::text[]) AS e (key, value)
+                 SELECT $1, e.key, e.value FROM UNNEST($2::text[], $3::text[]) AS e (key, value) ORDER BY e.key
                  ON CONFLICT (group_id, key) DO NOTHING",
                 group,
                 &keys as &[&str],
@@ -202,19 +247,21 @@ impl Completion {
             .execute(&mut *self.tx)
             .await?;
         }
-        for (writes, rows) in sorted.by_writes() {
+        let set = sorted.set_keys();
+        if !set.is_empty() {
             // The versions between are seen by nobody. So a new key has the version of its last write, and none gets ahead of
             // the clock: versions stay below those of a key that is deleted and made again (migration 0123).
             sqlx::query!(
                 "INSERT INTO heddle.script_state AS s (group_id, key, value)
-                 SELECT $1, e.key, e.value FROM UNNEST($2::text[], $3::text[]) AS e (key, value)
+                 SELECT $1, e.key, e.value FROM UNNEST($2::text[], $3::text[]) AS e (key, value) ORDER BY e.key
                  ON CONFLICT (group_id, key) DO UPDATE
                     SET value = excluded.value, updated_at = now(),
-                        version = least(s.version + $4, greatest(s.version + 1, excluded.version))",
+                        version = least(s.version + coalesce(($4::jsonb ->> excluded.key)::bigint, 1),
+                                        greatest(s.version + 1, excluded.version))",
                 group,
-                &column(&rows, |row| row.0) as &[&str],
-                &column(&rows, |row| row.1) as &[&str],
-                writes
+                &column(&set, |row| row.0) as &[&str],
+                &column(&set, |row| row.1) as &[&str],
+                sorted.repeated()
             )
             .execute(&mut *self.tx)
             .await?;
@@ -253,6 +300,8 @@ impl Completion {
 
 #[cfg(test)]
 mod tests {
+    use serde_json::json;
+
     use super::*;
 
     fn set(key: &str, value: &str) -> Effect {
@@ -293,21 +342,24 @@ mod tests {
             ("d", written(true, None, 0)),
         ];
         assert_eq!(sorted.written, BTreeMap::from(expect));
-        let by_writes = [(1, vec![("a", "3")]), (2, vec![("b", "2")])];
-        assert_eq!(sorted.by_writes(), BTreeMap::from(by_writes));
+        assert_eq!(sorted.set_keys(), [("a", "3"), ("b", "2")]);
+        assert_eq!(sorted.repeated(), json!({"b": 2}));
+        assert_eq!(sorted.to_lock(), ["a", "b", "c", "d"]);
     }
 
+    /// However often each is written; they are locked before only if another statement writes some of them.
     #[test]
     fn a_thousand_keys_are_one_statement() {
         let effects: Vec<Effect> = (0..1_000).map(|key| set(&format!("k{key:04}"), "1")).collect();
-        let by_writes = Sorted::of(&effects).by_writes();
-        assert_eq!(by_writes.len(), 1);
-        assert_eq!(by_writes[&1].len(), 1_000);
-        // As many different numbers of writes as a thousand effects can have.
-        let effects: Vec<Effect> = (1..=44)
-            .flat_map(|n| (0..n).map(move |_| set(&format!("k{n}"), "1")))
-            .collect();
-        assert!(effects.len() <= 1_000);
-        assert_eq!(Sorted::of(&effects).by_writes().len(), 44);
+        let sorted = Sorted::of(&effects);
+        assert_eq!((sorted.set_keys().len(), sorted.repeated()), (1_000, json!({})));
+        assert_eq!(sorted.to_lock(), [""; 0]);
+        let effects = [set("b", "1"), set("a", "1"), set("b", "2")];
+        let sorted = Sorted::of(&effects);
+        assert_eq!(sorted.set_keys(), [("a", "1"), ("b", "2")]);
+        assert_eq!((sorted.repeated(), sorted.to_lock()), (json!({"b": 2}), Vec::new()));
+        let effects = [set("b", "1"), delete("a")];
+        assert_eq!(Sorted::of(&effects).to_lock(), ["a", "b"]);
+        assert_eq!(Sorted::of(&effects[1..]).to_lock(), [""; 0], "one key has one order");
     }
 }

@@ -34,6 +34,10 @@
 //! 7. rows of *schedules* that await runs which end, in the order of group and name;
 //! 8. rows of *ready* that are claimed, skipping locked ones: always last.
 //!
+//! The effects of scripts lock rows of *script_state* under the locks of the runs, after 5: those of an attempt in the order of
+//! their keys (`effects.rs`). Attempts of several runs that share a transaction come in the order of the runs: if another
+//! transaction has the same keys in another order, one of the two is repeated.
+//!
 //! A clear locks the *offers* of its task runs, in id order, under the locks of the runs (`dispatch/forgotten.rs`). Whoever
 //! has locked an offer waits for no run.
 //!
