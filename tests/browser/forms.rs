@@ -4,6 +4,7 @@ use heddle_tests::{TOKEN, World, eventually};
 use reqwest::StatusCode;
 use serde_json::json;
 
+use crate::open::{browser, open_signed_in};
 use crate::{HOSTILE, Visitor, check_page};
 
 /// Two people change one script: the second save says so, and replaces nothing that its author has not seen.
@@ -436,6 +437,22 @@ async fn a_form_that_is_sent_twice_starts_its_runs_once() {
         let page = visitor.get(page).await.fine();
         assert!(!page.contains(key), "{page}");
     }
+}
+
+/// Whoever comes back to a form whose answer was lost sends the same form once more. So it keeps its key.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_form_that_is_come_back_to_is_still_the_same() {
+    let Some(mut chrome) = browser().await else { return };
+    let (_world, node) = World::with_node().await;
+    node.put_group("left", json!({"tasks": {"a": {"script": "hello"}}}))
+        .await;
+    open_signed_in(&mut chrome, node.base(), "/groups/left/run").await;
+    let key = "document.querySelector('form[action=\"/groups/left/run\"] input[name=once]').value";
+    let first = chrome.value(key).await;
+    assert!(first.as_str().is_some_and(|key| key.starts_with("page/")), "{first}");
+    let back = "dispatchEvent(new PageTransitionEvent('pageshow', {persisted: true})); 0";
+    chrome.value(back).await;
+    assert_eq!(chrome.value(key).await, first);
 }
 
 /// A run with other params has those of its form, and all else of the run that it is like. An empty field means no params.

@@ -233,13 +233,8 @@ document.addEventListener("submit", (event) => {
 });
 // What somebody has changed since is another form: the answer of the first may have been stopped.
 document.addEventListener("input", (event) => { if (event.target.form) delete event.target.form.dataset.sent; });
-// Whoever comes back to a page wants what it offers once more. So a form that starts runs gets another key.
-addEventListener("pageshow", (event) => {
-  for (const form of document.querySelectorAll("form[data-sent]")) delete form.dataset.sent;
-  if (!event.persisted && performance.getEntriesByType("navigation")[0]?.type !== "back_forward") return;
-  const digits = () => [...crypto.getRandomValues(new Uint8Array(16))].map((byte) => byte.toString(16).padStart(2, "0")).join("");
-  for (const field of document.querySelectorAll("input[data-once]")) field.value = field.value.slice(0, -32) + digits();
-});
+// The same holds for whoever comes back to a page. A form keeps its key: its answer may have been lost on the way.
+addEventListener("pageshow", () => { for (const form of document.querySelectorAll("form[data-sent]")) delete form.dataset.sent; });
 
 // Browsers have a clipboard for pages over HTTPS only, and may refuse it. The text beside the button is then selected, and
 // copied if the browser still does that; otherwise one key copies it.
