@@ -455,6 +455,34 @@ async fn a_form_that_is_come_back_to_is_still_the_same() {
     assert_eq!(chrome.value(key).await, first);
 }
 
+/// A browser may stop an answer, and a form may have nothing to change. So the form can be sent again after some seconds. A
+/// second backfill is refused by nothing: its form can be sent again when something in it has changed.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_form_whose_answer_was_stopped_is_sent_again() {
+    let Some(mut chrome) = browser().await else { return };
+    let (_world, node) = World::with_node().await;
+    node.put_group("stopped", json!({"history": true, "tasks": {"a": {"script": "hello"}}}))
+        .await;
+    for (form, after) in [("run", json!(["1", null])), ("backfill", json!(["1", "1"]))] {
+        let path = format!("/groups/stopped/{form}");
+        open_signed_in(&mut chrome, node.base(), &path).await;
+        // The browser stays on the page, and what the page does later is done at once.
+        let sent = format!(
+            "(() => {{ const form = document.querySelector('form[action=\"{path}\"]'); \
+             for (const field of form.querySelectorAll('[required]')) field.value = '2026-01-01'; \
+             addEventListener('submit', (event) => event.preventDefault(), {{once: true}}); \
+             const later = [], timer = window.setTimeout; \
+             window.setTimeout = (what) => later.push(what); form.requestSubmit(); window.setTimeout = timer; \
+             const before = form.dataset.sent ?? null; later.forEach((what) => what()); \
+             return [before, form.dataset.sent ?? null]; }})()"
+        );
+        assert_eq!(chrome.value(&sent).await, after, "{form}");
+    }
+    let changed = "(() => { const field = document.querySelector('form[data-unkeyed] [name=from]'); \
+                   field.dispatchEvent(new Event('input', {bubbles: true})); return field.form.dataset.sent ?? null; })()";
+    assert_eq!(chrome.value(changed).await, json!(null));
+}
+
 /// A run with other params has those of its form, and all else of the run that it is like. An empty field means no params.
 #[tokio::test]
 async fn a_run_with_other_params_has_those_of_its_form() {

@@ -223,12 +223,13 @@ document.addEventListener("submit", (event) => {
   // If nothing is picked, there is nothing to confirm: the server's answer says what is missing.
   const picked = event.target.matches("[data-picks]") ? document.querySelectorAll(`[data-pick][form="${event.target.id}"]:checked`).length : 1;
   if (question && picked && !confirm(question.replace("#", picked))) { event.preventDefault(); return; }
-  // A second press of the same button does nothing, however long the answer takes, until the page is left. A form whose answer
-  // opens beside the page does not leave it.
+  // A second press of the same button does nothing, however long the answer takes, until the page is left. The forms that start
+  // runs have a key, with which a second press starts nothing. So they can be pressed again after some seconds: their first
+  // answer may have been stopped, and nothing else of such a form may be there to change. A backfill has no key.
   if (event.target.method === "post") {
     if (event.target.dataset.sent) { event.preventDefault(); return; }
     event.target.dataset.sent = "1";
-    if (event.target.target === "_blank") setTimeout(() => delete event.target.dataset.sent, 4000);
+    if (!event.target.matches("[data-unkeyed]")) setTimeout(() => delete event.target.dataset.sent, 4000);
   }
 });
 // What somebody has changed since is another form: the answer of the first may have been stopped.
