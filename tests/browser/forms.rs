@@ -5,7 +5,7 @@ use reqwest::StatusCode;
 use serde_json::json;
 
 use crate::open::{browser, open_signed_in};
-use crate::{HOSTILE, Visitor, check_page};
+use crate::{HOSTILE, Page, Visitor, check_page};
 
 /// Two people change one script: the second save says so, and replaces nothing that its author has not seen.
 #[tokio::test]
@@ -328,6 +328,16 @@ async fn a_spec_of_a_deleted_group_replaces_no_other() {
     assert!(!page.contains("against=3"), "{}", page);
 }
 
+/// Somebody whose browser keeps what the answer to a form has said, for the next page.
+fn after(visitor: &Visitor, done: &Page) -> Visitor {
+    let said = done.headers["set-cookie"].to_str().unwrap();
+    Visitor {
+        client: visitor.client.clone(),
+        base: visitor.base.clone(),
+        cookie: format!("{}; {}", visitor.cookie, said.split(';').next().unwrap()),
+    }
+}
+
 /// The ids of users are the callers' own: one may have a space. A change of members says what it did, and what it did not.
 #[tokio::test]
 async fn a_change_of_members_names_whom_it_did_not_change() {
@@ -339,13 +349,7 @@ async fn a_change_of_members_names_whom_it_did_not_change() {
     let change = async |add: &str, remove: &str| {
         let done = visitor.fill(path, &[("add", add), ("remove", remove)]).await;
         assert_eq!(done.status, StatusCode::SEE_OTHER, "{}", done.text);
-        let said = done.headers["set-cookie"].to_str().unwrap().to_owned();
-        let next = Visitor {
-            client: visitor.client.clone(),
-            base: visitor.base.clone(),
-            cookie: format!("{}; {}", visitor.cookie, said.split(';').next().unwrap()),
-        };
-        next.get(path).await.fine()
+        after(&visitor, &done).get(path).await.fine()
     };
     let now = async || node.get(members).await.expect_status(200)["members"].clone();
     let page = change("cas dee\r\nuid_eve, ann", "bob smith").await;
@@ -400,10 +404,15 @@ async fn a_form_that_is_sent_twice_starts_its_runs_once() {
     let page = visitor.post("/runs/bulk", &preview).await.fine();
     let mut form = hidden(&page, "/runs/bulk").remove(0);
     form.push(("do", "start"));
-    for _ in 0..2 {
+    for says in [
+        "3 of 3 runs changed.",
+        "0 of 3 runs changed. This form has already started 3 of them. To start them again, open the form again.",
+    ] {
         let done = visitor.post("/runs/bulk", &form).await;
         assert_eq!(done.leads_to(), "/runs?group=pressed", "{}", done.text);
         assert_eq!(count().await, 6);
+        let page = after(&visitor, &done).get(done.leads_to()).await.fine();
+        assert!(page.contains(&format!(">{says}<")), "{says}: {page}");
     }
     // One run, with the same params and with others.
     let run = heddle_tests::id(&node.all("/v1/runs?group=pressed").await[0]);
