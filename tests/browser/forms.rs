@@ -4,7 +4,8 @@ use heddle_tests::{TOKEN, World, eventually};
 use reqwest::StatusCode;
 use serde_json::json;
 
-use crate::{HOSTILE, Visitor, check_page};
+use crate::open::{browser, open_signed_in};
+use crate::{HOSTILE, Page, Visitor, check_page};
 
 /// Two people change one script: the second save says so, and replaces nothing that its author has not seen.
 #[tokio::test]
@@ -327,6 +328,16 @@ async fn a_spec_of_a_deleted_group_replaces_no_other() {
     assert!(!page.contains("against=3"), "{}", page);
 }
 
+/// Somebody whose browser keeps what the answer to a form has said, for the next page.
+fn after(visitor: &Visitor, done: &Page) -> Visitor {
+    let said = done.headers["set-cookie"].to_str().unwrap();
+    Visitor {
+        client: visitor.client.clone(),
+        base: visitor.base.clone(),
+        cookie: format!("{}; {}", visitor.cookie, said.split(';').next().unwrap()),
+    }
+}
+
 /// The ids of users are the callers' own: one may have a space. A change of members says what it did, and what it did not.
 #[tokio::test]
 async fn a_change_of_members_names_whom_it_did_not_change() {
@@ -338,13 +349,7 @@ async fn a_change_of_members_names_whom_it_did_not_change() {
     let change = async |add: &str, remove: &str| {
         let done = visitor.fill(path, &[("add", add), ("remove", remove)]).await;
         assert_eq!(done.status, StatusCode::SEE_OTHER, "{}", done.text);
-        let said = done.headers["set-cookie"].to_str().unwrap().to_owned();
-        let next = Visitor {
-            client: visitor.client.clone(),
-            base: visitor.base.clone(),
-            cookie: format!("{}; {}", visitor.cookie, said.split(';').next().unwrap()),
-        };
-        next.get(path).await.fine()
+        after(&visitor, &done).get(path).await.fine()
     };
     let now = async || node.get(members).await.expect_status(200)["members"].clone();
     let page = change("cas dee\r\nuid_eve, ann", "bob smith").await;
@@ -399,10 +404,15 @@ async fn a_form_that_is_sent_twice_starts_its_runs_once() {
     let page = visitor.post("/runs/bulk", &preview).await.fine();
     let mut form = hidden(&page, "/runs/bulk").remove(0);
     form.push(("do", "start"));
-    for _ in 0..2 {
+    for says in [
+        "3 of 3 runs changed.",
+        "0 of 3 runs changed. This form has already started 3 of them. To start them again, open the form again.",
+    ] {
         let done = visitor.post("/runs/bulk", &form).await;
         assert_eq!(done.leads_to(), "/runs?group=pressed", "{}", done.text);
         assert_eq!(count().await, 6);
+        let page = after(&visitor, &done).get(done.leads_to()).await.fine();
+        assert!(page.contains(&format!(">{says}<")), "{says}: {page}");
     }
     // One run, with the same params and with others.
     let run = heddle_tests::id(&node.all("/v1/runs?group=pressed").await[0]);
@@ -436,6 +446,50 @@ async fn a_form_that_is_sent_twice_starts_its_runs_once() {
         let page = visitor.get(page).await.fine();
         assert!(!page.contains(key), "{page}");
     }
+}
+
+/// Whoever comes back to a form whose answer was lost sends the same form once more. So it keeps its key.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_form_that_is_come_back_to_is_still_the_same() {
+    let Some(mut chrome) = browser().await else { return };
+    let (_world, node) = World::with_node().await;
+    node.put_group("left", json!({"tasks": {"a": {"script": "hello"}}}))
+        .await;
+    open_signed_in(&mut chrome, node.base(), "/groups/left/run").await;
+    let key = "document.querySelector('form[action=\"/groups/left/run\"] input[name=once]').value";
+    let first = chrome.value(key).await;
+    assert!(first.as_str().is_some_and(|key| key.starts_with("page/")), "{first}");
+    let back = "dispatchEvent(new PageTransitionEvent('pageshow', {persisted: true})); 0";
+    chrome.value(back).await;
+    assert_eq!(chrome.value(key).await, first);
+}
+
+/// A browser may stop an answer, and a form may have nothing to change. So the form can be sent again after some seconds. A
+/// second backfill is refused by nothing: its form can be sent again when something in it has changed.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_form_whose_answer_was_stopped_is_sent_again() {
+    let Some(mut chrome) = browser().await else { return };
+    let (_world, node) = World::with_node().await;
+    node.put_group("stopped", json!({"history": true, "tasks": {"a": {"script": "hello"}}}))
+        .await;
+    for (form, after) in [("run", json!(["1", null])), ("backfill", json!(["1", "1"]))] {
+        let path = format!("/groups/stopped/{form}");
+        open_signed_in(&mut chrome, node.base(), &path).await;
+        // The browser stays on the page, and what the page does later is done at once.
+        let sent = format!(
+            "(() => {{ const form = document.querySelector('form[action=\"{path}\"]'); \
+             for (const field of form.querySelectorAll('[required]')) field.value = '2026-01-01'; \
+             addEventListener('submit', (event) => event.preventDefault(), {{once: true}}); \
+             const later = [], timer = window.setTimeout; \
+             window.setTimeout = (what) => later.push(what); form.requestSubmit(); window.setTimeout = timer; \
+             const before = form.dataset.sent ?? null; later.forEach((what) => what()); \
+             return [before, form.dataset.sent ?? null]; }})()"
+        );
+        assert_eq!(chrome.value(&sent).await, after, "{form}");
+    }
+    let changed = "(() => { const field = document.querySelector('form[data-unkeyed] [name=from]'); \
+                   field.dispatchEvent(new Event('input', {bubbles: true})); return field.form.dataset.sent ?? null; })()";
+    assert_eq!(chrome.value(changed).await, json!(null));
 }
 
 /// A run with other params has those of its form, and all else of the run that it is like. An empty field means no params.

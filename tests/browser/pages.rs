@@ -350,3 +350,34 @@ async fn params_that_cannot_be_read() {
         assert!(page.contains("They cannot be shown: number out of range"), "{page}");
     }
 }
+
+/// The data of an ended run is shown although a version of its scripts cannot be read any more.
+#[tokio::test]
+async fn a_script_version_that_cannot_be_read() {
+    let (world, node) = World::with_node().await;
+    let spec = json!({"params": {"colour": "red"}, "tasks": {"t": {"script": "hello"}}});
+    node.put_group("g", spec).await;
+    let run = heddle_tests::id(&node.run("g", json!({})).await);
+    // The group itself does not need this version any more.
+    node.put_group("g", json!({"tasks": {"t": {"queue": "nobody"}}})).await;
+    let visitor = Visitor::signed_in(node.base(), TOKEN).await;
+    let path = format!("/runs/{run}/data");
+    assert!(visitor.get(&path).await.fine().contains("red"));
+    let sql = world.sql().await;
+    sql.batch_execute(
+        "ALTER TABLE heddle.script_versions DROP CONSTRAINT script_versions_defaults_check;
+         UPDATE heddle.script_versions SET defaults = '[]'
+          WHERE script_id IN (SELECT id FROM heddle.scripts WHERE name = 'hello');
+         INSERT INTO heddle.changes (kind, name, at) VALUES ('runtime', 'another', clock_timestamp());
+         SELECT pg_notify('heddle_changes', '')",
+    )
+    .await
+    .unwrap();
+    // Nodes keep versions until they hear of another runtime.
+    eventually("node that has forgotten the version", async || {
+        (node.get("/v1/runs?group=g").await.status == 500).then_some(())
+    })
+    .await;
+    let page = visitor.get(&path).await.fine();
+    assert!(page.contains("red"), "{page}");
+}

@@ -289,6 +289,13 @@ async fn many_are_rerun_once_with_a_key() {
     }
     let reruns = node.all("/v1/runs?group=g&trigger=rerun").await;
     assert_eq!(reruns.len(), 3);
+    for one in refused {
+        let made = reruns
+            .iter()
+            .find(|run| run["source"] == one["id"])
+            .expect("its new run");
+        assert_eq!(one["existing"], made["id"], "{one:#}");
+    }
     for run in &reruns {
         assert_eq!(run["key"], format!("k/{}", run["source"].as_str().expect("a source")));
     }

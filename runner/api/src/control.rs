@@ -353,4 +353,8 @@ pub struct BulkRefusal {
     pub id: Uuid,
     /// Why it was not changed.
     pub detail: String,
+    /// The id of the run that exists already: for `rerun` with a `key` the one that this key has made, for `restart` and
+    /// `clear` the unfinished one with the same params and `dedupe`. Missing if no other run is the reason.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub existing: Option<Uuid>,
 }

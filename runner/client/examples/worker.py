@@ -4,7 +4,7 @@
     python3 worker.py http://127.0.0.1:8080 approvals [how many at once]
 
 A token, where one is needed, stands in HEDDLE_TOKEN. Ctrl-C (or SIGTERM) lets what is under way end. While the server is
-away, it goes on trying; after Ctrl-C, for at most 30 seconds more.
+away, it goes on trying; after Ctrl-C, it makes new tries for at most 30 seconds more.
 """
 
 import http.client
@@ -23,7 +23,8 @@ LEASE_SECONDS = 10
 WAIT_SECONDS = 5  # short, so that a stop is noticed soon
 PAUSE_SECONDS = 0.1  # the longest before the second try; then it doubles
 PAUSE_SECONDS_MAX = 10
-STOP_SECONDS = 30  # how long outcomes are reported after a stop
+STOP_SECONDS = 30  # for how long new tries to report an outcome are made after a stop
+REPORT_SECONDS = 60  # how long a try waits: a large output may take longer than a lease, and heartbeats go on meanwhile
 
 
 class Refused(Exception):
@@ -76,7 +77,7 @@ class Heddle:
         body = {"worker": worker, "max": max, "lease": f"{LEASE_SECONDS}s", "wait": f"{WAIT_SECONDS}s"}
         return self.post(f"/v1/queues/{queue}/claims", body, WAIT_SECONDS + 30)["items"]
 
-    def on_claim(self, claim, action, timeout=LEASE_SECONDS, **body):
+    def on_claim(self, claim, action, timeout=REPORT_SECONDS, **body):
         return self.post(f"/v1/claims/{claim['id']}/{action}", {"token": claim["token"], **body}, timeout)
 
 
@@ -136,7 +137,7 @@ def do(heddle, claim, stop):
     def report_progress(**what):
         """`progress` from 0 to 1, a `note`, and lines for the log: `log=[{"message": ..., "level": "info"}]`."""
         try:
-            heddle.on_claim(claim, "heartbeat", **what)
+            heddle.on_claim(claim, "heartbeat", timeout=LEASE_SECONDS, **what)
         except (Refused, OSError):
             pass  # whether the claim still holds is for `beat` to find out
 

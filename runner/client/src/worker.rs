@@ -289,8 +289,8 @@ impl Held {
                 Outcome::Fatal(message) => self.client.failure(&self.claim, &json!(message), true),
                 Outcome::Released => self.client.releasing(&self.claim),
             };
-            // A try that hangs is made again; heartbeats go on meanwhile. A large output may take longer than these.
-            match request.timeout(self.lease).send::<ClaimAnswer>().await {
+            // A try that hangs is made again. A large output may take longer than the lease, which heartbeats extend meanwhile.
+            match request.send::<ClaimAnswer>().await {
                 Ok(_) if outcome == Outcome::Released => return &self.counts.released,
                 Ok(_) => return &self.counts.reported,
                 Err(error) if is_passing(&error) => {
@@ -379,6 +379,25 @@ mod tests {
         }
     }
 
+    /// A server that takes an outcome only after so many heartbeats. Returns how many times it was sent one.
+    async fn slow(listener: TcpListener, heartbeats: usize) -> usize {
+        let id = uuid::Uuid::nil();
+        let taken = format!(r#"{{"id": "{id}"}}"#);
+        let (mut outcomes, mut heard) = (Vec::new(), 0);
+        while heard < heartbeats {
+            let (mut stream, _) = listener.accept().await.unwrap();
+            if asked(&mut stream).await.contains("/heartbeat ") {
+                heard += 1;
+                answer(stream, "200 OK", &taken).await;
+            } else {
+                outcomes.push(stream);
+            }
+        }
+        let sent = outcomes.len();
+        answer(outcomes.remove(0), "200 OK", &taken).await;
+        sent
+    }
+
     /// A server that closes all connections without an answer.
     async fn closing(listener: TcpListener) {
         loop {
@@ -443,6 +462,18 @@ mod tests {
         let refused = server.await.unwrap();
         assert_eq!(counted(&counts), [1, 0, 0]);
         assert!(refused > 0);
+    }
+
+    /// The fourth heartbeat comes when the first lease would be over.
+    #[tokio::test]
+    async fn a_report_may_take_longer_than_the_lease() {
+        let (listener, url) = listen().await;
+        let server = tokio::spawn(slow(listener, 4));
+        let (held, _stop) = held(&url, Duration::from_secs(3), None);
+        let counts = held.counts.clone();
+        held.work(done()).await;
+        assert_eq!(counted(&counts), [1, 0, 0]);
+        assert_eq!(server.await.unwrap(), 1, "it is sent once");
     }
 
     /// Without a short timeout, the first heartbeat would hang for longer than the lease.

@@ -223,23 +223,19 @@ document.addEventListener("submit", (event) => {
   // If nothing is picked, there is nothing to confirm: the server's answer says what is missing.
   const picked = event.target.matches("[data-picks]") ? document.querySelectorAll(`[data-pick][form="${event.target.id}"]:checked`).length : 1;
   if (question && picked && !confirm(question.replace("#", picked))) { event.preventDefault(); return; }
-  // A second press of the same button does nothing, however long the answer takes, until the page is left. A form whose answer
-  // opens beside the page does not leave it.
+  // A second press of the same button does nothing, however long the answer takes, until the page is left. The forms that start
+  // runs have a key, with which a second press starts nothing. So they can be pressed again after some seconds: their first
+  // answer may have been stopped, and nothing else of such a form may be there to change. A backfill has no key.
   if (event.target.method === "post") {
     if (event.target.dataset.sent) { event.preventDefault(); return; }
     event.target.dataset.sent = "1";
-    if (event.target.target === "_blank") setTimeout(() => delete event.target.dataset.sent, 4000);
+    if (!event.target.matches("[data-unkeyed]")) setTimeout(() => delete event.target.dataset.sent, 4000);
   }
 });
 // What somebody has changed since is another form: the answer of the first may have been stopped.
 document.addEventListener("input", (event) => { if (event.target.form) delete event.target.form.dataset.sent; });
-// Whoever comes back to a page wants what it offers once more. So a form that starts runs gets another key.
-addEventListener("pageshow", (event) => {
-  for (const form of document.querySelectorAll("form[data-sent]")) delete form.dataset.sent;
-  if (!event.persisted && performance.getEntriesByType("navigation")[0]?.type !== "back_forward") return;
-  const digits = () => [...crypto.getRandomValues(new Uint8Array(16))].map((byte) => byte.toString(16).padStart(2, "0")).join("");
-  for (const field of document.querySelectorAll("input[data-once]")) field.value = field.value.slice(0, -32) + digits();
-});
+// The same holds for whoever comes back to a page. A form keeps its key: its answer may have been lost on the way.
+addEventListener("pageshow", () => { for (const form of document.querySelectorAll("form[data-sent]")) delete form.dataset.sent; });
 
 // Browsers have a clipboard for pages over HTTPS only, and may refuse it. The text beside the button is then selected, and
 // copied if the browser still does that; otherwise one key copies it.

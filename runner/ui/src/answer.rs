@@ -17,7 +17,7 @@ use sha2::{Digest, Sha256};
 
 use crate::ctx::{Ctx, UPLOAD, printable};
 use crate::frame::{self, Page};
-use crate::home::form_home;
+use crate::home::{form_address, form_home};
 use crate::pages::answer::{Answer, set_cookie};
 use crate::words::t;
 use crate::{Role, Trouble, Turned, Ui, Viewer, assets, live, pages, typed};
@@ -240,7 +240,7 @@ async fn refused(ctx: &Ctx, trouble: &Trouble, headers: &HeaderMap) -> Response 
         sentence => sentence,
     };
     let said = format!("!{sentence}");
-    let home = form_home(ctx);
+    let home = form_address(ctx);
     // Another site must not write on our pages.
     let says_where = ctx.header("sec-fetch-site").is_some() || ctx.header("origin").is_some();
     let elsewhere = says_where && !ctx.is_from_our_page();
@@ -248,7 +248,7 @@ async fn refused(ctx: &Ctx, trouble: &Trouble, headers: &HeaderMap) -> Response 
     let keeps = trouble.status == 404 && !elsewhere && typed::is_any(ctx);
     let is_of_form = matches!(trouble.status, 400..500);
     if is_of_form && !own && !keeps {
-        return see(&home, Some(&said));
+        return see(&form_home(ctx), Some(&said));
     }
     // What is said at a field belongs to the form whatever the status: of several files, some may have been uploaded.
     if own

@@ -35,13 +35,14 @@ pub(crate) fn of(form: &[(String, String)]) -> Option<&str> {
 }
 
 /// The field with the key. A form that was refused keeps its key; one that is [`NEW`] gets another. A browser does not
-/// keep the field when the page is loaded again, and a script gives it another key when somebody comes back to the page.
+/// keep the field when the page is loaded again. A page to which somebody comes back has the key that it had: perhaps the
+/// answer to its form was lost on the way.
 pub(crate) fn field(ctx: &Ctx, form: &[(String, String)]) -> Markup {
     let key = match of(form) {
         Some(kept) => kept.to_owned(),
         None => format!("{PREFIX}{:032x}", ctx.ui.engine.chance().bits()),
     };
-    html! { input type="hidden" name=(FIELD) value=(key) autocomplete="off" data-once; }
+    html! { input type="hidden" name=(FIELD) value=(key) autocomplete="off"; }
 }
 
 /// Leads to the run that a form has started: with this answer of the API, or when it was sent before.

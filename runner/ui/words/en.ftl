@@ -637,6 +637,12 @@ said-bulk =
         [one] { $changed } of { $matched } run changed.
        *[other] { $changed } of { $matched } runs changed.
     }
+# These follow another sentence.
+said-bulk-before = { " " }{ $n ->
+        [one] This form has already started { $n } of them. To start it again, open the form again.
+       *[other] This form has already started { $n } of them. To start them again, open the form again.
+    }
+said-bulk-why-not = { " " }Not changed: { $why }
 action = Action
 no-backfills = No backfills yet. Groups with `history: true` have a Backfill button.
 left-alone =

@@ -42,6 +42,9 @@ pub enum ControlError {
     /// The run would be a second unfinished one with the same deduplicated params: this is the first.
     #[error("run {0} has the same params and has not ended (`dedupe`)")]
     Exists(RunId),
+    /// The run was repeated with this key before: this is the run that the key has made.
+    #[error("run {0} already has this key")]
+    Made(RunId),
     /// The request is invalid.
     #[error("{0}")]
     Invalid(Faults),

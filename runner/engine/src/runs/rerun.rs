@@ -91,6 +91,7 @@ fn refused(error: SubmitError) -> Result<ControlError, EngineError> {
     match error {
         SubmitError::Engine(error) if is_of_the_run(&error) => Ok(ControlError::Engine(error)),
         SubmitError::Engine(error) => Err(error),
+        SubmitError::Exists(run) => Ok(ControlError::Made(run)),
         error => Ok(ControlError::Refused(error.to_string())),
     }
 }

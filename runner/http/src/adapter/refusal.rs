@@ -128,7 +128,7 @@ impl From<ControlError> for Refusal {
                 what,
                 name: String::new(),
             },
-            ControlError::Exists(run) => Self::Conflict {
+            ControlError::Exists(run) | ControlError::Made(run) => Self::Conflict {
                 detail: error.to_string(),
                 existing: Some(run.to_string()),
             },

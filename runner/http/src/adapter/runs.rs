@@ -223,12 +223,12 @@ pub(crate) async fn bulk(
             report.changed += u64::from(!dry_run);
             continue;
         };
-        let Some(detail) = left_out(error, id, &control)? else {
+        let Some(refusal) = left_out(error, id, &control)? else {
             continue;
         };
         report.refused_total += 1;
         if report.refused.len() < BulkReport::IDS_MAX {
-            report.refused.push(BulkRefusal { id: id.0, detail });
+            report.refused.push(refusal);
         }
     }
     Ok(report)
@@ -246,21 +246,29 @@ fn unreadable(error: &EngineError, id: RunId) -> String {
 }
 
 /// Why one of many runs is not changed; `None`: it is gone. `Err`: what stops the control of all.
-fn left_out(error: ControlError, id: RunId, control: &BulkControl) -> Result<Option<String>, Refusal> {
-    if let ControlError::Engine(error) = &error {
-        return Ok(Some(unreadable(error, id)));
-    }
+fn left_out(error: ControlError, id: RunId, control: &BulkControl) -> Result<Option<BulkRefusal>, Refusal> {
+    let of = |detail: String, existing: Option<RunId>| BulkRefusal {
+        id: id.0,
+        detail,
+        existing: existing.map(|run| run.0),
+    };
+    let existing = match &error {
+        ControlError::Engine(error) => return Ok(Some(of(unreadable(error, id), None))),
+        ControlError::Exists(run) | ControlError::Made(run) => Some(*run),
+        _ => None,
+    };
     let refusal = match control {
         BulkControl::Change(action) => named(error, id, action),
         BulkControl::Rerun(_) | BulkControl::Delete => named_run(error, id),
     };
-    Ok(match refusal {
-        Refusal::Conflict { detail, .. } => Some(detail),
-        Refusal::NotFound { what: "run", .. } => None,
-        Refusal::NotFound { what: "task", name } => Some(format!("the run's revision has no task `{name}`")),
-        Refusal::NotFound { what, name } => Some(format!("there is no {what} `{name}`")),
+    let detail = match refusal {
+        Refusal::Conflict { detail, .. } => detail,
+        Refusal::NotFound { what: "run", .. } => return Ok(None),
+        Refusal::NotFound { what: "task", name } => format!("the run's revision has no task `{name}`"),
+        Refusal::NotFound { what, name } => format!("there is no {what} `{name}`"),
         other => return Err(other),
-    })
+    };
+    Ok(Some(of(detail, existing)))
 }
 
 /// Cancels the live runs of a group, even if nobody waits for it.

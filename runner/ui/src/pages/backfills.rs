@@ -120,7 +120,7 @@ pub(super) async fn page(ctx: &Ctx, id: &str, rest: &[&str]) -> Result<Answer, T
     if let (["restart"], true) = (rest, ctx.posts()) {
         let body = json!({ "filter": { "backfill": id, "state": "failed" }, "action": "restart" });
         let report: BulkReport = ctx.ask(Method::POST, "/v1/runs/bulk", &body).await?;
-        return Answer::back(ctx, Some(super::runs::said_bulk(ctx, &report)));
+        return Answer::back(ctx, Some(super::runs::said_bulk(ctx.lang, &report)));
     }
     if let ([verb @ ("pause" | "resume" | "cancel")], true) = (rest, ctx.posts()) {
         ctx.send(Method::POST, &format!("/v1/backfills/{id}/{verb}"), &json!({}))

@@ -20,7 +20,7 @@ use crate::elements::{
 };
 use crate::form::field;
 use crate::frame::Page;
-use crate::words::{Lang, t};
+use crate::words::{Arg, Lang, t};
 use crate::{Ctx, Trouble, once};
 
 /// The filters of the list.
@@ -211,17 +211,19 @@ pub(super) async fn bulk(ctx: &Ctx) -> Result<Answer, Trouble> {
         keep_until(&mut filter, until);
     }
     let mut body = json!({ "filter": filter, "action": action, "dry_run": !starts });
-    if let Some(key) = once::of(&form).filter(|_| starts && action == "rerun") {
+    let key = once::of(&form).filter(|_| starts && action == "rerun");
+    if let Some(key) = key {
         body["key"] = json!(key);
     }
     let report: BulkReport = ctx.ask(Method::POST, "/v1/runs/bulk", &body).await?;
     // Back to the list with the same filter, to see the result.
     let to = same_filter(&form);
     if starts {
-        return Ok(Answer::Go {
-            said: Some(said_bulk(ctx, &report)),
-            to,
-        });
+        let said = match key {
+            Some(_) => said_reruns(ctx.lang, &report),
+            None => said_bulk(ctx.lang, &report),
+        };
+        return Ok(Answer::Go { said: Some(said), to });
     }
     let matched = report.matched as i64;
     let (refused, refusals) = (&report.refused, report.refusals() as i64);
@@ -283,9 +285,25 @@ fn would(lang: Lang, action: &str, matched: i64, refused: i64) -> String {
 }
 
 /// The result of a bulk control.
-pub(super) fn said_bulk(ctx: &Ctx, report: &BulkReport) -> String {
+pub(super) fn said_bulk(lang: Lang, report: &BulkReport) -> String {
     let (changed, matched) = (report.changed as i64, report.matched as i64);
-    t!(ctx, "said-bulk", changed = changed, matched = matched)
+    lang.t("said-bulk", &[("changed", changed.into()), ("matched", matched.into())])
+}
+
+/// The result of a form that repeats runs: also how many of them it has repeated before, and why the first of the others is
+/// not repeated.
+fn said_reruns(lang: Lang, report: &BulkReport) -> String {
+    let mut said = said_bulk(lang, report);
+    let before = report.refused.iter().filter(|one| one.existing.is_some()).count() as i64;
+    if before > 0 {
+        // Only the first of many refusals are named.
+        let more = report.refusals() > report.refused.len() as u64;
+        said += &lang.t("said-bulk-before", &[("n", Arg::at_least(before, more))]);
+    }
+    if let Some(other) = report.refused.iter().find(|one| one.existing.is_none()) {
+        said += &lang.t("said-bulk-why-not", &[("why", other.detail.as_str().into())]);
+    }
+    said
 }
 
 /// The list with the filter that a form carries.
@@ -360,6 +378,43 @@ mod tests {
         assert_eq!(said(1_200, 2), "Restart: 1,200 runs match. 2 of them would not change.");
         let said = would(Lang::Zh, "取消", 12, 2);
         assert_eq!(said, "取消：符合 12 次运行。其中 2 次不会更改。");
+    }
+
+    #[test]
+    fn a_form_that_has_repeated_runs_before_says_so() {
+        let report = |changed: u64, refused: Vec<BulkRefusal>, refused_total: u64| BulkReport {
+            matched: changed + refused_total,
+            changed,
+            ids: Vec::new(),
+            refused,
+            refused_total,
+            dry_run: false,
+        };
+        let refused = |detail: &str, existing: Option<Uuid>| BulkRefusal {
+            id: Uuid::nil(),
+            detail: detail.into(),
+            existing,
+        };
+        let before = || refused("run 1 already has this key", Some(Uuid::max()));
+        let other = || refused("it cannot be read", None);
+        let en = |report: &BulkReport| said_reruns(Lang::En, report);
+        assert_eq!(en(&report(3, vec![], 0)), "3 of 3 runs changed.");
+        assert_eq!(
+            en(&report(0, vec![before(), before()], 2)),
+            "0 of 2 runs changed. This form has already started 2 of them. To start them again, open the form again."
+        );
+        assert_eq!(
+            en(&report(1, vec![before(), other(), other()], 3)),
+            "1 of 4 runs changed. This form has already started 1 of them. To start it again, open the form again. Not \
+             changed: it cannot be read"
+        );
+        let many = en(&report(0, vec![before()], 1_200));
+        assert!(many.contains("already started 1+ of them"), "{many}");
+        let zh = said_reruns(Lang::Zh, &report(0, vec![before(), other()], 2));
+        assert!(
+            zh.contains("已启动了其中 1 次") && zh.ends_with("it cannot be read"),
+            "{zh}"
+        );
     }
 
     #[test]

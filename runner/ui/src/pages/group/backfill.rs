@@ -67,7 +67,8 @@ pub(super) async fn page(ctx: &Ctx, here: &Here) -> Result<Answer, Trouble> {
         section.panel {
             h2 { (t!(ctx, "backfill-title")) }
             @if let Some(trouble) = &wrong { div.said.wrong role="alert" { p { (trouble.said(ctx.lang)) } } }
-            form.fields method="post" action=(here.address("backfill")) {
+            // Nothing refuses a second backfill of the same times, as the key of a run does.
+            form.fields method="post" action=(here.address("backfill")) data-unkeyed {
                 div.field-row {
                     label.field { span { (t!(ctx, "from")) } input type="text" name="from" required value=[written("from")] placeholder="2026-01-01"; }
                     label.field { span { (t!(ctx, "to")) } input type="text" name="to" value=[written("to")] placeholder=(t!(ctx, "now")); }

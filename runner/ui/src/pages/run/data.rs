@@ -29,7 +29,9 @@ const SHOWN_BYTES_MAX: usize = 20_000;
 
 pub(super) async fn inside(ctx: &Ctx, whole: &Whole) -> Result<Markup, Trouble> {
     let run = &whole.run;
-    let (revision, resolution) = (whole.revision(ctx).await?, whole.resolution(ctx).await?);
+    let revision = whole.revision(ctx).await?;
+    // A script version that cannot be read costs the defaults of the scripts, and nothing else of the page.
+    let resolution = whole.resolution(ctx).await.ok().flatten();
     let outputs = outputs(run);
     let omitted = run.wholes().filter(|task| task.output_omitted == Some(true));
     let omitted: Vec<&str> = omitted.map(|task| task.task.as_str()).collect();
