@@ -462,6 +462,14 @@ async fn a_form_that_is_come_back_to_is_still_the_same() {
     let back = "dispatchEvent(new PageTransitionEvent('pageshow', {persisted: true})); 0";
     chrome.value(back).await;
     assert_eq!(chrome.value(key).await, first);
+    // With other contents it asks for another run.
+    let changed = "document.querySelector('form[action=\"/groups/left/run\"] input:not([type=hidden]), \
+                   form[action=\"/groups/left/run\"] textarea').dispatchEvent(new Event('input', {bubbles: true})); 0";
+    chrome.value(changed).await;
+    let other = chrome.value(key).await;
+    assert_ne!(other, first);
+    let shape = |key: &serde_json::Value| key.as_str().map(|key| (key.len(), key.starts_with("page/")));
+    assert_eq!(shape(&other), shape(&first));
 }
 
 /// A browser may stop an answer, and a form may have nothing to change. So the form can be sent again after some seconds. A

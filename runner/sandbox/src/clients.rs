@@ -6,6 +6,7 @@
 //! requests connect anew.
 
 use std::collections::HashMap;
+use std::hash::{BuildHasher as _, RandomState};
 use std::time::Duration;
 
 use parking_lot::Mutex;
@@ -18,12 +19,17 @@ use crate::outgoing::MAX_WAIT;
 /// How long a host counts after a request to it began: its connection can be in use, and then be kept.
 const KEPT: Duration = MAX_WAIT.saturating_add(IDLE_TIMEOUT);
 
+/// The maximum of hosts, however many files a process may open.
+const HOSTS_MAX: usize = 4_096;
+
 /// The clients of scripts.
 pub(crate) struct Clients {
     keeping: reqwest::Client,
     closing: reqwest::Client,
-    /// The hosts, with scheme and port, to which connections may be kept, and when the last request to each began.
-    hosts: Mutex<HashMap<String, Instant>>,
+    /// The hosts, with scheme and port, to which connections may be kept, and when the last request to each began. They are
+    /// known by their hash: scripts choose how long a name is.
+    hosts: Mutex<HashMap<u64, Instant>>,
+    hasher: RandomState,
     hosts_max: usize,
 }
 
@@ -34,21 +40,24 @@ impl Clients {
             keeping: policy.client()?,
             closing: policy.closing_client()?,
             hosts: Mutex::default(),
-            hosts_max: requests_max / MAX_IDLE_PER_HOST,
+            hasher: RandomState::new(),
+            hosts_max: (requests_max / MAX_IDLE_PER_HOST).min(HOSTS_MAX),
         })
     }
 
     /// The client for a request to this address.
     pub fn of(&self, url: &Url) -> &reqwest::Client {
-        match self.keeps(&url[..url::Position::BeforePath], Instant::now()) {
+        match self.keeps(url, Instant::now()) {
             true => &self.keeping,
             false => &self.closing,
         }
     }
 
-    fn keeps(&self, host: &str, now: Instant) -> bool {
+    fn keeps(&self, url: &Url, now: Instant) -> bool {
+        let host = (url.scheme(), url.host_str(), url.port_or_known_default());
+        let host = self.hasher.hash_one(host);
         let mut hosts = self.hosts.lock();
-        if let Some(began) = hosts.get_mut(host) {
+        if let Some(began) = hosts.get_mut(&host) {
             *began = now;
             return true;
         }
@@ -57,7 +66,7 @@ impl Clients {
         }
         let has_room = hosts.len() < self.hosts_max;
         if has_room {
-            hosts.insert(host.to_owned(), now);
+            hosts.insert(host, now);
         }
         has_room
     }
@@ -72,15 +81,16 @@ mod tests {
         let policy = OutboundPolicy::new(&[]).unwrap();
         let clients = Clients::new(&policy, 2 * MAX_IDLE_PER_HOST + 1).unwrap();
         let now = Instant::now();
-        assert!(clients.keeps("http://a", now));
-        assert!(clients.keeps("http://a:81", now + KEPT / 2));
-        assert!(!clients.keeps("https://a", now + KEPT / 2), "there are two");
-        assert!(clients.keeps("http://a:81", now + KEPT));
+        let keeps = |url: &str, now: Instant| clients.keeps(&url.parse().unwrap(), now);
+        assert!(keeps("http://a", now));
+        assert!(keeps("http://a:81", now + KEPT / 2));
+        assert!(!keeps("https://a", now + KEPT / 2), "there are two");
         assert!(
-            clients.keeps("https://a", now + KEPT),
-            "the first was not asked any more"
+            keeps("http://user:password@a:81/other?path", now + KEPT),
+            "the same host"
         );
-        assert!(!clients.keeps("http://a", now + KEPT));
+        assert!(keeps("https://a", now + KEPT), "the first was not asked any more");
+        assert!(!keeps("http://a", now + KEPT));
     }
 
     /// The connection of a request is open after it only if its host is among them.

@@ -225,16 +225,26 @@ document.addEventListener("submit", (event) => {
   if (question && picked && !confirm(question.replace("#", picked))) { event.preventDefault(); return; }
   // A second press of the same button does nothing, however long the answer takes, until the page is left. The forms that start
   // runs have a key, with which a second press starts nothing. So they can be pressed again after some seconds: their first
-  // answer may have been stopped, and nothing else of such a form may be there to change. A backfill has no key.
+  // answer may have been stopped, and nothing else of such a form may be there to change. Others can be after a minute, which
+  // is longer than a try to send a message. A backfill has no key.
   if (event.target.method === "post") {
     if (event.target.dataset.sent) { event.preventDefault(); return; }
     event.target.dataset.sent = "1";
-    if (!event.target.matches("[data-unkeyed]")) setTimeout(() => delete event.target.dataset.sent, 4000);
+    const keyed = event.target.matches('[target="_blank"]') || event.target.querySelector('[name="once"]');
+    if (!event.target.matches("[data-unkeyed]")) setTimeout(() => delete event.target.dataset.sent, keyed ? 4000 : 60000);
   }
 });
-// What somebody has changed since is another form: the answer of the first may have been stopped.
-document.addEventListener("input", (event) => { if (event.target.form) delete event.target.form.dataset.sent; });
-// The same holds for whoever comes back to a page. A form keeps its key: its answer may have been lost on the way.
+// What somebody has changed since is another form, with another key: it asks for other runs, and the answer of the first may
+// have been stopped.
+document.addEventListener("input", (event) => {
+  const form = event.target.form;
+  if (!form) return;
+  delete form.dataset.sent;
+  const key = form.querySelector('input[name="once"]');
+  const digits = [...crypto.getRandomValues(new Uint8Array(16))].map((byte) => byte.toString(16).padStart(2, "0")).join("");
+  if (key) key.value = key.value.slice(0, -32) + digits;
+});
+// Whoever comes back to a page can send its form again. It keeps its key: its answer may have been lost on the way.
 addEventListener("pageshow", () => { for (const form of document.querySelectorAll("form[data-sent]")) delete form.dataset.sent; });
 
 // Browsers have a clipboard for pages over HTTPS only, and may refuse it. The text beside the button is then selected, and
