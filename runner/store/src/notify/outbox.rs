@@ -593,8 +593,8 @@ impl Store {
                     -- It may be large, and is made again if somebody wants it to be sent again. What is given up keeps it
                     -- as long as its run: whoever deleted the run meanwhile left the copy to this try.
                     payload = CASE WHEN NOT h.resent AND ($3::smallint = 1 OR $3::smallint = 2
-                                   AND NOT EXISTS (SELECT FROM heddle.runs_live r WHERE r.id = ANY (ARRAY[n.run]))
-                                   AND NOT EXISTS (SELECT FROM heddle.runs_done d WHERE d.id = ANY (ARRAY[n.run])))
+                                   AND (SELECT count(*) FROM heddle.runs_live r WHERE r.id = n.run) = 0
+                                   AND (SELECT count(*) FROM heddle.runs_done d WHERE d.id = n.run) = 0)
                                    THEN NULL ELSE n.payload END,
                     delivered = CASE WHEN h.resent THEN n.delivered ELSE n.delivered || $5::text[] END,
                     refused = CASE WHEN h.resent THEN n.refused ELSE n.refused || $8::text[] END,
